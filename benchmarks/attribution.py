@@ -1,12 +1,14 @@
-"""Train every variant on the results pages of DIGIT: all methods, ablations, ceilings and the paper's recipe.
+"""Train every variant on the results pages of DIGIT: all methods, ablations, ceilings and the
+paper's recipe.
 
     python benchmarks/attribution.py --out runs/                             # every study
     python benchmarks/attribution.py --out runs/ --studies 'leave-one-out;ceilings'
     python benchmarks/attribution.py --out runs/ --studies ablation --pair signs
     python benchmarks/attribution.py --out runs/ --record benchmarks/records/attribution.json
 
-Several processes may share ``--out``. Each takes the next variant that has no file there. The seeds of one neural
-variant are trained together. ``--record`` replaces the variants in the record that are finished in ``--out``.
+Several processes may share ``--out``. Each takes the next variant that has no file there. The seeds
+of one neural variant are trained together. ``--record`` replaces the variants in the record that
+are finished in ``--out``.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class ImageNetPixels:
 
     def transform(self, contexts: np.ndarray) -> np.ndarray:
         pixels = contexts.reshape(len(contexts), 3, -1).astype(np.float32) / 255
-        return ((pixels - IMAGENET_MEAN[:, None]) / IMAGENET_DEVIATION[:, None]).reshape(len(pixels), -1)
+        return ((pixels - IMAGENET_MEAN[:, None]) / IMAGENET_DEVIATION[:, None]).reshape(
+            len(pixels), -1
+        )
 
 
 def list_studies() -> dict[str, list[Variant]]:
@@ -90,7 +94,9 @@ def list_studies() -> dict[str, list[Variant]]:
             Variant("random", "random"),
             Variant("constant", "constant", settings={"alpha": 1.0}),
             Variant("linucb", "linucb", settings=standardised, seeds=(0,)),
-            Variant("linucb-p", "linucb-p", settings={"ridge": 10.0, "alpha": 0.05}, seeds=THREE_SEEDS),
+            Variant(
+                "linucb-p", "linucb-p", settings={"ridge": 10.0, "alpha": 0.05}, seeds=THREE_SEEDS
+            ),
             Variant("linucb-normalised", "linucb", settings=normalised, seeds=THREE_SEEDS),
             Variant("nlinucb", "nlinucb"),
             Variant("nlinucb-p", "nlinucb-p"),
@@ -102,27 +108,45 @@ def list_studies() -> dict[str, list[Variant]]:
             Variant("default"),
             *(Variant(f"no {name}", recipe=change) for name, change in CHANGE_WITHOUT.items()),
             Variant(
-                "discriminator alone of the target's terms", recipe={"weights": {**NO_TARGET_TERMS, "adversarial": 0.3}}
+                "discriminator alone of the target's terms",
+                recipe={"weights": {**NO_TARGET_TERMS, "adversarial": 0.3}},
             ),
         ],
         "baselines": [
             Variant("nlinucb: statistics of the target", "nlinucb"),
-            Variant("nlinucb: statistics of the source", "nlinucb", {"encoder": {"options": {"statistics": "source"}}}),
+            Variant(
+                "nlinucb: statistics of the source",
+                "nlinucb",
+                {"encoder": {"options": {"statistics": "source"}}},
+            ),
             Variant("nlinucb: no batch norm", "nlinucb", CHANGE_WITHOUT["batch norm"]),
-            Variant("nlinucb: statistics of the target, bandit feedback", "nlinucb", settings=bandit),
+            Variant(
+                "nlinucb: statistics of the target, bandit feedback", "nlinucb", settings=bandit
+            ),
             Variant("daband: bandit feedback", settings=bandit),
             Variant("nlinucb-p: principal components", "nlinucb-p"),
         ],
         "ceilings": [
             Variant("daband: every source label", labels="source", seeds=THREE_SEEDS),
-            Variant("daband: target labels", recipe={"weights": NO_TARGET_TERMS}, labels="target", seeds=THREE_SEEDS),
+            Variant(
+                "daband: target labels",
+                recipe={"weights": NO_TARGET_TERMS},
+                labels="target",
+                seeds=THREE_SEEDS,
+            ),
         ],
-        "ablation": [Variant(letters, recipe=_get_default_recipe(letters)) for letters in COMBINATIONS],
+        "ablation": [
+            Variant(letters, recipe=_get_default_recipe(letters)) for letters in COMBINATIONS
+        ],
         "paper ablation": [
             *(Variant(letters, recipe=_get_paper_recipe(letters)) for letters in COMBINATIONS),
-            Variant("RPD, P on the policy's own choice", recipe={"base": "paper", "weights": own_choice}),
+            Variant(
+                "RPD, P on the policy's own choice", recipe={"base": "paper", "weights": own_choice}
+            ),
         ],
-        "bound": [Variant(method, method, bound=True) for method in ("nlinucb", "nlinucb-p", "daband")],
+        "bound": [
+            Variant(method, method, bound=True) for method in ("nlinucb", "nlinucb-p", "daband")
+        ],
     }
 
 
@@ -135,15 +159,21 @@ def _get_default_recipe(letters: str) -> dict[str, Any]:
 
 def _get_paper_recipe(letters: str) -> dict[str, Any]:
     """Return the paper's recipe with some of its terms."""
-    return {"base": "paper", "weights": {term: 0.0 for letter, term in PAPER_TERMS.items() if letter not in letters}}
+    return {
+        "base": "paper",
+        "weights": {term: 0.0 for letter, term in PAPER_TERMS.items() if letter not in letters},
+    }
 
 
 def reveal_labels(pair: Pair, labels: str) -> Pair:
-    """Return the pair with a source that reveals every label (a log of the best arm), or with the target as source."""
+    """Return the pair with a source that reveals every label (a log of the best arm), or with the
+    target as source.
+    """
     domain = pair.source if labels == "source" else pair.target_labelled
     assert isinstance(domain, RewardDomain)
     rows = np.arange(len(domain))
-    contexts, best_arms = domain.read(rows), domain.read_rewards(rows)[0].argmax(axis=1)
+    contexts = domain.read(rows)
+    best_arms = domain.read_rewards(rows)[0].argmax(axis=1)
     log_pair = from_log(
         source=(contexts, best_arms, np.ones(len(best_arms)), np.ones(len(best_arms))),
         source_test=None,
@@ -163,13 +193,22 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
         policies: list[Policy] = [linucb(seed=seed) for seed in variant.seeds]
     else:
         options: dict[str, Any] = {"settings": settings, "n_components": N_COMPONENTS}
-        policies = [build_policy(variant.method, training_pair, seed=seed, **options) for seed in variant.seeds]
+        policies = [
+            build_policy(variant.method, training_pair, seed=seed, **options)
+            for seed in variant.seeds
+        ]
     records = []
-    for seed, policy, run in zip(variant.seeds, policies, _train(policies, training_pair, episodes), strict=True):
+    for seed, policy, run in zip(
+        variant.seeds, policies, _train(policies, training_pair, episodes), strict=True
+    ):
         record = {
-            "study": study, "variant": variant.name, "pair": pair.name.partition("/")[0], "seed": seed,
-            "target_accuracy": daband.evaluate(policy, pair.target_test).accuracy, "rounds": run.rounds,
-        }  # fmt: skip
+            "study": study,
+            "variant": variant.name,
+            "pair": pair.name.partition("/")[0],
+            "seed": seed,
+            "target_accuracy": daband.evaluate(policy, pair.target_test).accuracy,
+            "rounds": run.rounds,
+        }
         if not variant.labels:
             record["source_regret"] = run.total_regret
         if hasattr(policy, "recipe"):
@@ -183,9 +222,14 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
 def _train(policies: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
     """Train policies, with common gradient steps if they are neural, and return their runs."""
     if not policies[0].learns_by_gradients:
-        return [daband.train(policy, source=pair.source, target=pair.target, episodes=episodes) for policy in policies]
+        return [
+            daband.train(policy, source=pair.source, target=pair.target, episodes=episodes)
+            for policy in policies
+        ]
     settings = TrainSettings(episodes=episodes)
-    runs = train_stacked([build_source_phase(policy, pair.source, pair.target, settings) for policy in policies])
+    runs = train_stacked(
+        [build_source_phase(policy, pair.source, pair.target, settings) for policy in policies]
+    )
     failures = [run for run in runs if isinstance(run, Exception)]
     if failures:
         raise failures[0]
@@ -193,47 +237,73 @@ def _train(policies: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
 
 
 def compute_bound_terms(run: Run) -> dict[str, list[float]]:
-    """Return the bound's observable terms, summed over rounds, after each of about twenty episodes and the last."""
+    """Return the bound's observable terms, summed over rounds, after each of about twenty episodes
+    and the last.
+    """
     episodes = [episode for episode in run.episodes if "bound_rounds" in episode]
     chosen_episodes = episodes[:: -max(1, len(episodes) // 20)][::-1]
     names = [name for name in episodes[-1] if name.startswith("bound_")]
-    complete_names = [name for name in names if all(episode.get(name) is not None for episode in chosen_episodes)]
-    columns = {name: [round(episode[name], 2) for episode in chosen_episodes] for name in complete_names}
+    complete_names = [
+        name for name in names if all(episode.get(name) is not None for episode in chosen_episodes)
+    ]
+    columns = {
+        name: [round(episode[name], 2) for episode in chosen_episodes] for name in complete_names
+    }
     return {name.removeprefix("bound_"): column for name, column in columns.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="a folder with a JSON file per variant")
-    parser.add_argument("--studies", default=";".join(list_studies()), help="separated by semicolons")
-    parser.add_argument("--only", default="", help="variants of these studies, separated by semicolons")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="a folder with a JSON file per variant"
+    )
+    parser.add_argument(
+        "--studies", default=";".join(list_studies()), help="separated by semicolons"
+    )
+    parser.add_argument(
+        "--only", default="", help="variants of these studies, separated by semicolons"
+    )
     parser.add_argument("--pair", default="digit")
-    parser.add_argument("--episodes", type=int, default=0, help="300 by default, or what the pair has")
+    parser.add_argument(
+        "--episodes", type=int, default=0, help="300 by default, or what the pair has"
+    )
     parser.add_argument("--commit", default="")
-    parser.add_argument("--record", type=Path, help="update this record with the finished variants; train nothing")
+    parser.add_argument(
+        "--record", type=Path, help="update this record with the finished variants; train nothing"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.record is not None:
         paths = sorted(args.out.glob("*.json"))
-        _update_record(args.record, [run for path in paths for run in json.loads(path.read_text() or "[]")])
+        _update_record(
+            args.record, [run for path in paths for run in json.loads(path.read_text() or "[]")]
+        )
         return
     options = {"passes": 5, "target_passes": 10} if args.pair == "signs" else {}
     pair = daband.domains.load(args.pair, **options)
-    n_available_episodes = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE_LENGTH
+    n_available_episodes = (
+        min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE_LENGTH
+    )
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     machine_fields = {"commit": args.commit, "device": device}
     for study in args.studies.split(";"):
         for variant in list_studies()[study]:
             if args.only and variant.name not in args.only.split(";"):
                 continue
-            path = args.out / f"{args.pair} {study} {variant.name}.json".replace(" ", "_").replace(":", "")
+            path = args.out / f"{args.pair} {study} {variant.name}.json".replace(" ", "_").replace(
+                ":", ""
+            )
             try:
                 file = path.open("x")
             except FileExistsError:  # finished, or another process has started it
                 continue
             with file:
                 try:
-                    runs = run_variant(study, variant, pair, args.episodes or min(300, n_available_episodes))
+                    runs = run_variant(
+                        study, variant, pair, args.episodes or min(300, n_available_episodes)
+                    )
                 except Exception:
                     traceback.print_exc()
                     path.unlink()
@@ -252,8 +322,16 @@ def _update_record(record: Path, finished_runs: Sequence[dict[str, Any]]) -> Non
     new_keys = {get_key(run) for run in finished_runs}
     old_runs = json.loads(record.read_text()) if record.exists() else []
     runs = [run for run in old_runs if get_key(run) not in new_keys] + list(finished_runs)
-    variant_order = [(study, variant.name) for study, variants in list_studies().items() for variant in variants]
-    runs.sort(key=lambda run: (run["pair"], variant_order.index((run["study"], run["variant"])), run["seed"]))
+    variant_order = [
+        (study, variant.name) for study, variants in list_studies().items() for variant in variants
+    ]
+    runs.sort(
+        key=lambda run: (
+            run["pair"],
+            variant_order.index((run["study"], run["variant"])),
+            run["seed"],
+        )
+    )
     record.write_text("[\n" + ",\n".join(map(json.dumps, runs)) + "\n]\n")
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/choose_cost.py --rows 2000,50000 --json choose-cost.json
 
-Contexts are 20 normal numbers. The best of five arms is the largest of five noisy linear functions. The target is
-shifted by 0.3. All settings of ``choose`` are the defaults.
+Contexts are 20 normal numbers. The best of five arms is the largest of five noisy linear functions.
+The target is shifted by 0.3. All settings of ``choose`` are the defaults.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from machine import commit, machine
 
 import daband
 
-N_COLUMNS, N_ARMS = 20, 5
+N_COLUMNS = 20
+N_ARMS = 5
 
 
 def build_pair(n_rows: int) -> daband.domains.Pair:
@@ -28,7 +29,9 @@ def build_pair(n_rows: int) -> daband.domains.Pair:
     arm_weights = rng.normal(size=(N_COLUMNS, N_ARMS))
     contexts = rng.normal(size=(2, n_rows, N_COLUMNS))
     labels = (contexts[0] @ arm_weights + 0.5 * rng.normal(size=(n_rows, N_ARMS))).argmax(axis=1)
-    return daband.domains.from_arrays(source=(contexts[0], labels), source_test=0.1, target=contexts[1] + 0.3)
+    return daband.domains.from_arrays(
+        source=(contexts[0], labels), source_test=0.1, target=contexts[1] + 0.3
+    )
 
 
 def measure_cost(n_rows: int) -> dict[str, Any]:
@@ -42,17 +45,24 @@ def measure_cost(n_rows: int) -> dict[str, Any]:
         last_time[0] += spent
         seconds_by_candidate[now.candidate] = seconds_by_candidate.get(now.candidate, 0.0) + spent
 
-    wall_start, cpu_start = time.perf_counter(), time.process_time()
+    wall_start = time.perf_counter()
+    cpu_start = time.process_time()
     choice = daband.choose(pair, progress=progress)
     return {
-        "rows": n_rows, "columns": N_COLUMNS, "recipe_hash": daband.DABand.for_pair(pair, seed=0).recipe.fingerprint(),
-        "seconds": time.perf_counter() - wall_start, "cpu_seconds": time.process_time() - cpu_start,
-        "training_cpu_seconds": seconds_by_candidate, "chosen": choice.candidate,
-    }  # fmt: skip
+        "rows": n_rows,
+        "columns": N_COLUMNS,
+        "recipe_hash": daband.DABand.for_pair(pair, seed=0).recipe.fingerprint(),
+        "seconds": time.perf_counter() - wall_start,
+        "cpu_seconds": time.process_time() - cpu_start,
+        "training_cpu_seconds": seconds_by_candidate,
+        "chosen": choice.candidate,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", default="2000,50000")
     parser.add_argument("--json", type=Path, default=Path("choose-cost.json"))
     args = parser.parse_args()

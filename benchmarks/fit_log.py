@@ -2,8 +2,8 @@
 
     python benchmarks/fit_log.py --rows 10000000 --data /tmp/log --out benchmarks/records/fit-log.json
 
-The command writes 64 Parquet files with 32 float32 features (1.4 GB for 10,000,000 rows). Files that exist are used
-again. Then it measures, each in a separate process:
+The command writes 64 Parquet files with 32 float32 features (1.4 GB for 10,000,000 rows). Files
+that exist are used again. Then it measures, each in a separate process:
 
 - reading all files and computing X'X only, in single and in double precision,
 - ``fit_log`` for LinUCB with ten arms,
@@ -34,16 +34,19 @@ import daband
 from daband._arrays import use_one_blas_thread
 from daband.linear._primal_ridge import PrimalRidge
 
-N_FILES, N_FEATURES, N_ARMS = 64, 32, 10
+N_FILES = 64
+N_FEATURES = 32
+N_ARMS = 10
 BATCH_ROWS = 65_536
 CONTEXT = [f"x{i}" for i in range(N_FEATURES)]
 
 
 def make_file(path: Path, number: int, rows: int) -> None:
-    """Write one file of a log whose rewards depend on the context, and whose propensities differ between arms.
+    """Write one file of a log whose rewards depend on the context, and whose propensities differ
+    between arms.
 
-    Contexts are standard normal. To save time, every block has the contexts of the first block in another order, with
-    random signs.
+    Contexts are standard normal. To save time, every block has the contexts of the first block in
+    another order, with random signs.
     """
     rng = np.random.default_rng([16, number])
     coefficients = np.random.default_rng(16).normal(size=(N_ARMS, N_FEATURES)).astype(np.float32)
@@ -51,13 +54,18 @@ def make_file(path: Path, number: int, rows: int) -> None:
     frames = []
     for start in range(0, rows, BATCH_ROWS):
         n = min(BATCH_ROWS, rows - start)
-        x = first[rng.permutation(len(first))[:n]] * rng.choice(np.array([-1, 1], np.float32), N_FEATURES)
+        x = first[rng.permutation(len(first))[:n]] * rng.choice(
+            np.array([-1, 1], np.float32), N_FEATURES
+        )
         favourite = np.argmax(x[:, :N_ARMS], axis=1)
         arm = np.where(rng.random(n) < 0.5, favourite, rng.integers(0, N_ARMS, n))
         propensity = np.where(arm == favourite, 0.5 + 0.5 / N_ARMS, 0.5 / N_ARMS).astype(np.float32)
         chance = 1 / (1 + np.exp(-(x @ coefficients.T)[np.arange(n), arm] / np.sqrt(N_FEATURES)))
         columns: dict[str, Any] = {name: x[:, i] for i, name in enumerate(CONTEXT)}
-        columns |= {"arm": arm.astype(np.uint8), "reward": (rng.random(n) < chance).astype(np.float32)}
+        columns |= {
+            "arm": arm.astype(np.uint8),
+            "reward": (rng.random(n) < chance).astype(np.float32),
+        }
         frames.append(pl.DataFrame({**columns, "propensity": propensity}))
     temporary = path.with_suffix(".tmp")
     pl.concat(frames).write_parquet(temporary, compression="uncompressed", row_group_size=131_072)
@@ -105,7 +113,10 @@ def _kill_a_worker(killed: list[int]) -> None:
                 title = stat.read_bytes()
             except OSError:
                 continue
-            if title.startswith(b"ray::daband fit_log part") and int(stat.parent.name) != os.getpid():
+            if (
+                title.startswith(b"ray::daband fit_log part")
+                and int(stat.parent.name) != os.getpid()
+            ):
                 time.sleep(0.2)
                 os.kill(int(stat.parent.name), signal.SIGKILL)
                 killed.append(int(stat.parent.name))
@@ -115,17 +126,25 @@ def _kill_a_worker(killed: list[int]) -> None:
 
 def run_child(what: str, folder: Path) -> None:
     """Run one measurement and print it."""
-    theta, killed = None, 0
-    start, cpu_before = time.perf_counter(), _cpu_seconds()
+    theta = None
+    killed = 0
+    start = time.perf_counter()
+    cpu_before = _cpu_seconds()
     if what.startswith("product"):
-        with use_one_blas_thread():  # as fit_log: several threads take longer for products of this size
+        # as fit_log: several threads take longer for products of this size
+        with use_one_blas_thread():
             compute_product(folder, np.float32 if what == "product float32" else np.float64)
     else:
         theta, killed = fit(folder, "ray" if "ray" in what else "local", kill="killed" in what)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     coefficients = None if theta is None else theta.tolist()
-    numbers = {"seconds": seconds, "cpu_seconds": _cpu_seconds() - cpu_before, "peak_bytes": peak, "killed": killed}
+    numbers = {
+        "seconds": seconds,
+        "cpu_seconds": _cpu_seconds() - cpu_before,
+        "peak_bytes": peak,
+        "killed": killed,
+    }
     print(json.dumps({**numbers, "theta": coefficients}))
 
 
@@ -144,7 +163,9 @@ def measure(what: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path)
@@ -185,9 +206,11 @@ def main() -> None:
                 "cpu_seconds": [run["cpu_seconds"] for run in found],
                 "peak_bytes": max(run["peak_bytes"] for run in found),
                 "workers_killed": sum(run["killed"] for run in found),
-                "largest_difference": None
-                if found[0]["theta"] is None
-                else float(np.abs(np.array(found[0]["theta"]) - theta).max()),
+                "largest_difference": (
+                    None
+                    if found[0]["theta"] is None
+                    else float(np.abs(np.array(found[0]["theta"]) - theta).max())
+                ),
             }
             for kind, found in runs.items()
         },
@@ -196,7 +219,9 @@ def main() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         known = json.loads(args.out.read_text()) if args.out.exists() else []
         known = [entry for entry in known if entry["rows"] != args.rows]
-        args.out.write_text(json.dumps(sorted([*known, record], key=lambda entry: entry["rows"]), indent=1) + "\n")
+        args.out.write_text(
+            json.dumps(sorted([*known, record], key=lambda entry: entry["rows"]), indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

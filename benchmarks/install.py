@@ -3,8 +3,9 @@
     make dist
     python benchmarks/install.py --wheels dist --json benchmarks/records/install.json
 
-Each requirement is installed into its own virtual environment. The size is that of all packages except pip. Times are
-CPU seconds of the fastest of ten processes, minus the time of a process that imports nothing.
+Each requirement is installed into its own virtual environment. The size is that of all packages
+except pip. Times are CPU seconds of the fastest of ten processes, minus the time of a process that
+imports nothing.
 """
 
 from __future__ import annotations
@@ -46,28 +47,45 @@ def measure_seconds(python: Path, code: str) -> float:
 
 def measure_megabytes(packages: Path) -> float:
     """Return the size of all packages without pip, in MB."""
-    package_paths = [path for path in packages.iterdir() if not path.name.startswith(("pip", "setuptools"))]
-    files = [file for path in package_paths for file in ([path] if path.is_file() else path.rglob("*"))]
+    package_paths = [
+        path for path in packages.iterdir() if not path.name.startswith(("pip", "setuptools"))
+    ]
+    files = [
+        file for path in package_paths for file in ([path] if path.is_file() else path.rglob("*"))
+    ]
     return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
 def measure(requirement: str, first: str, wheels: Path) -> dict[str, float | str]:
-    """Install a requirement, and return its size and import times. ``first`` is the code of the first import."""
+    """Install a requirement, and return its size and import times.
+
+    ``first`` is the code of the first import.
+    """
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = Path(folder) / "bin" / "python"
         install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(CONSTRAINTS)]
         subprocess.run([*install, "--find-links", str(wheels.resolve()), requirement], check=True)
         (packages,) = Path(folder).glob("lib/python*/site-packages")
-        size, times = measure_megabytes(packages), {}
-        for name, code in {"import_daband": "import daband", "first": first, "import_numpy": "import numpy"}.items():
-            subprocess.run([str(python), "-c", code], check=True, cwd=folder)  # writes the compiled files
-            times[name] = round(max(0.0, measure_seconds(python, code) - measure_seconds(python, "pass")), 3)
+        size = measure_megabytes(packages)
+        times = {}
+        for name, code in {
+            "import_daband": "import daband",
+            "first": first,
+            "import_numpy": "import numpy",
+        }.items():
+            # writes the compiled files
+            subprocess.run([str(python), "-c", code], check=True, cwd=folder)
+            times[name] = round(
+                max(0.0, measure_seconds(python, code) - measure_seconds(python, "pass")), 3
+            )
         return {"requirement": requirement, "code": first, "megabytes": round(size, 1), **times}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--wheels", type=Path, default=Path("dist"))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -1,12 +1,14 @@
-"""Measure the time of one decision of a deployed policy, compared with the bare arithmetic of the same sizes.
+"""Measure the time of one decision of a deployed policy, compared with the bare arithmetic of the
+same sizes.
 
     python benchmarks/latency.py --json benchmarks/records/latency.json --commit $(git rev-parse --short HEAD)
 
-Decisions are made in one thread, one row at a time, after the file was loaded. The deployed policy, the policy that was
-exported and the bare arithmetic take turns of 25 calls, so that other load on the machine affects all of them. A value
-is the median over all calls, in microseconds of the thread's CPU time. Bare arithmetic is numpy for heads and dense
-layers, and torch for convolutions with norms folded in, without any checks. Loading is measured in separate processes,
-after numpy was imported.
+Decisions are made in one thread, one row at a time, after the file was loaded. The deployed policy,
+the policy that was exported and the bare arithmetic take turns of 25 calls, so that other load on
+the machine affects all of them. A value is the median over all calls, in microseconds of the
+thread's CPU time. Bare arithmetic is numpy for heads and dense layers, and torch for convolutions
+with norms folded in, without any checks. Loading is measured in separate processes, after numpy was
+imported.
 """
 
 import one_thread
@@ -34,7 +36,10 @@ import daband
 from daband._table_transform import CategoricalColumn, NumericColumn, TableTransform
 from daband.serving._deployed_policy import DeployedPolicy
 
-DIMENSIONS, ARMS, ALPHA, ROUNDS = 32, 10, 0.15, 400
+DIMENSIONS = 32
+ARMS = 10
+ALPHA = 0.15
+ROUNDS = 400
 TURN_CALLS = 25
 """Number of calls in a turn. As in production, most calls find their data in the caches."""
 IMAGE = (3, 28, 28)
@@ -76,7 +81,9 @@ class Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="where the record goes", required=True)
     parser.add_argument("--commit", default="", help="the commit that is measured")
     parser.add_argument("--calls", type=int, default=2000, help="calls of each kind")
@@ -89,15 +96,23 @@ def main() -> None:
         loading = [] if args.quick else measure_loading(Path(folder))
     for one in measured:
         met = "" if one.met is None else "met" if one.met else "MISSED"
-        print(f"{one.case:32} {one.deployed_us:8.1f} us  bare {one.bare_us:8.1f}  x {one.ratio:4.2f}"
-              f"  policy.select {one.policy_us:8.1f}  {one.goal} {met}")  # fmt: skip
+        print(
+            f"{one.case:32} {one.deployed_us:8.1f} us  bare {one.bare_us:8.1f}  x {one.ratio:4.2f}"
+            f"  policy.select {one.policy_us:8.1f}  {one.goal} {met}"
+        )
     for row in loading:
         print(row)
     record = {
-        "command": "python benchmarks/latency.py --json benchmarks/records/latency.json", "commit": args.commit,
-        "machine": machine(), "calls": calls, "dimensions": DIMENSIONS, "arms": ARMS, "image": list(IMAGE),
-        "cases": [asdict(one) for one in measured], "loading": loading,
-    }  # fmt: skip
+        "command": "python benchmarks/latency.py --json benchmarks/records/latency.json",
+        "commit": args.commit,
+        "machine": machine(),
+        "calls": calls,
+        "dimensions": DIMENSIONS,
+        "arms": ARMS,
+        "image": list(IMAGE),
+        "cases": [asdict(one) for one in measured],
+        "loading": loading,
+    }
     args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -105,27 +120,47 @@ def cases(folder: Path) -> list[Case]:
     """Return all measurements. Policies are exported to the folder."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(ROUNDS, DIMENSIONS))
-    arms, rewards = rng.integers(0, ARMS, ROUNDS), rng.random(ROUNDS)
+    arms = rng.integers(0, ARMS, ROUNDS)
+    rewards = rng.random(ROUNDS)
     numeric = [NumericColumn(f"c{at}", 0.0, 0.1, 1.1, False) for at in range(DIMENSIONS)]
     mixed: list[NumericColumn | CategoricalColumn] = [
         *numeric[:20],
         *(CategoricalColumn(f"k{at}", ("a", "b", "c")) for at in range(4)),
     ]
     row = {f"c{at}": float(value) for at, value in enumerate(rows[0])}
-    categories: dict[str, Any] = {**{f"c{at}": row[f"c{at}"] for at in range(20)}, **{f"k{at}": "b" for at in range(4)}}
+    categories: dict[str, Any] = {
+        **{f"c{at}": row[f"c{at}"] for at in range(20)},
+        **{f"k{at}": "b" for at in range(4)},
+    }
     found = []
     for name, table, given, transform in (
         ("linucb, array", None, rows[0], None),
         ("linucb, dict", TableTransform(tuple(numeric)), row, None),
         ("linucb, dict with categories", TableTransform(tuple(mixed)), categories, None),
-        ("linucb with Standardise, dict", TableTransform(tuple(numeric)), row, daband.Standardise()),
+        (
+            "linucb with Standardise, dict",
+            TableTransform(tuple(numeric)),
+            row,
+            daband.Standardise(),
+        ),
     ):
-        policy = daband.LinUCB(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, transform=transform)
+        policy = daband.LinUCB(
+            context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, transform=transform
+        )
         policy.prepare(rows)
         policy.update(rows, arms, rewards)
         deployed = deploy(policy, folder / f"{name}.daband", rows, table)
-        found.append(Case(name, decider(deployed, given), selecter(policy, table, given), bare_linear(policy, given)))
-    network = daband.DABand(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, transform=daband.Standardise())
+        found.append(
+            Case(
+                name,
+                decider(deployed, given),
+                selecter(policy, table, given),
+                bare_linear(policy, given),
+            )
+        )
+    network = daband.DABand(
+        context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, transform=daband.Standardise()
+    )
     network.prepare(rows)
     for part in np.array_split(np.arange(ROUNDS), 8):
         network.update(rows[part], arms[part], rewards[part])
@@ -141,9 +176,23 @@ def cases(folder: Path) -> list[Case]:
     conv.update(images, arms[:64], rewards[:64])
     deployed = deploy(conv, folder / "images.daband", images, None)
     bare = bare_conv(conv, images[0])
-    found.append(Case("daband, small image", decider(deployed, images[0]), selecter(conv, None, images[0]), bare))
+    found.append(
+        Case(
+            "daband, small image",
+            decider(deployed, images[0]),
+            selecter(conv, None, images[0]),
+            bare,
+        )
+    )
     content = png(images[0])
-    found.append(Case("daband, small PNG file", decider(deployed, content), selecter(conv, None, images[0]), bare))
+    found.append(
+        Case(
+            "daband, small PNG file",
+            decider(deployed, content),
+            selecter(conv, None, images[0]),
+            bare,
+        )
+    )
     return found
 
 
@@ -160,16 +209,23 @@ def decider(deployed: DeployedPolicy, row: Any) -> Callable[[], Any]:
 
 
 def selecter(policy: Any, table: TableTransform | None, row: Any) -> Callable[[], Any]:
-    """Return a function that selects an arm by the policy. The row is converted to an array before the measurement."""
+    """Return a function that selects an arm by the policy.
+
+    The row is converted to an array before the measurement.
+    """
     context = table.contexts(row) if table is not None and isinstance(row, dict) else row[None]
     return lambda: policy.select(context)
 
 
 def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
-    """Return a function with the arithmetic of a linear head, and for a dict also of its conversion to an array."""
+    """Return a function with the arithmetic of a linear head, and for a dict also of its conversion
+    to an array.
+    """
     statistics = policy._head.statistics
-    theta, inverse = statistics.theta[:, 0, :DIMENSIONS].copy(), statistics.inverse[:, :DIMENSIONS, :DIMENSIONS].copy()
-    mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
+    theta = statistics.theta[:, 0, :DIMENSIONS].copy()
+    inverse = statistics.inverse[:, :DIMENSIONS, :DIMENSIONS].copy()
+    mean = np.full(DIMENSIONS, 0.1)
+    deviation = np.full(DIMENSIONS, 1.1)
 
     def choose_arm(z: Any) -> int:
         width = np.sqrt((inverse @ z) @ z)
@@ -186,7 +242,8 @@ def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
     """Return a function with the arithmetic of dense layers and the head, in numpy."""
     (member,) = deployed.frozen.members
     layers = member.network.layers  # type: ignore[union-attr]
-    mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
+    mean = np.full(DIMENSIONS, 0.1)
+    deviation = np.full(DIMENSIONS, 1.1)
 
     def run() -> int:
         hidden = np.append((row - mean) / deviation, 1.0).astype(np.float32)
@@ -201,7 +258,9 @@ def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
 
 
 def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
-    """Return a function with convolutions (norms folded in) and dense layers in torch, and the head in numpy."""
+    """Return a function with convolutions (norms folded in) and dense layers in torch, and the head
+    in numpy.
+    """
     encoder = policy._encoder.network
     folded = []
     for layer, norm in zip(encoder.features.layers, encoder.features.norms, strict=True):
@@ -213,7 +272,9 @@ def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
         with torch.inference_mode():
             maps = torch.from_numpy(image)[None] / 255.0
             for weight, shift in folded:
-                maps = functional.relu(functional.max_pool2d(functional.conv2d(maps, weight, shift), 2))
+                maps = functional.relu(
+                    functional.max_pool2d(functional.conv2d(maps, weight, shift), 2)
+                )
             latent = encoder.second(functional.relu(encoder.first(maps.flatten(1))))
             z = functional.normalize(latent)[0].double().numpy()
         width = np.sqrt((statistics.inverse @ z) @ z)
@@ -245,7 +306,9 @@ def measure(case: Case, calls: int) -> Measured:
 
 
 def measure_loading(folder: Path) -> list[dict[str, Any]]:
-    """Return the CPU seconds to import daband and to load a file: the best of five separate processes."""
+    """Return the CPU seconds to import daband and to load a file: the best of five separate
+    processes.
+    """
     script = """
 import os, sys, time
 import numpy
@@ -256,7 +319,11 @@ deployed = daband.load_deployed(sys.argv[1])
 print(imported - started, time.process_time() - imported, "torch" in sys.modules)
 """
     found = []
-    for name, file in (("linucb", "linucb, dict.daband"), ("daband", "daband.daband"), ("images", "images.daband")):
+    for name, file in (
+        ("linucb", "linucb, dict.daband"),
+        ("daband", "daband.daband"),
+        ("images", "images.daband"),
+    ):
         for kernels in ("numba", "numpy"):
             own = {**os.environ, "DABAND_KERNELS": kernels}
             runs = []
@@ -280,15 +347,23 @@ print(imported - started, time.process_time() - imported, "torch" in sys.modules
 def machine() -> dict[str, Any]:
     processor = platform.machine()
     try:
-        told = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout.splitlines()
-        processor = next(line.split(":")[1].strip() for line in told if line.startswith("Model name"))
+        told = subprocess.run(
+            ["lscpu"], capture_output=True, text=True, check=False
+        ).stdout.splitlines()
+        processor = next(
+            line.split(":")[1].strip() for line in told if line.startswith("Model name")
+        )
     except (OSError, StopIteration):  # not on Linux
         pass
     return {
-        "processor": processor, "cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__,
-        "torch": str(torch.__version__), "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": str(torch.__version__),
+        "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
         "load": os.getloadavg()[0],
-    }  # fmt: skip
+    }
 
 
 def png(image: Any) -> bytes:

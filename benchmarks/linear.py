@@ -1,16 +1,21 @@
-"""Compare the speed and the reward of daband's LinUCB with other bandit libraries, in one thread with K = 10 arms.
+"""Compare the speed and the reward of daband's LinUCB with other bandit libraries, in one thread
+with K = 10 arms.
 
     python benchmarks/linear.py --json linear.json      (or: make bench)
 
-Four things are measured through public interfaces, for all libraries in one process and on the same numbers:
+Four things are measured through public interfaces, for all libraries in one process and on the same
+numbers:
 
-1. one by one: a context arrives as a numpy row, one arm is chosen, and its reward is learned; rounds per second;
-2. episodes of 64 rounds, each learned before the next is chosen (`policy.play`); daband only, no peer has them;
+1. one by one: a context arrives as a numpy row, one arm is chosen, and its reward is learned;
+  rounds per second;
+2. episodes of 64 rounds, each learned before the next is chosen (`policy.play`); daband only, no
+  peer has them;
 3. scoring a batch of contexts: contexts per second;
 4. cumulative reward on a linear problem, over several seeds.
 
-Each repeat measures all libraries before the next repeat starts, so that noise of the machine affects all of them. The
-table has the median of the repeats, and the JSON file has all of them. Seconds are CPU seconds of the process.
+Each repeat measures all libraries before the next repeat starts, so that noise of the machine
+affects all of them. The table has the median of the repeats, and the JSON file has all of them.
+Seconds are CPU seconds of the process.
 """
 
 import one_thread  # noqa: F401
@@ -71,7 +76,9 @@ def average(metric: str, values: list[float]) -> float:
 
 
 def linear_problem(n_dimensions: int, rounds: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return contexts (N, d) of unit scale with a constant first feature, and noisy linear rewards (N, K) in [0, 1]."""
+    """Return contexts (N, d) of unit scale with a constant first feature, and noisy linear rewards
+    (N, K) in [0, 1].
+    """
     draw = np.random.default_rng(seed)
     contexts = draw.normal(size=(rounds, n_dimensions))
     contexts[:, 0] = 1.0
@@ -82,7 +89,9 @@ def linear_problem(n_dimensions: int, rounds: int, seed: int) -> tuple[FloatArra
     return contexts, np.clip(rewards, 0.0, 1.0)
 
 
-def play_one_by_one(policy: Adapter, rounds: Iterator[tuple[FloatArray, list[float]]], count: int) -> float:
+def play_one_by_one(
+    policy: Adapter, rounds: Iterator[tuple[FloatArray, list[float]]], count: int
+) -> float:
     """Play `count` rounds. Return the sum of rewards."""
     total = 0.0
     for _ in range(count):
@@ -103,7 +112,9 @@ def rate(work: Callable[[], int], seconds: float) -> float:
     return done / elapsed
 
 
-def measure_one_by_one(adapters: list[type[Adapter]], n_dimensions: int, effort: Effort) -> Measured:
+def measure_one_by_one(
+    adapters: list[type[Adapter]], n_dimensions: int, effort: Effort
+) -> Measured:
     """Measure rounds per second, one context at a time."""
     measured = Measured("rounds/s")
     contexts, rewards = linear_problem(n_dimensions, 1_024, seed=0)
@@ -114,7 +125,9 @@ def measure_one_by_one(adapters: list[type[Adapter]], n_dimensions: int, effort:
             rounds = cycle(zip(contexts, reward_rows, strict=True))
             play_one_by_one(policy, rounds, 4 * N_ARMS)
 
-            def some(policy: Adapter = policy, rounds: Iterator[tuple[FloatArray, list[float]]] = rounds) -> int:
+            def some(
+                policy: Adapter = policy, rounds: Iterator[tuple[FloatArray, list[float]]] = rounds
+            ) -> int:
                 play_one_by_one(policy, rounds, CHECK_CLOCK_EVERY)
                 return CHECK_CLOCK_EVERY
 
@@ -133,9 +146,14 @@ def measure_episodes(adapters: list[type[Adapter]], n_dimensions: int, effort: E
             if not adapter.episodes:
                 continue
             policy = adapter(n_dimensions, N_ARMS, ALPHA, repeat)
-            episodes = cycle([(contexts[i : i + EPISODE], rewards[i : i + EPISODE]) for i in starts])
+            episodes = cycle(
+                [(contexts[i : i + EPISODE], rewards[i : i + EPISODE]) for i in starts]
+            )
 
-            def one(policy: Adapter = policy, episodes: Iterator[tuple[FloatArray, FloatArray]] = episodes) -> int:
+            def one(
+                policy: Adapter = policy,
+                episodes: Iterator[tuple[FloatArray, FloatArray]] = episodes,
+            ) -> int:
                 policy.play(*next(episodes))
                 return EPISODE
 
@@ -146,7 +164,9 @@ def measure_episodes(adapters: list[type[Adapter]], n_dimensions: int, effort: E
 
 
 def measure_scoring(adapters: list[type[Adapter]], n_dimensions: int, effort: Effort) -> Measured:
-    """Measure contexts per second when a whole batch is scored without learning, after some rounds of training."""
+    """Measure contexts per second when a whole batch is scored without learning, after some rounds
+    of training.
+    """
     measured = Measured("contexts/s")
     contexts, rewards = linear_problem(n_dimensions, effort.training, seed=0)
     batch, _ = linear_problem(n_dimensions, effort.batch, seed=1)
@@ -186,11 +206,14 @@ def measure_reward(adapters: list[type[Adapter]], n_dimensions: int, effort: Eff
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Return rows of equal length as columns, the first one aligned to the left and the others to the right."""
+    """Return rows of equal length as columns, the first one aligned to the left and the others to
+    the right.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     return "\n".join(
-        "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]) for first, *others in rows
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])])
+        for first, *others in rows
     )
 
 
@@ -203,7 +226,10 @@ def table(results: dict[str, Measured], absent: dict[str, str]) -> str:
     names = list(dict.fromkeys(name for measured in results.values() for name in measured.values))
     rows = [["", *results]]
     for name in names:
-        cells = [number(average(metric, m.values[name])) if name in m.values else "-" for metric, m in results.items()]
+        cells = [
+            number(average(metric, m.values[name])) if name in m.values else "-"
+            for metric, m in results.items()
+        ]
         rows.append([name, *cells])
     rows.extend([name, *["not measured"] * len(results)] for name in absent)
     return aligned(rows)
@@ -211,10 +237,16 @@ def table(results: dict[str, Measured], absent: dict[str, str]) -> str:
 
 def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="the file for all numbers")
-    parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds, without useful numbers")
-    parser.add_argument("--only", help="comma-separated beginnings of library names, e.g. daband,vw")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run of a few seconds, without useful numbers"
+    )
+    parser.add_argument(
+        "--only", help="comma-separated beginnings of library names, e.g. daband,vw"
+    )
     arguments = parser.parse_args()
     effort = QUICK if arguments.quick else Effort()
     began = time.perf_counter(), time.process_time()
@@ -226,7 +258,10 @@ def main() -> int:
     adapters = [adapter for adapter in chosen if reasons[adapter] is None]
     absent = {adapter.name: reason for adapter, reason in reasons.items() if reason is not None}
     facts = machine()
-    print(f"{facts['cpu']}, {facts['cores']} cores, one thread used; Python {facts['python']}; K = {N_ARMS}")
+    print(
+        f"{facts['cpu']}, {facts['cores']} cores, one thread used; Python {facts['python']}; K ="
+        f" {N_ARMS}"
+    )
     for adapter in adapters:
         print(f"  {adapter.name} ({adapter.package} {version(adapter)}): {adapter.note}")
     for name, reason in absent.items():
@@ -234,7 +269,9 @@ def main() -> int:
 
     results: dict[str, Measured] = {}
 
-    def measure(metric: str, function: Callable[[list[type[Adapter]], int, Effort], Measured], dim: int) -> None:
+    def measure(
+        metric: str, function: Callable[[list[type[Adapter]], int, Effort], Measured], dim: int
+    ) -> None:
         print(f"measuring {metric} ...", file=sys.stderr, flush=True)
         results[metric] = function(adapters, dim, effort)
 
@@ -249,11 +286,22 @@ def main() -> int:
     print(f"\n{table(results, absent)}")
     if arguments.json is not None:
         facts["load_average_at_end"] = os.getloadavg()
-        facts["wall_seconds"], facts["cpu_seconds"] = time.perf_counter() - began[0], time.process_time() - began[1]
+        facts["wall_seconds"], facts["cpu_seconds"] = (
+            time.perf_counter() - began[0],
+            time.process_time() - began[1],
+        )
         document = {
             "commit": commit(),
             "machine": facts,
-            "settings": asdict(effort) | {"n_arms": N_ARMS, "alpha": ALPHA, "ridge": 1.0, "quick": arguments.quick},
+            "settings": (
+                asdict(effort)
+                | {
+                    "n_arms": N_ARMS,
+                    "alpha": ALPHA,
+                    "ridge": 1.0,
+                    "quick": arguments.quick,
+                }
+            ),
             "libraries": {
                 a.name: {
                     "package": a.package,

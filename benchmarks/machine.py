@@ -16,9 +16,12 @@ def machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": names[0] if names else cpu, "cores": os.cpu_count(), "load_average": os.getloadavg(),
-        "python": platform.python_version(), "numpy": version("numpy"),
-    }  # fmt: skip
+        "cpu": names[0] if names else cpu,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+    }
 
 
 def commit() -> str:

@@ -1,8 +1,9 @@
-"""Define an adapter per bandit library, so that all of them play the same rounds through their public API.
+"""Define an adapter per bandit library, so that all of them play the same rounds through their
+public API.
 
-A context is a row of a numpy array. `encode` converts it to the input of the library, such as an array of one row, a
-dictionary or a line of text. The benchmark measures both: with `encode` in each call, and with all contexts encoded
-before.
+A context is a row of a numpy array. `encode` converts it to the input of the library, such as an
+array of one row, a dictionary or a line of text. The benchmark measures both: with `encode` in each
+call, and with all contexts encoded before.
 """
 
 import importlib
@@ -19,16 +20,22 @@ FloatArray = NDArray[np.float64]
 
 
 class Adapter(ABC):
-    """A linear bandit of one library: `n_arms` arms, contexts of `n_dimensions`, exploration `alpha`, ridge 1."""
+    """A linear bandit of one library: `n_arms` arms, contexts of `n_dimensions`, exploration
+    `alpha`, ridge 1.
+    """
 
     name: ClassVar[str]
     package: ClassVar[str]
     """The name of the distribution on PyPI."""
     module: ClassVar[str]
     linucb: ClassVar[bool] = True
-    """True if it computes the ridge statistics and confidence bonuses of LinUCB; other methods need less work."""
+    """True if it computes the ridge statistics and confidence bonuses of LinUCB; other
+    methods need less work.
+    """
     episodes: ClassVar[bool] = False
-    """True if it is measured on episodes. Libraries without a batch interface are as fast as round by round."""
+    """True if it is measured on episodes. Libraries without a batch interface are as fast
+    as round by round.
+    """
     batch: ClassVar[str] = "loop over single choices; no batch interface"
     note: ClassVar[str] = ""
 
@@ -48,7 +55,10 @@ class Adapter(ABC):
         """Learn the reward of the arm that `select` returned last, for the same context."""
 
     def play(self, contexts: FloatArray, rewards: FloatArray) -> None:
-        """Play rounds one after the other, and learn after each. Rewards (N, K) are those of every arm."""
+        """Play rounds one after the other, and learn after each.
+
+        Rewards (N, K) are those of every arm.
+        """
         for row, arm_rewards in zip(contexts, rewards, strict=True):
             context = self.encode(row)
             arm = self.select(context)
@@ -59,7 +69,9 @@ class Adapter(ABC):
         return [self.encode(row) for row in contexts]
 
     def score(self, batch: Any) -> Any:
-        """Choose an arm for every context of the batch, without learning, in the fastest way the library offers."""
+        """Choose an arm for every context of the batch, without learning, in the fastest way the
+        library offers.
+        """
         return [self.select(context) for context in batch]
 
     def close(self) -> None:
@@ -76,15 +88,21 @@ class Daband(Adapter):
     episodes = True
     batch = "select(contexts)"
     note = (
-        "validation included; returns means, widths and propensities of all arms. float64, but for widths of batches: "
-        "those of 1,024 rows or more are float32, off by less than 3e-6 as measured"
+        "validation included; returns means, widths and propensities of all arms. float64, but for"
+        " widths of batches: those of 1,024 rows or more are float32, off by less than 3e-6 as"
+        " measured"
     )
 
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
         import daband
 
         # The other libraries do not standardise rewards.
-        settings: dict[str, Any] = {"alpha": alpha, "ridge": 1.0, "seed": seed, "standardise_rewards": False}
+        settings: dict[str, Any] = {
+            "alpha": alpha,
+            "ridge": 1.0,
+            "seed": seed,
+            "standardise_rewards": False,
+        }
         self.policy = daband.LinUCB(context_shape=(n_dimensions,), n_arms=n_arms, **settings)
 
     def select(self, context: Any) -> int:
@@ -109,7 +127,10 @@ class OpenBanditPipeline(Adapter):
     name = "obp LinUCB"
     package = "obp"
     module = "obp"
-    note = "recomputes every arm's coefficients at each choice, copies all inverses at each update; ridge is always 1"
+    note = (
+        "recomputes every arm's coefficients at each choice, copies all inverses at each update;"
+        " ridge is always 1"
+    )
 
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
         from obp.policy import LinUCB
@@ -124,18 +145,23 @@ class OpenBanditPipeline(Adapter):
 
 
 class River(Adapter):
-    """river's LinUCBDisjoint, with the parameters that make its posterior the ridge regression of LinUCB."""
+    """river's LinUCBDisjoint, with the parameters that make its posterior the ridge regression of
+    LinUCB.
+    """
 
     name = "river LinUCBDisjoint"
     package = "river"
     module = "river"
-    note = "the bonus is alpha * sqrt(1 + width^2): the predictive deviation, not the width; takes dictionaries"
+    note = (
+        "the bonus is alpha * sqrt(1 + width^2): the predictive deviation, not the width; takes"
+        " dictionaries"
+    )
 
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:  # noqa: ARG002
         from river.bandit import LinUCBDisjoint
 
-        # river's alpha and beta are precisions of the prior and of the noise: their ratio is the ridge, and
-        # 1 / sqrt(beta) multiplies the bonus.
+        # river's alpha and beta are precisions of the prior and of the noise: their ratio is the
+        # ridge, and 1 / sqrt(beta) multiplies the bonus.
         self.policy: Any = LinUCBDisjoint(alpha=1.0 / alpha**2, beta=1.0 / alpha**2, seed=seed)
         self.arms = list(range(n_arms))
 
@@ -162,7 +188,13 @@ class ContextualBandits(Adapter):
         from contextualbandits.online import LinUCB
 
         self.policy = LinUCB(
-            nchoices=n_arms, alpha=alpha, lambda_=1.0, fit_intercept=False, method="sm", random_state=seed + 1, njobs=1
+            nchoices=n_arms,
+            alpha=alpha,
+            lambda_=1.0,
+            fit_intercept=False,
+            method="sm",
+            random_state=seed + 1,
+            njobs=1,
         )
 
     def select(self, context: Any) -> int:
@@ -185,13 +217,18 @@ class MabWiser(Adapter):
     package = "mabwiser"
     module = "mabwiser"
     batch = "predict(contexts)"
-    note = "inverts A anew at each update; an arm's inverse starts as ridge * I, which is right for ridge 1 only"
+    note = (
+        "inverts A anew at each update; an arm's inverse starts as ridge * I, which is right for"
+        " ridge 1 only"
+    )
 
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
         from mabwiser.mab import MAB, LearningPolicy
 
         self.policy = MAB(
-            arms=list(range(n_arms)), learning_policy=LearningPolicy.LinUCB(alpha=alpha, l2_lambda=1.0), seed=seed
+            arms=list(range(n_arms)),
+            learning_policy=LearningPolicy.LinUCB(alpha=alpha, l2_lambda=1.0),
+            seed=seed,
         )
         # It refuses to predict before a fit: a context of zeros leaves every arm at its prior.
         self.policy.fit(decisions=[0], rewards=[0.0], contexts=np.zeros((1, n_dimensions)))
@@ -210,20 +247,25 @@ class MabWiser(Adapter):
 
 
 class VowpalWabbit(Adapter):
-    """SquareCB over Vowpal Wabbit's linear model with one weight vector per arm, the text interface of its tutorials.
+    """SquareCB over Vowpal Wabbit's linear model with one weight vector per arm, the text interface
+    of its tutorials.
 
-    It has no LinUCB. SquareCB was the quickest of its linear policies that learn this problem; RegCB, the optimistic
-    one, earns a little more and is slower. Costs are centred, which earns it more than negative rewards do; learning
-    rate and gamma are the best of those tried.
+    It has no LinUCB. SquareCB was the quickest of its linear policies that learn this problem;
+    RegCB, the optimistic one, earns a little more and is slower. Costs are centred, which earns it
+    more than negative rewards do; learning rate and gamma are the best of those tried.
     """
 
     name = "vw squarecb, text"
     package = "vowpalwabbit"
     module = "vowpalwabbit"
     linucb = False
-    note = "no widths: gradient steps, O(K d) per round; contexts parsed from text at select and again at update"
+    note = (
+        "no widths: gradient steps, O(K d) per round; contexts parsed from text at select and again"
+        " at update"
+    )
     arguments: ClassVar[str] = (
-        "--quiet --cb_explore_adf --squarecb --gamma_scale 30 -l 2 -q xA --ignore_linear x --noconstant"
+        "--quiet --cb_explore_adf --squarecb --gamma_scale 30 -l 2 -q xA --ignore_linear x"
+        " --noconstant"
     )
 
     prefix: ClassVar[str] = "shared |x "
@@ -239,7 +281,8 @@ class VowpalWabbit(Adapter):
         self.probabilities: list[float] = []
 
     def encode(self, row: FloatArray) -> Any:
-        return self.line % tuple(row.tolist())  # one format for the whole line: the quickest way found
+        # one format for the whole line: the quickest way found
+        return self.line % tuple(row.tolist())
 
     def select(self, context: Any) -> int:
         self.probabilities = self.workspace.predict([context, *self.actions])
@@ -255,7 +298,10 @@ class VowpalWabbit(Adapter):
 
 
 class VowpalWabbitParsedOnce(VowpalWabbit):
-    """The same policy, which keeps the parsed examples from select until update. This is its fastest correct use."""
+    """The same policy, which keeps the parsed examples from select until update.
+
+    This is its fastest correct use.
+    """
 
     name = "vw squarecb, parsed once"
     note = "as above, but the examples that select parsed are kept, labelled and learned from"
@@ -270,7 +316,9 @@ class VowpalWabbitParsedOnce(VowpalWabbit):
         return self.draw.choices(self.arms, self.probabilities)[0]
 
     def update(self, context: Any, arm: int, reward: float) -> None:  # noqa: ARG002
-        self.examples[arm + 1].set_label_string(f"0:{0.5 - reward:.7g}:{self.probabilities[arm]:.7g}")
+        self.examples[arm + 1].set_label_string(
+            f"0:{0.5 - reward:.7g}:{self.probabilities[arm]:.7g}"
+        )
         self.workspace.learn(self.examples)
         self.workspace.finish_example(self.examples)
 
@@ -279,10 +327,15 @@ class VowpalWabbitParsedOnce(VowpalWabbit):
 
 
 class VowpalWabbitEpsilonGreedy(VowpalWabbit):
-    """Epsilon-greedy over one linear regression per arm, the cheapest contextual bandit of Vowpal Wabbit."""
+    """Epsilon-greedy over one linear regression per arm, the cheapest contextual bandit of Vowpal
+    Wabbit.
+    """
 
     name = "vw epsilon-greedy, text"
-    note = "one gradient step on one arm per round, no widths and no directed exploration: see its reward"
+    note = (
+        "one gradient step on one arm per round, no widths and no directed exploration: see its"
+        " reward"
+    )
     arguments = "--quiet --cb_explore {n_arms} --epsilon 0.05 --cb_type dm -l 0.5 --noconstant"
     prefix = "|x "
 
@@ -333,15 +386,26 @@ class BareNumpy(Adapter):
 
     def score(self, batch: Any) -> Any:
         n_arms, n_dimensions, _ = self.inverse.shape
-        projected = batch @ self.inverse.transpose(1, 0, 2).reshape(n_dimensions, n_arms * n_dimensions)
-        squared = np.einsum("bkd,bd->bk", projected.reshape(len(batch), n_arms, n_dimensions), batch)
+        projected = batch @ self.inverse.transpose(1, 0, 2).reshape(
+            n_dimensions, n_arms * n_dimensions
+        )
+        squared = np.einsum(
+            "bkd,bd->bk", projected.reshape(len(batch), n_arms, n_dimensions), batch
+        )
         return np.argmax(batch @ self.theta.T + self.alpha * np.sqrt(squared), axis=1)
 
 
 ADAPTERS: tuple[type[Adapter], ...] = (
-    Daband, OpenBanditPipeline, VowpalWabbit, VowpalWabbitParsedOnce, VowpalWabbitEpsilonGreedy, River,
-    ContextualBandits, MabWiser, BareNumpy,
-)  # fmt: skip
+    Daband,
+    OpenBanditPipeline,
+    VowpalWabbit,
+    VowpalWabbitParsedOnce,
+    VowpalWabbitEpsilonGreedy,
+    River,
+    ContextualBandits,
+    MabWiser,
+    BareNumpy,
+)
 
 
 def missing(adapter: type[Adapter]) -> str | None:
@@ -351,12 +415,16 @@ def missing(adapter: type[Adapter]) -> str | None:
     try:
         importlib.import_module(adapter.module)
         adapter(n_dimensions=2, n_arms=2, alpha=0.5, seed=0).close()
-    except Exception as error:  # a peer that breaks here must not stop the others from being measured
+    # a peer that breaks here must not stop the others from being measured
+    except Exception as error:
         return f"does not work here: {type(error).__name__}: {error}"
     return None
 
 
 def version(adapter: type[Adapter]) -> str:
-    """Return the version of the adapter's library. Metadata of an older source tree may differ, so it comes second."""
+    """Return the version of the adapter's library.
+
+    Metadata of an older source tree may differ, so it comes second.
+    """
     module_version = getattr(importlib.import_module(adapter.module), "__version__", None)
     return str(module_version or importlib.metadata.version(adapter.package))

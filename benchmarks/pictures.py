@@ -1,7 +1,8 @@
-"""Read images in packages as tables with a column "picture": letters of typefaces, emoji, clothes, clip art, icons.
+"""Read images in packages as tables with a column "picture": letters of typefaces, emoji, clothes,
+clip art, icons.
 
-Each reader takes the path that ``fresh.toml`` declares and returns one row per image: the image of (channels, 28, 28)
-bytes, its label, and the columns that separate the domains.
+Each reader takes the path that ``fresh.toml`` declares and returns one row per image: the image of
+(channels, 28, 28) bytes, its label, and the columns that separate the domains.
 """
 
 from __future__ import annotations
@@ -17,21 +18,30 @@ SIDE = 28
 
 
 def read_pictures(path: Path) -> Any:
-    """Return the images that a path stands for, as a table. The suffix of the path selects the reader."""
+    """Return the images that a path stands for, as a table.
+
+    The suffix of the path selects the reader.
+    """
     readers = {
-        "glyphs": _read_glyphs, "emoji": _read_emoji, "clothes": _read_clothes, "clipart": _read_clip_art,
+        "glyphs": _read_glyphs,
+        "emoji": _read_emoji,
+        "clothes": _read_clothes,
+        "clipart": _read_clip_art,
         "icons": _read_icons,
-    }  # fmt: skip
+    }
     return pd.DataFrame(readers[path.suffix[1:]](path.with_suffix("")))
 
 
 def _read_glyphs(path: Path) -> list[dict[str, Any]]:
-    """Return the characters in the path's name, white on black, in every typeface of its folder that has them all."""
+    """Return the characters in the path's name, white on black, in every typeface of its folder
+    that has them all.
+    """
     from PIL import Image, ImageChops, ImageDraw, ImageFont
 
     rows = []
     for file in sorted([*path.parent.rglob("*.ttf"), *path.parent.rglob("*.otf")]):
-        typeface, glyphs = ImageFont.truetype(file, 64), []
+        typeface = ImageFont.truetype(file, 64)
+        glyphs = []
         for character in path.name:
             canvas = Image.new("L", (256, 256))
             ImageDraw.Draw(canvas).text((80, 80), character, fill=255, font=typeface)
@@ -45,7 +55,9 @@ def _read_glyphs(path: Path) -> list[dict[str, Any]]:
         is_slanted = any(word in file.stem.lower() for word in ("italic", "oblique", "slanted"))
         common_fields = {"family": file.parent.name, "slanted": is_slanted}
         for image, character in zip(glyphs, path.name, strict=True):
-            rows.append({"picture": np.asarray(image)[None], "character": character, **common_fields})
+            rows.append(
+                {"picture": np.asarray(image)[None], "character": character, **common_fields}
+            )
     return rows
 
 
@@ -58,7 +70,14 @@ def _read_emoji(path: Path) -> list[dict[str, Any]]:
         for number, entry in enumerate(sorted(entries, key=lambda entry: entry["image"])):
             if entry[f"has_img_{vendor}"]:
                 pixels = _read_on_white(folder / "img" / vendor / "64" / entry["image"])
-                rows.append({"picture": pixels, "category": entry["category"], "vendor": vendor, "odd": number % 2})
+                rows.append(
+                    {
+                        "picture": pixels,
+                        "category": entry["category"],
+                        "vendor": vendor,
+                        "odd": number % 2,
+                    }
+                )
     return rows
 
 
@@ -73,13 +92,24 @@ def _read_on_white(file: Path) -> Any:
 
 
 def _read_clip_art(path: Path) -> list[dict[str, Any]]:
-    """Return drawings with their topic, the first folder, and their mean distance from grey, from 0 to 255."""
+    """Return drawings with their topic, the first folder, and their mean distance from grey, from 0
+    to 255.
+    """
     rows = []
     for file in sorted(path.rglob("*.png")):
         shows = file.relative_to(path).parts[0]
-        if shows not in ("computer", "shapes", "special", "unsorted") and file.stat().st_size < 100_000:
+        if (
+            shows not in ("computer", "shapes", "special", "unsorted")
+            and file.stat().st_size < 100_000
+        ):
             picture = _read_on_white(file)
-            rows.append({"picture": picture, "shows": shows, "colour": np.ptp(picture.astype(int), axis=0).mean()})
+            rows.append(
+                {
+                    "picture": picture,
+                    "shows": shows,
+                    "colour": np.ptp(picture.astype(int), axis=0).mean(),
+                }
+            )
     return rows
 
 
@@ -95,12 +125,17 @@ def _read_icons(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_clothes(path: Path) -> list[dict[str, Any]]:
-    """Return photographs of clothes, light on black, with the piece and the mean lightness of the cloth."""
+    """Return photographs of clothes, light on black, with the piece and the mean lightness of the
+    cloth.
+    """
     rows = []
     for file in sorted(path.glob("*.json")):
-        complete_images = [image for image in json.loads(file.read_text())["data"] if len(image) == SIDE * SIDE]
+        complete_images = [
+            image for image in json.loads(file.read_text())["data"] if len(image) == SIDE * SIDE
+        ]
         for pixels in np.array(complete_images, np.uint8):
-            picture, cloth = pixels.reshape(1, SIDE, SIDE), pixels[pixels > 0]
+            picture = pixels.reshape(1, SIDE, SIDE)
+            cloth = pixels[pixels > 0]
             rows.append({"picture": picture, "piece": file.stem, "light": cloth.mean()})
     return rows
 
@@ -114,4 +149,6 @@ def compute_network_features(pictures: Any) -> Any:
     network = build_pretrained_network(context_shape=pictures.shape[1:]).eval()
     with torch.inference_mode():
         batches = torch.split(torch.from_numpy(pictures).float() / 255.0, 64)
-        return np.concatenate([network(batch, rows_per_domain=[len(batch)]).numpy() for batch in batches])
+        return np.concatenate(
+            [network(batch, rows_per_domain=[len(batch)]).numpy() for batch in batches]
+        )

@@ -3,10 +3,10 @@
     python benchmarks/predictions.py --sets natural_tables more_tables amazon --out predictions --jobs 15
     python benchmarks/predictions.py --sets fifth --out predictions --jobs 15
 
-A set is a kind of ``split.KINDS``, a half or a held-out set of ``split.json``, or ``more_tables`` (17 tables with
-larger shifts). Each file has, for candidates C and arms K, predicted rewards on held-out source rounds (C, N, K) and on
-labelled target contexts (C, L, K), and the rewards of all arms there. ``reference_class.py`` and ``questions.py`` read
-them.
+A set is a kind of ``split.KINDS``, a half or a held-out set of ``split.json``, or ``more_tables``
+(17 tables with larger shifts). Each file has, for candidates C and arms K, predicted rewards on
+held-out source rounds (C, N, K) and on labelled target contexts (C, L, K), and the rewards of all
+arms there. ``reference_class.py`` and ``questions.py`` read them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def list_data_sets(names: list[str]) -> Iterator[tuple[str, str]]:
             for path in sorted(get_data_directory().joinpath(MORE_TABLES).glob("*.csv.gz")):
                 yield MORE_TABLES, path.name.removesuffix(".csv.gz")
         else:
-            for kind, kind_names in ({name: KINDS[name]} if name in KINDS else read_split(name)).items():
+            for kind, kind_names in (
+                {name: KINDS[name]} if name in KINDS else read_split(name)
+            ).items():
                 yield from ((kind, kind_name) for kind_name in kind_names)
 
 
@@ -59,7 +61,9 @@ def load_pair(kind: str, name: str) -> Any:
 
         return load(kind, name)
     if kind == "synthetic":
-        return daband.domains.load("synthetic", rotation=float(name.rsplit("-", 1)[1]), n_contexts=4000)
+        return daband.domains.load(
+            "synthetic", rotation=float(name.rsplit("-", 1)[1]), n_contexts=4000
+        )
     if kind == "markets":
         market_kind, number = name.rsplit("-", 1)
         return daband.domains.load("market", kind=market_kind, data_seed=int(number))
@@ -67,16 +71,25 @@ def load_pair(kind: str, name: str) -> Any:
 
 
 def load_more_table(name: str) -> Any:
-    """Return one of the tables with larger shifts; half of the target's rows are for the evaluator."""
+    """Return one of the tables with larger shifts; half of the target's rows are for the
+    evaluator.
+    """
     import polars as pl
 
-    frame = pl.read_csv(get_data_directory() / MORE_TABLES / f"{name}.csv.gz", infer_schema_length=None)
-    source, target = (frame.filter(pl.col("domain") == role).drop("domain") for role in ("source", "target"))
+    frame = pl.read_csv(
+        get_data_directory() / MORE_TABLES / f"{name}.csv.gz", infer_schema_length=None
+    )
+    source, target = (
+        frame.filter(pl.col("domain") == role).drop("domain") for role in ("source", "target")
+    )
     target = target.sample(fraction=1.0, shuffle=True, seed=0)
     context = [column for column in source.columns if column != "arm"]
     categorical = [column for column in context if frame[column].dtype == pl.String]
     columns = daband.domains.Columns(context=context, categorical=categorical, label="arm")
-    target_domains: dict[str, Any] = {"target": target[::2].drop("arm"), "target_test": target[1::2]}
+    target_domains: dict[str, Any] = {
+        "target": target[::2].drop("arm"),
+        "target_test": target[1::2],
+    }
     return daband.domains.from_table(source=source, **target_domains, columns=columns, name=name)
 
 
@@ -87,7 +100,9 @@ def store_predictions(kind: str, name: str, seed: int, out: Path, device: str) -
     candidates = list(default_candidates(pair))
     if len(pair.context_shape) == 1:  # LinUCB on pixels would take longer than all others together
         candidate_names = {candidate.name for candidate in candidates}
-        candidates += [Candidate(method, method) for method in _SIMPLE_METHODS if method not in candidate_names]
+        candidates += [
+            Candidate(method, method) for method in _SIMPLE_METHODS if method not in candidate_names
+        ]
     training_pair, episodes, episode_length = choose_training_budget(pair, None, 64)
     budget: dict[str, Any] = {"episodes": episodes, "episode_length": episode_length}
     policies = train_candidates(training_pair, candidates, seed=seed, **budget, device=device)
@@ -111,7 +126,9 @@ def store_predictions(kind: str, name: str, seed: int, out: Path, device: str) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sets", nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -127,7 +144,10 @@ def main() -> None:
             if not (args.out / f"{kind}__{name}__{seed}.npz").exists()
         ]
         for future in futures:
-            print(future.result() if future.exception() is None else f"FAILED {future.exception()!r}", flush=True)
+            print(
+                future.result() if future.exception() is None else f"FAILED {future.exception()!r}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Compare methods on 1,280 features of a pretrained network: photographs, traffic signs, emoji, and line drawings.
+"""Compare methods on 1,280 features of a pretrained network: photographs, traffic signs, emoji, and
+line drawings.
 
     python benchmarks/pretrained.py --encode runs/features       # once: EfficientNet-Lite0 of signs and emoji
     python benchmarks/pretrained.py --features runs/features --workers 2 --record benchmarks/records/pretrained.json
 
-A record has the accuracy of greedy choices on the target's test half, which training does not see, without any target
-reward. A seed draws the held-out tenth of the source, the target's halves and the policy's exploration. Lines are the
-edges of the same images.
+A record has the accuracy of greedy choices on the target's test half, which training does not see,
+without any target reward. A seed draws the held-out tenth of the source, the target's halves and
+the policy's exploration. Lines are the edges of the same images.
 """
 
 from __future__ import annotations
@@ -29,14 +30,30 @@ from daband.policies._pair_defaults import choose_transform
 from daband.training._loop import choose_training_budget
 
 OFFICE = ("amazon", "dslr", "webcam")
-DRAWN = ("signs_synthetic", "signs_real", "signs_lines", "google", "facebook", "twitter", "twitter_lines")
+DRAWN = (
+    "signs_synthetic",
+    "signs_real",
+    "signs_lines",
+    "google",
+    "facebook",
+    "twitter",
+    "twitter_lines",
+)
 #: Pairs on which settings of self-training were chosen; the others were used only to report.
 DEVELOPMENT = ("amazon-dslr", "dslr-webcam", "webcam-amazon", "signs_synthetic-signs_real")
 PAIRS = [
-    *(f"{a}-{b}" for a, b in permutations(OFFICE, 2)), "signs_synthetic-signs_real", "signs_real-signs_synthetic",
-    "signs_real-signs_lines", "signs_lines-signs_real", "google-facebook", "facebook-google", "google-twitter",
-    "google-twitter_lines", "facebook-twitter_lines", "twitter_lines-google",
-]  # fmt: skip
+    *(f"{a}-{b}" for a, b in permutations(OFFICE, 2)),
+    "signs_synthetic-signs_real",
+    "signs_real-signs_synthetic",
+    "signs_real-signs_lines",
+    "signs_lines-signs_real",
+    "google-facebook",
+    "facebook-google",
+    "google-twitter",
+    "google-twitter_lines",
+    "facebook-twitter_lines",
+    "twitter_lines-google",
+]
 #: By method: its policy, the components of its transform, and settings of the policy.
 METHODS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
     "linucb": ("linucb", None, {}),
@@ -48,14 +65,25 @@ MOST = 1500
 
 
 def _paths(name: str) -> list[tuple[Path, int, str]]:
-    """Return path, label and group of each image; images of one group stay on one side of the target's split."""
+    """Return path, label and group of each image; images of one group stay on one side of the
+    target's split.
+    """
     from daband.domains.datasets._research import _EMOJI_GROUPS, _get_motif
 
     if name.startswith("signs"):
-        files = sorted((get_data_directory() / "signs" / name.removeprefix("signs_")).glob("*/*.png"))
-        return [(file, int(file.parent.name), file.parent.name + file.stem.split("_")[0]) for file in files]
+        files = sorted(
+            (get_data_directory() / "signs" / name.removeprefix("signs_")).glob("*/*.png")
+        )
+        return [
+            (file, int(file.parent.name), file.parent.name + file.stem.split("_")[0])
+            for file in files
+        ]
     root = get_data_directory() / "node_modules" / f"emoji-datasource-{name}"
-    listed = [emoji for emoji in json.loads((root / "emoji.json").read_text()) if emoji["category"] in _EMOJI_GROUPS]
+    listed = [
+        emoji
+        for emoji in json.loads((root / "emoji.json").read_text())
+        if emoji["category"] in _EMOJI_GROUPS
+    ]
     return [
         (
             root / "img" / name / "64" / emoji["image"],
@@ -73,9 +101,13 @@ def _lines(path: Path) -> bytes:
 
     image = Image.open(path).convert("RGBA").resize((224, 224))
     on_white = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L")
-    edges = np.array(on_white.filter(ImageFilter.GaussianBlur(1.5)).filter(ImageFilter.FIND_EDGES), float)
+    edges = np.array(
+        on_white.filter(ImageFilter.GaussianBlur(1.5)).filter(ImageFilter.FIND_EDGES), float
+    )
     edges[[0, 1, -2, -1]] = edges[:, [0, 1, -2, -1]] = 0.0
-    drawn = Image.fromarray(np.where(edges > max(np.quantile(edges, 0.88), 6.0), 0, 255).astype(np.uint8))
+    drawn = Image.fromarray(
+        np.where(edges > max(np.quantile(edges, 0.88), 6.0), 0, 255).astype(np.uint8)
+    )
     drawn.filter(ImageFilter.GaussianBlur(0.7)).save(content := io.BytesIO(), "PNG")
     return content.getvalue()
 
@@ -90,7 +122,9 @@ def encode(folder: Path) -> None:
         found = _paths(name.replace("signs_lines", "signs_real").removesuffix("_lines"))
         rows = np.sort(np.random.default_rng(0).permutation(len(found))[:MOST])
         paths, labels, groups = zip(*(found[row] for row in rows), strict=True)
-        values = [_lines(path) for path in paths] if name.endswith("_lines") else list(map(str, paths))
+        values = (
+            [_lines(path) for path in paths] if name.endswith("_lines") else list(map(str, paths))
+        )
         x = encoder.encode_column(values, lambda row: f"image {row}").astype(np.float16)
         np.savez_compressed(folder / f"{name}.npz", x=x, y=np.array(labels), g=np.array(groups))
         print(name, x.shape, flush=True)
@@ -98,21 +132,29 @@ def encode(folder: Path) -> None:
 
 def load(folder: Path | None, name: str, seed: int) -> Any:
     """Return a pair: all of the source, and the target in halves that have no group in common."""
-    rng, parts = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    parts = []
     for domain in name.split("-"):
         path = get_data_directory() / "office31_features" if domain in OFFICE else folder
         assert path is not None, "--features is needed for signs and emoji"
         with np.load(path / f"{domain}.npz") as file:
             halves = ("",) if "x" in file else ("_train", "_test")
             x, y = (np.concatenate([file[one + half] for half in halves]) for one in "xy")
-            group = np.unique(file["g"], return_inverse=True)[1] if "g" in file else np.arange(len(y))
+            group = (
+                np.unique(file["g"], return_inverse=True)[1] if "g" in file else np.arange(len(y))
+            )
         parts.append((x.astype(np.float32), y, group))
     (x, y, _), (xt, yt, group) = parts
-    order, test = rng.permutation(len(y)), rng.permutation(group.max() + 1)[group] % 2 == 1
+    order = rng.permutation(len(y))
+    test = rng.permutation(group.max() + 1)[group] % 2 == 1
     return daband.domains.from_arrays(
-        source=(x[order], y[order]), source_test=0.1, target=xt[~test], target_test=(xt[test], yt[test]),
-        n_arms=int(max(y.max(), yt.max())) + 1, name=name,
-    )  # fmt: skip
+        source=(x[order], y[order]),
+        source_test=0.1,
+        target=xt[~test],
+        target_test=(xt[test], yt[test]),
+        n_arms=int(max(y.max(), yt.max())) + 1,
+        name=name,
+    )
 
 
 def run(folder: Path | None, job: tuple[str, str, int]) -> dict[str, Any]:
@@ -125,7 +167,11 @@ def run(folder: Path | None, job: tuple[str, str, int]) -> dict[str, Any]:
     transform = choose_transform(policy_class, pair, max_components=components)
     policy = policy_class.for_pair(pair, seed=seed, transform=transform, **settings)
     done = daband.train(
-        policy, source=repeated.source, target=repeated.target, episodes=episodes, episode_length=length
+        policy,
+        source=repeated.source,
+        target=repeated.target,
+        episodes=episodes,
+        episode_length=length,
     )
     accuracy = daband.evaluate(policy, pair.target_test, rule="greedy").accuracy
     row = {"pair": name, "method": method, "seed": seed, "accuracy": round(float(accuracy), 4)}
@@ -133,7 +179,9 @@ def run(folder: Path | None, job: tuple[str, str, int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--encode", type=Path, help="folder for features")
     parser.add_argument("--features", type=Path, help="folder that --encode wrote")
     parser.add_argument("--pairs", nargs="+", default=PAIRS)
@@ -144,14 +192,18 @@ def main() -> None:
     if args.encode is not None:
         encode(args.encode)
         return
-    jobs = [(pair, method, seed) for seed in args.seeds for pair in args.pairs for method in METHODS]
+    jobs = [
+        (pair, method, seed) for seed in args.seeds for pair in args.pairs for method in METHODS
+    ]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.workers) as pool:
         for row in pool.map(partial(run, args.features), jobs):
             rows.append({**row, "commit": commit()})
             print(json.dumps(row), flush=True)
             if args.record is not None:
-                kept = sorted(rows, key=lambda row: (PAIRS.index(row["pair"]), row["method"], row["seed"]))
+                kept = sorted(
+                    rows, key=lambda row: (PAIRS.index(row["pair"]), row["method"], row["seed"])
+                )
                 args.record.write_text(json.dumps(kept, indent=1) + "\n")
 
 

@@ -1,15 +1,16 @@
-"""Measure choices and intervals from target rewards, on stored predictions, and compare with two other methods.
+"""Measure choices and intervals from target rewards, on stored predictions, and compare with two
+other methods.
 
     python benchmarks/predictions.py --sets natural_tables more_tables amazon office_caltech warfarin --out predictions
     python benchmarks/questions.py --predictions predictions --record benchmarks/records/questions.json
 
-Constants of ``daband.trust._questions`` were chosen on the development half: within each kind, every other data set by
-name. *Uniform* draws contexts uniformly and one of the proposed arms, and takes the largest estimate. *CODA* (Kay et
-al., ICCV 2025) asks for the best arm of a context, which is more informative than a reward,
-and needs rewards of 0 and 1.
+Constants of ``daband.trust._questions`` were chosen on the development half: within each kind,
+every other data set by name. *Uniform* draws contexts uniformly and one of the proposed arms, and
+takes the largest estimate. *CODA* (Kay et al., ICCV 2025) asks for the best arm of a context, which
+is more informative than a reward, and needs rewards of 0 and 1.
 
-Verdicts are those of ``choose`` after 50 rewards: in the target as it is, in one whose contexts have the rewards of
-other contexts (*unrelated*), and in one whose rewards are reversed (*flipped*).
+Verdicts are those of ``choose`` after 50 rewards: in the target as it is, in one whose contexts
+have the rewards of other contexts (*unrelated*), and in one whose rewards are reversed (*flipped*).
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _GRID = np.linspace(1e-6, 1 - 1e-6, 128)
 
 
 class StoredChoices(NamedTuple):
-    """The arms and rewards of the C distinct candidates and of the incumbent, for L contexts of one data set."""
+    """The arms and rewards of the C distinct candidates and of the incumbent, for L contexts of one
+    data set.
+    """
 
     name: str
     default: int
@@ -53,20 +56,29 @@ class StoredChoices(NamedTuple):
         """Read a file that ``predictions.py`` wrote."""
         stored = np.load(path)
         candidates = _find_distinct(stored["target_means"])
-        means, rewards = stored["target_means"][candidates].astype(float), stored["target_rewards"].astype(float)
+        means = stored["target_means"][candidates].astype(float)
+        rewards = stored["target_rewards"].astype(float)
         source_rewards = stored["source_rewards"].astype(float)
         source_arms = stored["source_means"][candidates].argmax(axis=2)
         chosen_rewards = source_rewards[np.arange(len(source_rewards)), source_arms]
         incumbent_arms = np.full((1, len(rewards)), source_rewards.mean(axis=0).argmax())
         arms = np.concatenate([means.argmax(axis=2), incumbent_arms])
-        name, default = path.stem.rpartition("__")[0], candidates.index(int(stored["default"]))
-        source_values, deviation = chosen_rewards.mean(axis=1), float(chosen_rewards.std(axis=1).max())
+        name = path.stem.rpartition("__")[0]
+        default = candidates.index(int(stored["default"]))
+        source_values = chosen_rewards.mean(axis=1)
+        deviation = float(chosen_rewards.std(axis=1).max())
         return cls(name, default, means, arms, rewards, source_values, deviation)
 
     def ask(self, rewards: Any, budget: int, draw: int) -> tuple[int, Interval]:
-        """Return the candidate that is chosen after some rewards, and the interval of its advantage."""
-        questions = Questions(self.arms, self.means.mean(axis=0), reward_deviation=self.deviation, seed=draw)
-        evidence = questions.compute_evidence({asked: rewards[asked] for asked in questions.draw_first(budget)})
+        """Return the candidate that is chosen after some rewards, and the interval of its
+        advantage.
+        """
+        questions = Questions(
+            self.arms, self.means.mean(axis=0), reward_deviation=self.deviation, seed=draw
+        )
+        evidence = questions.compute_evidence(
+            {asked: rewards[asked] for asked in questions.draw_first(budget)}
+        )
         chosen = evidence.choose_candidate(self.default, self.source_values)
         return chosen, evidence.compute_intervals(len(self.means), budget=budget)[chosen]
 
@@ -83,7 +95,9 @@ def measure_choices(path: Path) -> list[dict[str, Any]]:
         chosen, interval = stored.ask(rewards, budget, draw)
         row = {**common_fields, "way": "questions", "rewards": budget, "lost": losses[chosen]}
         if (arms[chosen] != arms[-1]).any():
-            row["true"] = bool(interval.low - 1e-9 <= values[chosen] - values[-1] <= interval.high + 1e-9)
+            row["true"] = bool(
+                interval.low - 1e-9 <= values[chosen] - values[-1] <= interval.high + 1e-9
+            )
             row["width"] = float((interval.high - interval.low) / reward_range)
         rows.append(row)
         chosen = _choose_uniform(arms[:-1], stored.means.mean(axis=0), rewards, budget, draw)
@@ -91,29 +105,52 @@ def measure_choices(path: Path) -> list[dict[str, Any]]:
     if np.isin(rewards, (0.0, 1.0)).all() and (rewards.sum(axis=1) == 1.0).all():
         for draw in range(N_CODA_DRAWS):
             for budget, chosen in _choose_coda(stored.means, rewards.argmax(axis=1), draw).items():
-                rows.append({**common_fields, "way": "coda", "rewards": budget, "lost": losses[chosen]})
+                rows.append(
+                    {**common_fields, "way": "coda", "rewards": budget, "lost": losses[chosen]}
+                )
     return rows
 
 
 def measure_verdicts(path: Path) -> list[dict[str, Any]]:
-    """Return the verdict after 50 rewards in the target as it is, unrelated and flipped, with the true advantage."""
+    """Return the verdict after 50 rewards in the target as it is, unrelated and flipped, with the
+    true advantage.
+    """
     stored = StoredChoices.load(path)
-    real, rng = stored.rewards, np.random.default_rng(0)
-    targets = {"real": real, "unrelated": rng.permutation(real), "flipped": real.max() + real.min() - real}
+    real = stored.rewards
+    rng = np.random.default_rng(0)
+    targets = {
+        "real": real,
+        "unrelated": rng.permutation(real),
+        "flipped": real.max() + real.min() - real,
+    }
     rows = []
     for target, rewards in targets.items():
         values = rewards[np.arange(len(rewards)), stored.arms].mean(axis=1)
         for draw in range(N_DRAWS):
             chosen, interval = stored.ask(rewards, 50, draw)
             gain = float(values[chosen] - values[-1]) / (float(np.ptp(rewards)) or 1.0)
-            rows.append({"set": stored.name, "target": target, "verdict": _get_verdict(interval), "gain": gain})
+            rows.append(
+                {
+                    "set": stored.name,
+                    "target": target,
+                    "verdict": _get_verdict(interval),
+                    "gain": gain,
+                }
+            )
     return rows
 
 
 def _get_verdict(interval: Interval) -> str:
-    """Return the verdict of ``Assessment.with_rewards``. Fields that do not affect the verdict are empty."""
+    """Return the verdict of ``Assessment.with_rewards``.
+
+    Fields that do not affect the verdict are empty.
+    """
     empty_fields: dict[str, Any] = dict.fromkeys(Assessment.__dataclass_fields__, 0)
-    return Assessment(**{**empty_fields, "doubts": [], "high": None}).with_rewards(interval, interval, 50).verdict
+    return (
+        Assessment(**{**empty_fields, "doubts": [], "high": None})
+        .with_rewards(interval, interval, 50)
+        .verdict
+    )
 
 
 def count_verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -123,18 +160,27 @@ def count_verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         target_rows = [row for row in rows if row["target"] == target]
         deployed_rows = [row for row in target_rows if row["verdict"] == "deploy"]
         good_rows = [row for row in target_rows if row["gain"] >= 0.05]
-        counts.append({
-            "target": target, "runs": len(target_rows), "deployed": len(deployed_rows), "good": len(good_rows),
-            "good_deployed": sum(row["verdict"] == "deploy" for row in good_rows),
-            "worse": sum(row["gain"] < 0.0 for row in deployed_rows),
-            "clearly_worse": sum(row["gain"] < -0.02 for row in deployed_rows),
-        })  # fmt: skip
+        counts.append(
+            {
+                "target": target,
+                "runs": len(target_rows),
+                "deployed": len(deployed_rows),
+                "good": len(good_rows),
+                "good_deployed": sum(row["verdict"] == "deploy" for row in good_rows),
+                "worse": sum(row["gain"] < 0.0 for row in deployed_rows),
+                "clearly_worse": sum(row["gain"] < -0.02 for row in deployed_rows),
+            }
+        )
     return counts
 
 
 def _find_distinct(means: Any) -> list[int]:
     """Return the candidates that do not predict the same as an earlier one."""
-    return [i for i, own in enumerate(means) if not any(np.array_equal(own, other) for other in means[:i])]
+    return [
+        i
+        for i, own in enumerate(means)
+        if not any(np.array_equal(own, other) for other in means[:i])
+    ]
 
 
 def _choose_uniform(arms: Any, predicted_rewards: Any, rewards: Any, budget: int, draw: int) -> int:
@@ -143,13 +189,17 @@ def _choose_uniform(arms: Any, predicted_rewards: Any, rewards: Any, budget: int
     for context in rng.integers(arms.shape[1], size=budget):
         proposed_arms = np.unique(arms[:, context])
         arm = rng.choice(proposed_arms)
-        residual = (rewards[context, arm] - predicted_rewards[context, arm]) * len(proposed_arms) / budget
+        residual = (
+            (rewards[context, arm] - predicted_rewards[context, arm]) * len(proposed_arms) / budget
+        )
         estimates = estimates + np.where(arms[:, context] == arm, residual, 0.0)
     return int(estimates.argmax())
 
 
 def _choose_coda(means: Any, labels: Any, draw: int) -> dict[int, int]:
-    """Return the model that CODA takes after each budget; settings of its paper: prior 0.1, learning rate 0.01."""
+    """Return the model that CODA takes after each budget; settings of its paper: prior 0.1,
+    learning rate 0.01.
+    """
     rng, (n_models, _, n_arms) = np.random.default_rng(draw), means.shape
     scores = np.maximum(means, 1e-6) / np.maximum(means, 1e-6).sum(axis=2, keepdims=True)
     choices = means.argmax(axis=2)
@@ -157,13 +207,19 @@ def _choose_coda(means: Any, labels: Any, draw: int) -> dict[int, int]:
     soft_confusion = np.einsum("nc,hnj->hcj", consensus, scores)
     soft_confusion /= np.maximum(soft_confusion.sum(axis=2, keepdims=True), 1e-6)
     wrong_count = 1.0 / max(n_arms - 1, 1)
-    counts = np.full((n_arms, n_arms), wrong_count) + np.eye(n_arms) * (1.0 - wrong_count) + 0.1 * soft_confusion
+    counts = (
+        np.full((n_arms, n_arms), wrong_count)
+        + np.eye(n_arms) * (1.0 - wrong_count)
+        + 0.1 * soft_confusion
+    )
     disputed_rows = np.flatnonzero((choices != choices[0]).any(axis=0))
     chosen_models = {}
     for n_asked in range(max(CODA_BUDGETS) + 1):
         if n_asked in CODA_BUDGETS:
             frequencies, _ = _compute_frequencies(counts, scores)
-            chosen_models[n_asked] = int((_rate_models(counts) * frequencies[:, None]).sum(axis=0).argmax())
+            chosen_models[n_asked] = int(
+                (_rate_models(counts) * frequencies[:, None]).sum(axis=0).argmax()
+            )
         if not len(disputed_rows):
             continue
         rows = rng.choice(disputed_rows, min(_N_CODA_CONTEXTS, len(disputed_rows)), replace=False)
@@ -211,15 +267,23 @@ def _compute_entropy(raw_probabilities: Any) -> Any:
 
 
 def assign_halves(names: list[str]) -> dict[str, str]:
-    """Return the half of each data set: within a kind, every other one by name is for development."""
+    """Return the half of each data set: within a kind, every other one by name is for
+    development.
+    """
     names_by_kind: dict[str, list[str]] = {}
     for name in sorted(set(names)):
         names_by_kind.setdefault(name.split("__")[0], []).append(name)
-    return {name: ("development", "report")[i % 2] for own in names_by_kind.values() for i, name in enumerate(own)}
+    return {
+        name: ("development", "report")[i % 2]
+        for own in names_by_kind.values()
+        for i, name in enumerate(own)
+    }
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return means by half, way of asking and budget; ``gain`` is against the default, ``worst`` of a data set."""
+    """Return means by half, way of asking and budget; ``gain`` is against the default, ``worst`` of
+    a data set.
+    """
     half_by_name = assign_halves([row["set"] for row in rows])
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for row in rows:
@@ -235,13 +299,19 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         fields["within"] = float(np.mean([row["lost"] <= 0.03 for row in group_rows]))
         fields |= {"gain": float(np.mean(means)), "worst": min(means)}
         if intervals := [row for row in group_rows if "true" in row]:
-            fields |= {name: float(np.mean([row[name] for row in intervals])) for name in ("true", "width")}
-        summaries.append({name: round(v, 4) if isinstance(v, float) else v for name, v in fields.items()})
+            fields |= {
+                name: float(np.mean([row[name] for row in intervals])) for name in ("true", "width")
+            }
+        summaries.append(
+            {name: round(v, 4) if isinstance(v, float) else v for name, v in fields.items()}
+        )
     return summaries
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--predictions", type=Path, required=True)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
@@ -249,9 +319,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with ProcessPoolExecutor(arguments.jobs) as pool:
         files = sorted(arguments.predictions.glob("*__0.npz"))
-        verdict_counts = count_verdicts([row for file_rows in pool.map(measure_verdicts, files) for row in file_rows])
+        verdict_counts = count_verdicts(
+            [row for file_rows in pool.map(measure_verdicts, files) for row in file_rows]
+        )
         print(*verdict_counts, sep="\n", flush=True)
-        rows = summarise([row for file_rows in pool.map(measure_choices, files) for row in file_rows])
+        rows = summarise(
+            [row for file_rows in pool.map(measure_choices, files) for row in file_rows]
+        )
         print(*rows, sep="\n")
     if arguments.record:
         record = {"commit": arguments.commit or commit(), "verdicts": verdict_counts, "rows": rows}

@@ -60,14 +60,18 @@ def page_of(name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     written = {RESULTS / f"{name}.md": page_of(name) for name in PAGE_OF}
     runs = images.Runs(read("attribution"))
     shown = {name: runs.of("methods", name) for name in runs.variants("methods")}
     for name, kind in (("nlinucb", "neural"), ("daband", "members")):
-        ensembles = [run for run in read("members") if (run["pair"], run["kind"]) == ("digit", kind)]
+        ensembles = [
+            run for run in read("members") if (run["pair"], run["kind"]) == ("digit", kind)
+        ]
         shown[name] = [{**shown[name][0], "target_accuracy": run["accuracy"]} for run in ensembles]
     written[IMAGES / "front.svg"] = front_figure(
         shown,

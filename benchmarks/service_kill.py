@@ -1,11 +1,13 @@
-"""Kill the service under load many times, and check that every acknowledged event is in the log exactly once.
+"""Kill the service under load many times, and check that every acknowledged event is in the log
+exactly once.
 
     python benchmarks/service_kill.py --kills 50 --json benchmarks/records/service-kill.json
 
-Clients send decisions and rewards all the time, and repeat requests without an answer. At random times the service and
-its worker are killed by SIGKILL and started again, and the time until the service answers is measured. In the end,
-every answer that a client got must be in the log once and unchanged. The log is a file of SQLite, and then a Postgres
-server that the benchmark starts, or the server at --postgres. All requests are local.
+Clients send decisions and rewards all the time, and repeat requests without an answer. At random
+times the service and its worker are killed by SIGKILL and started again, and the time until the
+service answers is measured. In the end, every answer that a client got must be in the log once and
+unchanged. The log is a file of SQLite, and then a Postgres server that the benchmark starts, or the
+server at --postgres. All requests are local.
 """
 
 from __future__ import annotations
@@ -38,18 +40,23 @@ import sqlalchemy as sa
 import daband
 from daband.service._event_log import Store
 
-DIMENSIONS, ARMS = 32, 10
+DIMENSIONS = 32
+ARMS = 10
 _START_LIMIT_SECONDS = 60.0
 
 
-def write_policy(folder: Path, *, dimensions: int = DIMENSIONS, arms: int = ARMS) -> tuple[Path, Path]:
+def write_policy(
+    folder: Path, *, dimensions: int = DIMENSIONS, arms: int = ARMS
+) -> tuple[Path, Path]:
     """Train a LinUCB on a few rounds, and return its policy file and its exported file."""
     rng = np.random.default_rng(0)
     contexts = rng.normal(size=(1000, dimensions))
     policy = daband.LinUCB(context_shape=(dimensions,), n_arms=arms, epsilon=0.1, seed=0)
     policy.update(contexts, rng.integers(arms, size=1000), (rng.random(1000) < 0.5).astype(float))
     policy.save(folder / "policy.safetensors")
-    daband.export(policy, folder / "market.daband", reference=contexts, assessment={"value": 0.5, "low": 0.4})
+    daband.export(
+        policy, folder / "market.daband", reference=contexts, assessment={"value": 0.5, "low": 0.4}
+    )
     return folder / "policy.safetensors", folder / "market.daband"
 
 
@@ -67,8 +74,17 @@ class Server:
         self.port = port or free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self._command = [
-            sys.executable, "-m", "daband", "serve", str(file), "--log", log, "--port", str(self.port), *options,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "daband",
+            "serve",
+            str(file),
+            "--log",
+            log,
+            "--port",
+            str(self.port),
+            *options,
+        ]
         self.process: subprocess.Popen[bytes] | None = None
         self.start_cpu: list[float] = []
         """CPU seconds of the service until its first answer, for each start."""
@@ -82,11 +98,18 @@ class Server:
         while time.perf_counter() - start < _START_LIMIT_SECONDS:
             with (
                 contextlib.suppress(OSError, http.client.HTTPException),
-                contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=1.0)) as connection,
+                contextlib.closing(
+                    http.client.HTTPConnection("127.0.0.1", self.port, timeout=1.0)
+                ) as connection,
             ):
                 connection.request("GET", "/health")
                 if connection.getresponse().status == 200:
-                    ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+                    ticks = (
+                        Path(f"/proc/{self.process.pid}/stat")
+                        .read_text()
+                        .rpartition(")")[2]
+                        .split()[11:13]
+                    )
                     self.start_cpu.append(sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"))
                     return time.perf_counter() - start
             if self.process.poll() is not None:
@@ -127,11 +150,16 @@ class Caller(threading.Thread):
                     continue
                 self.events[event_id] = answer
                 reward = float(self._random.random() < 0.5)
-                if self._random.random() < 0.7 and self._post(client, f"/events/{event_id}/reward", {"reward": reward}):
+                if self._random.random() < 0.7 and self._post(
+                    client, f"/events/{event_id}/reward", {"reward": reward}
+                ):
                     self.rewards[event_id] = reward
 
     def _post(self, client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a request. A request without an answer is repeated with probability 0.75, else None."""
+        """Return the answer to a request.
+
+        A request without an answer is repeated with probability 0.75, else None.
+        """
         while not self.stop.is_set():
             try:
                 response = client.post(path, json=body)
@@ -146,9 +174,16 @@ class Caller(threading.Thread):
 
 
 def run(
-    log: str, *, kills: int, callers: int = 4, seed: int = 0, between: tuple[float, float] = (0.1, 1.5)
+    log: str,
+    *,
+    kills: int,
+    callers: int = 4,
+    seed: int = 0,
+    between: tuple[float, float] = (0.1, 1.5),
 ) -> dict[str, Any]:
-    """Kill the service this many times under load, and compare the log with the answers that clients got."""
+    """Kill the service this many times under load, and compare the log with the answers that
+    clients got.
+    """
     with tempfile.TemporaryDirectory() as folder:
         policy, file = write_policy(Path(folder))
         server = Server(file, log, "--learn", str(policy), "--learn-every", "50")
@@ -183,23 +218,31 @@ def run(
 
 
 def _wait_for_answers(threads: list[Caller], n: int) -> None:
-    """Wait until ``n`` further decisions are acknowledged, so that every kill happens under load."""
-    until, deadline = sum(len(thread.events) for thread in threads) + n, time.monotonic() + _START_LIMIT_SECONDS
+    """Wait until ``n`` further decisions are acknowledged, so that every kill happens under
+    load.
+    """
+    until = sum(len(thread.events) for thread in threads) + n
+    deadline = time.monotonic() + _START_LIMIT_SECONDS
     while sum(len(thread.events) for thread in threads) < until and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def _wait_for_model(log: str) -> None:
     """Wait until the worker, which was killed as often, has published a learned model."""
-    store, deadline = Store(log), time.monotonic() + _START_LIMIT_SECONDS
+    store = Store(log)
+    deadline = time.monotonic() + _START_LIMIT_SECONDS
     while len(store.list_models()) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     store.close()
 
 
-def _compare(log: str, answers: dict[str, dict[str, Any]], rewarded: dict[str, float]) -> dict[str, int]:
+def _compare(
+    log: str, answers: dict[str, dict[str, Any]], rewarded: dict[str, float]
+) -> dict[str, int]:
     store = Store(log)
-    events, rewards, seq = [], [], 0
+    events = []
+    rewards = []
+    seq = 0
     while rows := store.read_events(seq, 5000):
         events += [event for _, event in rows]
         seq = rows[-1][0]
@@ -221,27 +264,39 @@ def _compare(log: str, answers: dict[str, dict[str, Any]], rewarded: dict[str, f
         "models_learned": len(models) - 1,
         "lost_events": sum(name not in logged for name in answers),
         "altered_events": sum(
-            name in logged and (logged[name].arm, logged[name].propensity) != (answer["arm"], answer["propensity"])
+            name in logged
+            and (logged[name].arm, logged[name].propensity) != (answer["arm"], answer["propensity"])
             for name, answer in answers.items()
         ),
         "double_events": len(events) - len(logged),
         "lost_rewards": sum(name not in reward_of for name in rewarded),
-        "altered_rewards": sum(name in reward_of and reward_of[name] != reward for name, reward in rewarded.items()),
+        "altered_rewards": sum(
+            name in reward_of and reward_of[name] != reward for name, reward in rewarded.items()
+        ),
         "double_rewards": len(rewards) - len(reward_of),
         "damaged_files": damaged,
     }
 
 
 FAULTS = (
-    "lost_events", "altered_events", "double_events", "lost_rewards", "altered_rewards", "double_rewards",
+    "lost_events",
+    "altered_events",
+    "double_events",
+    "lost_rewards",
+    "altered_rewards",
+    "double_rewards",
     "damaged_files",
-)  # fmt: skip
+)
 
 
 @contextlib.contextmanager
 def postgres(given: str | None) -> Iterator[str | None]:
-    """Yield the address of a Postgres server: the given one, else a new one if Postgres is installed, else None."""
-    programs = [Path(found).parent for found in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))]
+    """Yield the address of a Postgres server: the given one, else a new one if Postgres is
+    installed, else None.
+    """
+    programs = [
+        Path(found).parent for found in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    ]
     if given is not None or not programs:
         yield given
         return
@@ -258,7 +313,17 @@ def postgres(given: str | None) -> Iterator[str | None]:
     port = free_port()
     call(programs[-1] / "initdb", "-D", folder / "data", "-A", "trust", "-U", user)
     options = f"-p {port} -k {folder} -h 127.0.0.1"
-    call(programs[-1] / "pg_ctl", "-D", folder / "data", "-o", options, "-l", folder / "log", "-w", "start")
+    call(
+        programs[-1] / "pg_ctl",
+        "-D",
+        folder / "data",
+        "-o",
+        options,
+        "-l",
+        folder / "log",
+        "-w",
+        "start",
+    )
     try:
         yield f"postgresql://{user}@127.0.0.1:{port}/postgres"
     finally:
@@ -267,9 +332,13 @@ def postgres(given: str | None) -> Iterator[str | None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--postgres", help="an empty database, e.g. postgresql://me@127.0.0.1/empty")
+    parser.add_argument(
+        "--postgres", help="an empty database, e.g. postgresql://me@127.0.0.1/empty"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="")
     arguments = parser.parse_args()
@@ -284,7 +353,11 @@ def main() -> None:
             found["postgres"] = run(address, kills=arguments.kills, seed=1)
             print(json.dumps(found["postgres"], indent=2))
     if arguments.json is not None:
-        machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()}
+        machine = {
+            "cores": os.cpu_count(),
+            "load": os.getloadavg()[0],
+            "python": platform.python_version(),
+        }
         document = {"logs": found, "machine": machine, "commit": arguments.commit}
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     if any(one[fault] for one in found.values() for fault in FAULTS):

@@ -1,12 +1,14 @@
-"""Measure the requests per second of the service, compared with a bare endpoint that writes the same rows.
+"""Measure the requests per second of the service, compared with a bare endpoint that writes the
+same rows.
 
     python benchmarks/service_load.py --json benchmarks/records/service-load.json --commit $(git rev-parse --short HEAD)
     python benchmarks/service_load.py --soak 20 ...       # and 20 minutes at a steady rate, for the memory
 
-In a separate process, 16 clients with open connections send decisions and rewards in turns (LinUCB, 32 numbers, 10
-arms). The bare endpoint uses the same server and framework. It reads the JSON, writes a row of the same size by the
-same group commit, and answers. It does not decide or check anything, and has no worker. The service and the bare
-endpoint take turns, so that other load on the machine affects both. All requests are local.
+In a separate process, 16 clients with open connections send decisions and rewards in turns (LinUCB,
+32 numbers, 10 arms). The bare endpoint uses the same server and framework. It reads the JSON,
+writes a row of the same size by the same group commit, and answers. It does not decide or check
+anything, and has no worker. The service and the bare endpoint take turns, so that other load on the
+machine affects both. All requests are local.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ CLIENTS = 16
 
 
 def bare_app(log: str) -> Starlette:
-    """Return the application with the bare endpoint, which reads JSON, writes a row to disk and returns JSON."""
+    """Return the application with the bare endpoint, which reads JSON, writes a row to disk and
+    returns JSON.
+    """
     store = Store(log)
 
     @asynccontextmanager
@@ -52,13 +56,22 @@ def bare_app(log: str) -> Starlette:
     async def decide(request: Request) -> Response:
         body = await request.body()
         given = orjson.loads(body)
-        context, now = orjson.dumps(given["context"]).decode(), time.time()
-        event = Event(given["event_id"], now, "online", "source", 0, 3, 0.91, 3, None, context, None, "0" * 32)
+        context = orjson.dumps(given["context"]).decode()
+        now = time.time()
+        event = Event(
+            given["event_id"], now, "online", "source", 0, 3, 0.91, 3, None, context, None, "0" * 32
+        )
         await request.app.state.writer.write([event])
         answer = {
-            "event_id": event.event_id, "arm": 3, "arm_name": "3", "propensity": 0.91, "model": 0, "mode": "online",
-            "repeated": False, "warnings": [],
-        }  # fmt: skip
+            "event_id": event.event_id,
+            "arm": 3,
+            "arm_name": "3",
+            "propensity": 0.91,
+            "model": 0,
+            "mode": "online",
+            "repeated": False,
+            "warnings": [],
+        }
         return Response(orjson.dumps(answer), media_type="application/json")
 
     async def reward(request: Request) -> Response:
@@ -79,13 +92,19 @@ def bare_app(log: str) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-async def _client(port: int, until: float, seed: int, pause: float) -> tuple[list[float], list[float], int]:
-    """Run one client. Return the seconds of each decision and each reward, and the number of rounds with an error."""
+async def _client(
+    port: int, until: float, seed: int, pause: float
+) -> tuple[list[float], list[float], int]:
+    """Run one client.
+
+    Return the seconds of each decision and each reward, and the number of rounds with an error.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     rng = random.Random(seed)
     decide_seconds: list[float] = []
     reward_seconds: list[float] = []
-    n_errors, number = 0, 0
+    n_errors = 0
+    number = 0
 
     async def post(path: str, body: bytes) -> bool:
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -100,7 +119,9 @@ async def _client(port: int, until: float, seed: int, pause: float) -> tuple[lis
         event_id = f"{seed}-{time.monotonic_ns()}-{number}"
         number += 1
         start = time.perf_counter()
-        good = await post("/decide", b'{"event_id":"%b","context":%b}' % (event_id.encode(), bodies[number % 64]))
+        good = await post(
+            "/decide", b'{"event_id":"%b","context":%b}' % (event_id.encode(), bodies[number % 64])
+        )
         decide_seconds.append(time.perf_counter() - start)
         start = time.perf_counter()
         good &= await post(f"/events/{event_id}/reward", b'{"reward":%d}' % rng.getrandbits(1))
@@ -114,7 +135,9 @@ async def _client(port: int, until: float, seed: int, pause: float) -> tuple[lis
 
 async def _clients(port: int, seconds: float, pause: float) -> dict[str, Any]:
     start = time.perf_counter()
-    outcomes = await asyncio.gather(*(_client(port, start + seconds, seed, pause) for seed in range(CLIENTS)))
+    outcomes = await asyncio.gather(
+        *(_client(port, start + seconds, seed, pause) for seed in range(CLIENTS))
+    )
     elapsed = time.perf_counter() - start
     decide_seconds = [one for outcome in outcomes for one in outcome[0]]
     reward_seconds = [one for outcome in outcomes for one in outcome[1]]
@@ -132,8 +155,19 @@ async def _clients(port: int, seconds: float, pause: float) -> dict[str, Any]:
 
 def load(port: int, seconds: float, pause: float = 0.0) -> dict[str, Any]:
     """Run the clients in a separate process, and return their statistics."""
-    command = [sys.executable, __file__, "--clients", str(port), "--seconds", str(seconds), "--pause", str(pause)]
-    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=seconds + 120)
+    command = [
+        sys.executable,
+        __file__,
+        "--clients",
+        str(port),
+        "--seconds",
+        str(seconds),
+        "--pause",
+        str(pause),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, check=True, text=True, timeout=seconds + 120
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -154,16 +188,25 @@ def measure_load(port: int, seconds: float, processes: dict[str, int]) -> dict[s
     before = {name: cpu_seconds(pid) for name, pid in processes.items()}
     found = load(port, seconds)
     used = {name: cpu_seconds(pid) - before[name] for name, pid in processes.items()}
-    return {**found, "cpu_us": {name: 1e6 * seconds / found["requests"] for name, seconds in used.items()}}
+    return {
+        **found,
+        "cpu_us": {name: 1e6 * seconds / found["requests"] for name, seconds in used.items()},
+    }
 
 
 def children(pid: int) -> list[int]:
     """Return the ids of the child processes of a process."""
-    return [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
+    return [
+        int(one)
+        for file in Path(f"/proc/{pid}/task").glob("*/children")
+        for one in file.read_text().split()
+    ]
 
 
 def soak(minutes: float, rate: float) -> dict[str, Any]:
-    """Send requests at a steady rate for some minutes, and return the memory of the service and of the worker."""
+    """Send requests at a steady rate for some minutes, and return the memory of the service and of
+    the worker.
+    """
     with tempfile.TemporaryDirectory() as name:
         policy, file = write_policy(Path(name))
         server = Server(file, f"sqlite:///{name}/events.db", "--learn", str(policy))
@@ -178,8 +221,15 @@ def _run_soak(server: Server, minutes: float, rate: float) -> dict[str, Any]:
     assert server.process is not None
     pause = CLIENTS * 2.0 / rate
     command = [
-        sys.executable, __file__, "--clients", str(server.port), "--seconds", str(60 * minutes), "--pause", str(pause),
-    ]  # fmt: skip
+        sys.executable,
+        __file__,
+        "--clients",
+        str(server.port),
+        "--seconds",
+        str(60 * minutes),
+        "--pause",
+        str(pause),
+    ]
     clients = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     pids = {"service": server.process.pid, "worker": children(server.process.pid)[0]}
     samples: dict[str, list[float]] = {name: [] for name in pids}
@@ -209,10 +259,12 @@ def compare(seconds: float, turns: int) -> dict[str, Any]:
         server = Server(file, f"sqlite:///{folder}/events.db", "--learn", str(policy))
         port = free_port()
         code = (
-            "import sys, uvicorn; sys.path.insert(0, sys.argv[1]); from service_load import bare_app; "
-            "uvicorn.run(bare_app(sys.argv[2]), host='127.0.0.1', port=int(sys.argv[3]), log_level='warning')"
+            "import sys, uvicorn; sys.path.insert(0, sys.argv[1]); from service_load import"
+            " bare_app; uvicorn.run(bare_app(sys.argv[2]), host='127.0.0.1', port=int(sys.argv[3]),"
+            " log_level='warning')"
         )
-        here, log = str(Path(__file__).parent), f"sqlite:///{folder}/bare.db"
+        here = str(Path(__file__).parent)
+        log = f"sqlite:///{folder}/bare.db"
         bare = subprocess.Popen([sys.executable, "-c", code, here, log, str(port)])
         try:
             server.start()
@@ -241,12 +293,18 @@ def compare(seconds: float, turns: int) -> dict[str, Any]:
         "median_ms": float(np.median([one["median_ms"] for one in found["service"]])),
         "p99_ms": float(np.median([one["p99_ms"] for one in found["service"]])),
         "soak": None,
-        "machine": {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "load": os.getloadavg()[0],
+            "python": platform.python_version(),
+        },
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="of one turn")
     parser.add_argument("--turns", type=int, default=5, help="0: only the soak")
     parser.add_argument("--soak", type=float, default=0.0, help="minutes")
@@ -257,7 +315,9 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0)
     arguments = parser.parse_args()
     if arguments.clients is not None:
-        print(json.dumps(asyncio.run(_clients(arguments.clients, arguments.seconds, arguments.pause))))
+        print(
+            json.dumps(asyncio.run(_clients(arguments.clients, arguments.seconds, arguments.pause)))
+        )
         return
     if arguments.turns:
         found = {**compare(arguments.seconds, arguments.turns), "commit": arguments.commit}

@@ -2,9 +2,10 @@
 
     python benchmarks/steps.py --runs 1,5 --digit --table 8 --json benchmarks/records/steps.json
 
-A step is timed on random images of DIGIT's shape, for one run and for several stacked runs: milliseconds, and on a GPU
-the number of kernels. ``--digit`` trains whole runs: seconds without loading and evaluation, and accuracies.
-``--table`` times ``daband bench digit`` with this many processes.
+A step is timed on random images of DIGIT's shape, for one run and for several stacked runs:
+milliseconds, and on a GPU the number of kernels. ``--digit`` trains whole runs: seconds without
+loading and evaluation, and accuracies. ``--table`` times ``daband bench digit`` with this many
+processes.
 """
 
 from __future__ import annotations
@@ -33,14 +34,23 @@ def measure_step(n_runs: int, n_steps: int, device: str) -> dict[str, Any]:
     """Return milliseconds and kernels of a step with every term active."""
     rng = np.random.default_rng(0)
     recipe = {"learning": {"gate_exponent": 0.0, "run_steps": 1}}
-    settings: dict[str, Any] = {"recipe": recipe, "feedback": "one_hot", "device": device, "shift": "style"}
-    policies = [daband.DABand(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **settings) for seed in range(n_runs)]
+    settings: dict[str, Any] = {
+        "recipe": recipe,
+        "feedback": "one_hot",
+        "device": device,
+        "shift": "style",
+    }
+    policies = [
+        daband.DABand(context_shape=SHAPE, n_arms=N_ARMS, seed=seed, **settings)
+        for seed in range(n_runs)
+    ]
     for policy in policies:
         images = rng.integers(0, 256, (1024, *SHAPE), dtype=np.uint8)
         policy.play(images, np.eye(N_ARMS)[rng.integers(0, N_ARMS, 1024)])
         policy.observe_target(255 - images)
         policy.prepare_steps(1)
-    learners, buffers = [policy.learner for policy in policies], [policy.buffers for policy in policies]
+    learners = [policy.learner for policy in policies]
+    buffers = [policy.buffers for policy in policies]
     take_steps(learners, 64 if device == "cuda" else 1, buffers)  # warm up, and record the graph
 
     def measure_seconds() -> float:
@@ -48,7 +58,10 @@ def measure_step(n_runs: int, n_steps: int, device: str) -> dict[str, Any]:
         take_steps(learners, n_steps, buffers)  # reads the device at its end
         return time.perf_counter() - start
 
-    cost: dict[str, Any] = {"runs": n_runs, "milliseconds": 1e3 * min(measure_seconds() for _ in range(3)) / n_steps}
+    cost: dict[str, Any] = {
+        "runs": n_runs,
+        "milliseconds": 1e3 * min(measure_seconds() for _ in range(3)) / n_steps,
+    }
     if device == "cuda":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             take_steps(learners, 64, buffers)
@@ -61,16 +74,24 @@ def measure_runs(seeds: range, pair: Any) -> dict[str, Any]:
     policies = [daband.DABand.for_pair(pair, seed=seed) for seed in seeds]
     start = time.perf_counter()
     settings = TrainSettings(episodes=300)
-    runs = train_stacked([build_source_phase(policy, pair.source, pair.target, settings) for policy in policies])
+    runs = train_stacked(
+        [build_source_phase(policy, pair.source, pair.target, settings) for policy in policies]
+    )
     seconds = time.perf_counter() - start
     assert not any(isinstance(run, Exception) for run in runs), runs
     accuracies = [daband.evaluate(policy, pair.target_test).accuracy for policy in policies]
-    return {"runs": len(seeds), "seconds": seconds, "target_accuracy": accuracies,
-            "recipe_hash": policies[0].recipe.fingerprint()}  # fmt: skip
+    return {
+        "runs": len(seeds),
+        "seconds": seconds,
+        "target_accuracy": accuracies,
+        "recipe_hash": policies[0].recipe.fingerprint(),
+    }
 
 
 def measure_table(jobs: int) -> dict[str, Any]:
-    """Return the seconds of ``daband bench digit``: all methods, five seeds, with loading and evaluation."""
+    """Return the seconds of ``daband bench digit``: all methods, five seeds, with loading and
+    evaluation.
+    """
     from daband.bench._bench import bench
     from daband.bench._settings import load_experiment
 
@@ -85,17 +106,26 @@ def measure_table(jobs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", default="1,5", help="numbers of stacked runs")
     parser.add_argument("--steps", type=int, default=1024)
     parser.add_argument("--digit", action="store_true", help="also whole runs on DIGIT")
-    parser.add_argument("--table", type=int, default=0, help="also daband bench digit, with this many processes")
+    parser.add_argument(
+        "--table", type=int, default=0, help="also daband bench digit, with this many processes"
+    )
     parser.add_argument("--commit", default="")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     name = torch.cuda.get_device_name() if args.device == "cuda" else platform.machine()
-    record: dict[str, Any] = {"commit": args.commit, "device": name, "torch": torch.__version__, "steps": args.steps}
+    record: dict[str, Any] = {
+        "commit": args.commit,
+        "device": name,
+        "torch": torch.__version__,
+        "steps": args.steps,
+    }
     run_counts = [int(part) for part in args.runs.split(",")]
     record["rows"] = [measure_step(n_runs, args.steps, args.device) for n_runs in run_counts]
     if args.digit:

@@ -1,8 +1,10 @@
-"""Look at every page of a built site in a headless browser, as wide as a desk and as wide as a phone.
+"""Look at every page of a built site in a headless browser, as wide as a desk and as wide as a
+phone.
 
 python docs/browse_site.py build/docs
 
-A page must not complain on the console, scroll sideways, or lack a picture. Without a Chromium nothing is looked at.
+A page must not complain on the console, scroll sideways, or lack a picture. Without a Chromium
+nothing is looked at.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ WIDTHS = (1280, 390)
 HARMLESS = ("[PST]:",)
 """What the theme tells about itself on the console."""
 
-# A window has a least width, which is more than a phone's; a frame in it has none. Pages are opened in turn.
+# A window has a least width, which is more than a phone's; a frame in it has none. Pages are opened
+# in turn.
 LOOK = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">
 <pre id="found"></pre><iframe id="frame"></iframe>
 <script>
@@ -72,25 +75,49 @@ class _Site(SimpleHTTPRequestHandler):
         """Nothing is logged."""
 
 
-def browse(root: Path, browser: str, *, most: int = 100) -> tuple[list[dict[str, object]], list[str]]:
-    """What was found on each page at each width, and what the browser complained of; ``most`` pages at a time."""
-    pages = [str(path.relative_to(root)) for path in sorted(root.rglob("*.html")) if "_static" not in path.parts]
+def browse(
+    root: Path, browser: str, *, most: int = 100
+) -> tuple[list[dict[str, object]], list[str]]:
+    """What was found on each page at each width, and what the browser complained of; ``most`` pages
+    at a time.
+    """
+    pages = [
+        str(path.relative_to(root))
+        for path in sorted(root.rglob("*.html"))
+        if "_static" not in path.parts
+    ]
     views: list[dict[str, object]] = []
     complaints: list[str] = []
     for start in range(0, len(pages), most):
-        text = LOOK.replace("PAGES", json.dumps(pages[start : start + most])).replace("WIDTHS", json.dumps(WIDTHS))
+        text = LOOK.replace("PAGES", json.dumps(pages[start : start + most])).replace(
+            "WIDTHS", json.dumps(WIDTHS)
+        )
         handler = type("Site", (_Site,), {"look": text.encode()})
         server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(root)))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             with tempfile.TemporaryDirectory() as profile:
                 command = [
-                    browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                    "--hide-scrollbars", "--disable-background-networking", "--disable-sync", "--disable-extensions",
-                    f"--user-data-dir={profile}", "--window-size=1500,1000", "--virtual-time-budget=600000",
-                    "--enable-logging=stderr", "--dump-dom", f"http://127.0.0.1:{server.server_port}/look",
-                ]  # fmt: skip
-                done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+                    browser,
+                    "--headless",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    "--disable-dev-shm-usage",
+                    "--no-first-run",
+                    "--hide-scrollbars",
+                    "--disable-background-networking",
+                    "--disable-sync",
+                    "--disable-extensions",
+                    f"--user-data-dir={profile}",
+                    "--window-size=1500,1000",
+                    "--virtual-time-budget=600000",
+                    "--enable-logging=stderr",
+                    "--dump-dom",
+                    f"http://127.0.0.1:{server.server_port}/look",
+                ]
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=900, check=False
+                )
         finally:
             server.shutdown()
             server.server_close()
@@ -115,7 +142,9 @@ def problems(views: list[dict[str, object]], complaints: list[str]) -> list[str]
 
 
 if __name__ == "__main__":
-    program = os.environ.get("DABAND_CHROMIUM") or next((path for path in map(shutil.which, BROWSERS) if path), None)
+    program = os.environ.get("DABAND_CHROMIUM") or next(
+        (path for path in map(shutil.which, BROWSERS) if path), None
+    )
     if program is None:
         sys.exit(print("No Chromium here: the site was not looked at in a browser."))
     seen, told = browse(Path(sys.argv[1]).resolve(), program)

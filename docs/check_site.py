@@ -1,4 +1,5 @@
-"""Check a built site: every local link and anchor leads somewhere, and no page asks the network for anything.
+"""Check a built site: every local link and anchor leads somewhere, and no page asks the network for
+anything.
 
 python docs/check_site.py build/docs
 """
@@ -50,7 +51,9 @@ def problems(root: Path) -> list[str]:
     found = [] if pages else [f"{root}: no page"]
     for path, page in pages.items():
         where = path.relative_to(root)
-        found += [f"{where}: loads {url} from the network" for url in page.loads if urlsplit(url).netloc]
+        found += [
+            f"{where}: loads {url} from the network" for url in page.loads if urlsplit(url).netloc
+        ]
         found += [f"{where}: the picture {source} has no text" for source in page.without_text]
         for url in [*page.links, *page.loads]:
             parts = urlsplit(url)
@@ -60,7 +63,9 @@ def problems(root: Path) -> list[str]:
             goal = goal / "index.html" if goal.is_dir() else goal
             if not goal.exists():
                 found.append(f"{where}: {url} leads nowhere")
-            elif parts.fragment and goal in pages and unquote(parts.fragment) not in pages[goal].ids:
+            elif (
+                parts.fragment and goal in pages and unquote(parts.fragment) not in pages[goal].ids
+            ):
                 found.append(f"{where}: {url}: there is no such place on that page")
     return found
 

@@ -1,4 +1,7 @@
-"""How Sphinx builds the site: ``make docs``. Everything is local: no page asks for anything from the network."""
+"""How Sphinx builds the site: ``make docs``.
+
+Everything is local: no page asks for anything from the network.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "_ext"))
-os.environ.setdefault("COLUMNS", "100")  # what rich prints in tutorials must not depend on a terminal
+# what rich prints in tutorials must not depend on a terminal
+os.environ.setdefault("COLUMNS", "100")
 
 import daband  # noqa: E402
 
 project = "daband"
 author = "The daband maintainers"
-copyright = "the daband maintainers, Apache-2.0"  # noqa: A001 - Sphinx's name
+copyright = "the daband maintainers, Apache-2.0"  # noqa: A001
 release = version = daband.__version__
 language = "en"
 
@@ -54,7 +58,8 @@ toc_object_entries_show_parents = "hide"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
-# Types of other projects (their inventories would have to be fetched), and names that are not part of the surface.
+# Types of other projects (their inventories would have to be fetched), and names that are not part
+# of the surface.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!daband).*"),
     (r"py:.*", r"daband\.(_\w+|\w+(\.\w+)+)\.\w+"),
@@ -71,11 +76,17 @@ def _clean(_conf: dict[str, object], _where: str) -> None:
     mpl.use("agg")
     mpl.rcParams.update(
         {
-            "figure.dpi": 110, "figure.figsize": (7.0, 3.2), "figure.constrained_layout.use": True,
-            "axes.spines.top": False, "axes.spines.right": False, "font.size": 10,
-            "axes.prop_cycle": mpl.cycler(color=["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"]),
+            "figure.dpi": 110,
+            "figure.figsize": (7.0, 3.2),
+            "figure.constrained_layout.use": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "font.size": 10,
+            "axes.prop_cycle": mpl.cycler(
+                color=["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"]
+            ),
         }
-    )  # fmt: skip
+    )
     warnings.simplefilter("default")
     warnings.simplefilter("error", RuntimeWarning)  # an empty mean draws an empty figure
 
@@ -85,7 +96,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["tutorials"],
     "filename_pattern": r"\.py$",
     "copyfile_regex": r"^$",
-    "ignore_pattern": r"_to_decision\.py$",  # thirty lines each, run in the tests
+    "ignore_pattern": r"_to_decision\.py$",  # forty lines each, run in the tests
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,

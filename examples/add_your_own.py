@@ -7,19 +7,20 @@ Add a policy, a pair, a loss term
 .. image:: images/sphx_glr_add_your_own_001.png
    :alt: mean reward and target accuracy of a custom policy, LinUCB and a random policy
 
-A policy, a pair or a loss term is one class or function with a decorator. It can then be used by name on the command
-line, in presets and in comparisons. Public checks test whether it satisfies the requirements.
-"""
+A policy, a pair or a loss term is one class or function with a decorator. It can then be used by
+name on the command line, in presets and in comparisons. Public checks test whether it satisfies the
+requirements."""
 
 # %%
 # A policy
 # --------
 #
-# This policy predicts the mean reward of every arm, with a bonus for arms that were rarely chosen. A policy implements
-# five methods: predict rewards and bonuses, learn rounds, add an arm, and save and restore its state. A sixth method,
-# ``_freeze``, is needed for export. Contexts are checked before they reach these methods. Rewards have the user's unit,
-# and predictions and bonuses have the same unit: ``reward_moments`` has the mean and the standard deviation of the
-# learned rewards. ``Policy`` chooses arms from predictions and bonuses.
+# This policy predicts the mean reward of every arm, with a bonus for arms that were rarely chosen.
+# A policy implements five methods: predict rewards and bonuses, learn rounds, add an arm, and save
+# and restore its state. A sixth method, ``_freeze``, is needed for export. Contexts are checked
+# before they reach these methods. Rewards have the user's unit, and predictions and bonuses have
+# the same unit: ``reward_moments`` has the mean and the standard deviation of the learned rewards.
+# ``Policy`` chooses arms from predictions and bonuses.
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +39,10 @@ from daband.policies import Policy, policies
 
 @policies.register("means")
 class Means(Policy):
-    """Predict the mean reward of every arm, plus a bonus for arms that were rarely chosen. Contexts are not used."""
+    """Predict the mean reward of every arm, plus a bonus for arms that were rarely chosen.
+
+    Contexts are not used.
+    """
 
     def __init__(
         self,
@@ -58,13 +62,16 @@ class Means(Policy):
             transform=transform,
             seed=seed,
         )
-        self._reward_sums, self._weight_sums = np.zeros(n_arms), np.zeros(n_arms)
+        self._reward_sums = np.zeros(n_arms)
+        self._weight_sums = np.zeros(n_arms)
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that build this policy again; its file contains them."""
         return {**super().settings(), "alpha": self.exploration.alpha}
 
-    def _score(self, contexts: Any, domain: int, with_bonuses: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _score(
+        self, contexts: Any, domain: int, with_bonuses: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         moments = self.reward_moments
         means = (moments.centre + self._reward_sums) / (
             1 + self._weight_sums
@@ -78,19 +85,22 @@ class Means(Policy):
         np.add.at(self._weight_sums, arms, weights)
 
     def _grow(self) -> None:
-        self._reward_sums, self._weight_sums = np.append(self._reward_sums, 0.0), np.append(self._weight_sums, 0.0)
+        self._reward_sums, self._weight_sums = (
+            np.append(self._reward_sums, 0.0),
+            np.append(self._weight_sums, 0.0),
+        )
 
     def _state(self, *, replay: bool = True) -> dict[str, Any]:
         return {"total": self._reward_sums, "count": self._weight_sums}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._reward_sums, self._weight_sums = state["total"].copy(), state["count"].copy()
+        self._reward_sums = state["total"].copy()
+        self._weight_sums = state["count"].copy()
 
 
-# %%
-# The checks find common errors: predictions of a batch that differ from those of its rows, an error after which the
-# state has changed, a loaded policy that differs from the saved one, a round that counts twice. The built-in policies
-# pass the same checks.
+# %% The checks find common errors: predictions of a batch that differ from those of its rows, an
+# error after which the state has changed, a loaded policy that differs from the saved one, a round
+# that counts twice. The built-in policies pass the same checks.
 
 check_policy(Means)
 print("checked:", daband.checks.POLICY_CHECKS[0].__doc__)
@@ -99,23 +109,36 @@ print("checked:", daband.checks.POLICY_CHECKS[0].__doc__)
 # A pair
 # ------
 #
-# A pair is a function that returns a ``Pair``, with a small version for tests. Training sees only contexts of the
-# target. Target rewards belong in ``target_test``; the check tests that nothing else contains them.
+# A pair is a function that returns a ``Pair``, with a small version for tests. Training sees only
+# contexts of the target. Target rewards belong in ``target_test``; the check tests that nothing
+# else contains them.
 
 
-@register_pair("rings", about=About(summary="points on a ring, rotated in the target", licence="none, generated"))
+@register_pair(
+    "rings",
+    about=About(summary="points on a ring, rotated in the target", licence="none, generated"),
+)
 def rings(*, tiny: bool = False, turn: float = 40.0) -> Pair:
-    """Return points on a ring; the label is the quadrant. The target is rotated by ``turn`` degrees and translated."""
+    """Return points on a ring; the label is the quadrant.
+
+    The target is rotated by ``turn`` degrees and translated.
+    """
     rng = np.random.default_rng(0)
     n = 200 if tiny else 3000
 
     def draw(turn_degrees: float, offset: float) -> tuple[np.ndarray, np.ndarray]:
         quadrants = rng.integers(0, 4, n)
         angles = (quadrants + rng.uniform(0.1, 0.9, n)) * np.pi / 2 + np.deg2rad(turn_degrees)
-        return np.stack([np.cos(angles), np.sin(angles)], 1) + 0.1 * rng.normal(size=(n, 2)) + offset, quadrants
+        return (
+            np.stack([np.cos(angles), np.sin(angles)], 1) + 0.1 * rng.normal(size=(n, 2)) + offset,
+            quadrants,
+        )
 
-    unlabelled, labelled = draw(turn, 1.0), draw(turn, 1.0)
-    return from_arrays(source=draw(0.0, 0.0), target=unlabelled[0], target_test=labelled, name="rings")
+    unlabelled = draw(turn, 1.0)
+    labelled = draw(turn, 1.0)
+    return from_arrays(
+        source=draw(0.0, 0.0), target=unlabelled[0], target_test=labelled, name="rings"
+    )
 
 
 check_pair(daband.domains.load("rings", tiny=True))
@@ -125,10 +148,10 @@ pair = daband.domains.load("rings", turn=20.0)
 # A term
 # ------
 #
-# A loss term is a function of a ``Batch``, which has features, predicted rewards and observed rewards. This term is the
-# distance between the mean features of the domains. The check compares its gradient with finite differences, and a
-# weight of 0 with training without the term. It also runs a step without source rounds. Their mean would be NaN, so the
-# first line handles this case.
+# A loss term is a function of a ``Batch``, which has features, predicted rewards and observed
+# rewards. This term is the distance between the mean features of the domains. The check compares
+# its gradient with finite differences, and a weight of 0 with training without the term. It also
+# runs a step without source rounds. Their mean would be NaN, so the first line handles this case.
 
 
 @terms.register("mean_distance")
@@ -144,7 +167,10 @@ class MeanDistance(Term):
 
 
 check_term(MeanDistance)
-recipe_with_term = {"base": "small", "weights": {"mean_distance": {"value": 10.0}, "adversarial": 0.0}}
+recipe_with_term = {
+    "base": "small",
+    "weights": {"mean_distance": {"value": 10.0}, "adversarial": 0.0},
+}
 
 # %%
 # Compare all three
@@ -156,7 +182,8 @@ candidates = {
     "LinUCB": daband.LinUCB.for_pair(pair, seed=0),
     "DABand, mean_distance": daband.DABand.for_pair(pair, recipe=recipe_with_term, seed=0),
 }
-source_reward, target_accuracy = {}, {}
+source_reward = {}
+target_accuracy = {}
 for name, policy in candidates.items():
     run = daband.train(policy, source=pair.source, target=pair.target, episodes=20)
     source_reward[name] = run.reward.mean()
@@ -164,7 +191,10 @@ for name, policy in candidates.items():
 
 figure, axes = plt.subplots(1, 2, figsize=(8.5, 2.6), sharey=True)
 for axis, values, label in zip(
-    axes, (source_reward, target_accuracy), ("reward per round, source", "accuracy, target"), strict=True
+    axes,
+    (source_reward, target_accuracy),
+    ("reward per round, source", "accuracy, target"),
+    strict=True,
 ):
     axis.bar_label(axis.barh(list(values), list(values.values())), fmt="%.2f", padding=3)
     axis.set(xlabel=label, xlim=(0, 1.15))
@@ -179,4 +209,5 @@ plt.show()
 #
 #     daband --plugin mine bench rings --methods means,linucb,daband --seeds 0-4
 #
-# A package can declare its module under the entry point ``daband.plugins`` instead, and then needs no option.
+# A package can declare its module under the entry point ``daband.plugins`` instead, and then needs
+# no option.

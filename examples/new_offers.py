@@ -2,22 +2,23 @@
 New offers
 ==========
 
-**The next market has offers that were never tried. Can data of the old market show which of them are good?**
+**The next market has offers that were never tried. Can data of the old market show which of them
+are good?**
 
 .. image:: images/sphx_glr_new_offers_001.png
    :alt: mean reward in the new market of a uniform choice, a policy without features, and a policy with features
 
-A policy that knows arms only by name must have seen an arm before it can choose it. With a *catalogue*, a table of
-arms with features, it learns which kind of offer suits which kind of customer. The customers are simulated, so that the
-best choice is known.
-"""
+A policy that knows arms only by name must have seen an arm before it can choose it. With a
+*catalogue*, a table of arms with features, it learns which kind of offer suits which kind of
+customer. The customers are simulated, so that the best choice is known."""
 
 # %%
 # The catalogue and the log
 # -------------------------
 #
-# The old market has 24 offers. The new one has 6 of them, and 12 that are new. A catalogue is a table. The column
-# ``id`` has the names; the types of the others are detected: numbers, categories, and lists of words.
+# The old market has 24 offers. The new one has 6 of them, and 12 that are new. A catalogue is a
+# table. The column ``id`` has the names; the types of the others are detected: numbers, categories,
+# and lists of words.
 
 import tempfile
 from pathlib import Path
@@ -29,7 +30,8 @@ import polars as pl
 import daband
 
 rng = np.random.default_rng(0)
-kinds, tags = ["loan", "card", "fund"], ["green", "travel", "family"]
+kinds = ["loan", "card", "fund"]
+tags = ["green", "travel", "family"]
 offers = pl.DataFrame(
     {
         "id": [f"offer {number}" for number in range(36)],
@@ -38,15 +40,18 @@ offers = pl.DataFrame(
         "tags": ["|".join(rng.choice(tags, 2, replace=False)) for _ in range(36)],
     }
 )
-old_offers, new_offers = offers[:24], offers[18:]
+old_offers = offers[:24]
+new_offers = offers[18:]
 
 
 def compute_expected_rewards(customers: pl.DataFrame) -> np.ndarray:
     """Return the expected reward of every offer for every customer, (n, 36). No policy sees it."""
     scaled_income, scaled_age = (
-        (customers[name].to_numpy() - centre) / scale for name, centre, scale in (("income", 40, 12), ("age", 45, 15))
+        (customers[name].to_numpy() - centre) / scale
+        for name, centre, scale in (("income", 40, 12), ("age", 45, 15))
     )
-    scaled_price, is_fund = (offers["price"].to_numpy() - 10) / 6, (offers["kind"] == "fund").to_numpy()
+    scaled_price = (offers["price"].to_numpy() - 10) / 6
+    is_fund = (offers["kind"] == "fund").to_numpy()
     is_family = offers["tags"].str.contains("family").to_numpy()
     by_customer = 0.8 * np.outer(scaled_income, scaled_price) + np.outer(scaled_age, is_fund)
     return by_customer + 0.5 * is_family - 0.3 * scaled_price
@@ -61,7 +66,10 @@ customers = draw_customers(3000, older=0.0)
 shown_offers = rng.integers(0, 24, 3000)  # the old market showed its offers at random
 log = customers.with_columns(
     offer=pl.Series(old_offers["id"].to_numpy()[shown_offers]),
-    reward=pl.Series(compute_expected_rewards(customers)[np.arange(3000), shown_offers] + 0.5 * rng.normal(size=3000)),
+    reward=pl.Series(
+        compute_expected_rewards(customers)[np.arange(3000), shown_offers]
+        + 0.5 * rng.normal(size=3000)
+    ),
     p=1 / 24,
 )
 new_customers = draw_customers(1000, older=8.0)
@@ -70,11 +78,17 @@ new_customers = draw_customers(1000, older=8.0)
 # Learn in the old market
 # -----------------------
 #
-# ``arms`` may be one table, or one for each domain. Arms that a domain does not have are never chosen there.
+# ``arms`` may be one table, or one for each domain. Arms that a domain does not have are never
+# chosen there.
 
-columns = daband.domains.Columns(context=["age", "income"], arm="offer", reward="reward", propensity="p")
+columns = daband.domains.Columns(
+    context=["age", "income"], arm="offer", reward="reward", propensity="p"
+)
 pair = daband.domains.from_table(
-    source=log, target=new_customers, columns=columns, arms={"source": old_offers, "target": new_offers}
+    source=log,
+    target=new_customers,
+    columns=columns,
+    arms={"source": old_offers, "target": new_offers},
 )
 policy = daband.LinUCB.for_pair(pair, seed=0)
 daband.train(policy, source=pair.source, target=pair.target)
@@ -85,7 +99,8 @@ print(pair.catalogue, pair.catalogue.table.feature_names)
 # Mean reward in the new market
 # -----------------------------
 #
-# A policy without features can only choose well among the six offers that it knows from the old market.
+# A policy without features can only choose well among the six offers that it knows from the old
+# market.
 
 true_rewards = compute_expected_rewards(new_customers)
 rows = np.arange(len(new_customers))
@@ -98,9 +113,15 @@ pair_without_features = daband.domains.from_log(
     n_arms=36,
 )
 policy_without_features = daband.LinUCB.for_pair(pair_without_features, seed=0)
-daband.train(policy_without_features, source=pair_without_features.source, target=pair_without_features.target)
+daband.train(
+    policy_without_features,
+    source=pair_without_features.source,
+    target=pair_without_features.target,
+)
 is_known = (np.arange(36) >= 18) & (np.arange(36) < 24)
-arms_by_name = policy_without_features.decide(contexts, "target", available=is_known, rule="greedy").arm
+arms_by_name = policy_without_features.decide(
+    contexts, "target", available=is_known, rule="greedy"
+).arm
 
 mean_rewards = {
     "a uniform\nchoice": true_rewards[:, 18:].mean(),
@@ -109,7 +130,9 @@ mean_rewards = {
     "the best\nchoice": true_rewards[:, 18:].max(axis=1).mean(),
 }
 figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-bars = axes.bar(list(mean_rewards), list(mean_rewards.values()), color=["0.75", "0.75", "tab:blue", "0.9"])
+bars = axes.bar(
+    list(mean_rewards), list(mean_rewards.values()), color=["0.75", "0.75", "tab:blue", "0.9"]
+)
 axes.bar_label(bars, fmt="%.2f")
 axes.set_ylabel("mean reward in the new market")
 figure.show()
@@ -121,13 +144,17 @@ assert (arms_by_features >= 18).all()
 # Decide among the arms of a request
 # ----------------------------------
 #
-# The exported file has the catalogue. A request names arms by id, or brings the features of an arm that is in no
-# catalogue yet. ``top`` returns a ranking; the propensity is that of its first arm.
+# The exported file has the catalogue. A request names arms by id, or brings the features of an arm
+# that is in no catalogue yet. ``top`` returns a ranking; the propensity is that of its first arm.
 
 folder = Path(tempfile.mkdtemp())
 daband.export(policy, folder / "market.daband", pair=pair, epsilon=0.1)
 deployed = daband.load_deployed(folder / "market.daband")
-offered_today = ["offer 20", "offer 31", {"id": "offer 99", "price": 19.0, "kind": "fund", "tags": "family|green"}]
+offered_today = [
+    "offer 20",
+    "offer 31",
+    {"id": "offer 99", "price": 19.0, "kind": "fund", "tags": "family|green"},
+]
 decision = deployed.decide({"age": 62, "income": 55}, arms=offered_today, top=3)
 print(decision.ranking, round(decision.propensity, 3), decision.mean.round(2))
 
@@ -135,14 +162,17 @@ print(decision.ranking, round(decision.propensity, 3), decision.mean.round(2))
 # Learn about a new arm
 # ---------------------
 #
-# ``add_arm`` takes the features. The prediction for an arm is a function of its features plus an intercept of this arm,
-# which is learned from its own rounds. The features explain the rewards of the other offers almost completely, so this
-# intercept is learned slowly.
+# ``add_arm`` takes the features. The prediction for an arm is a function of its features plus an
+# intercept of this arm, which is learned from its own rounds. The features explain the rewards of
+# the other offers almost completely, so this intercept is learned slowly.
 
 new_arm = policy.add_arm("offer 99", {"price": 19.0, "kind": "fund", "tags": "family|green"})
 contexts_of_one = pair.table.contexts([{"age": 62, "income": 55}] * 100)
 first_prediction = policy.decide(contexts_of_one[:1]).mean[0, new_arm]
 policy.update(contexts_of_one, [new_arm] * 100, np.full(100, first_prediction - 2.0))
 last_prediction = policy.decide(contexts_of_one[:1]).mean[0, new_arm]
-print(f"predicted {first_prediction:.2f}, and {last_prediction:.2f} after 100 rewards of {first_prediction - 2:.2f}")
+print(
+    f"predicted {first_prediction:.2f}, and {last_prediction:.2f} after 100 rewards of"
+    f" {first_prediction - 2:.2f}"
+)
 assert last_prediction < first_prediction - 0.5

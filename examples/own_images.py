@@ -2,18 +2,19 @@
 Your own images, with a pretrained encoder
 ==========================================
 
-**I have two folders of images, labels for one of them, and a pretrained network. How do I combine them?**
+**I have two folders of images, labels for one of them, and a pretrained network. How do I combine
+them?**
 
 .. image:: images/sphx_glr_own_images_001.png
    :alt: images of both folders, and the fraction of correct choices of three policies on features of a frozen network
 
-The source folder has a sub-folder for every class; the target folder has images without labels. The network is any
-``torch.nn.Module`` from images to features. To run offline in half a minute, this page uses small digits, and a
-"pretrained" network that is first trained on other digits. The same code works with a ResNet.
+The source folder has a sub-folder for every class; the target folder has images without labels. The
+network is any ``torch.nn.Module`` from images to features. To run offline in half a minute, this
+page uses small digits, and a "pretrained" network that is first trained on other digits. The same
+code works with a ResNet.
 
-The data are simulated, and were tuned until the example shows the effect: it is an illustration, not evidence. Results
-on real data are on :doc:`other pages </results/index>`.
-"""
+The data are simulated, and were tuned until the example shows the effect: it is an illustration,
+not evidence. Results on real data are on :doc:`other pages </results/index>`."""
 
 # %%
 # Two folders
@@ -38,14 +39,17 @@ folder = Path(tempfile.mkdtemp())
 digits = daband.domains.load("digit", form="embedded")
 all_images = digits.source.read(np.arange(4000))  # uint8, (n, 3, 28, 28)
 all_labels = digits.source.read_rewards(np.arange(4000))[0].argmax(axis=1)
-our_rows = np.flatnonzero(all_labels < 5)  # five classes for the policy; the network below is trained on the other five
+# five classes for the policy; the network below is trained on the other five
+our_rows = np.flatnonzero(all_labels < 5)
 
 
 def simulate_camera(clean: np.ndarray) -> np.ndarray:
     """Return the same images as the new camera takes them."""
     light = np.linspace(20, 110, 28) + rng.uniform(0, 40, (len(clean), 1, 1, 1))
     tint = np.array([0.5, 0.25, 0.35])[:, None, None]
-    return np.clip(clean * tint + light + 12 * rng.normal(size=clean.shape), 0, 255).astype(np.uint8)
+    return np.clip(clean * tint + light + 12 * rng.normal(size=clean.shape), 0, 255).astype(
+        np.uint8
+    )
 
 
 def write_images(images: np.ndarray, root: Path, labels: np.ndarray | None = None) -> None:
@@ -56,11 +60,18 @@ def write_images(images: np.ndarray, root: Path, labels: np.ndarray | None = Non
         Image.fromarray(image.transpose(1, 2, 0)).save(folder_path / f"{number:04d}.png")
 
 
-scan_rows, camera_rows, test_rows = our_rows[:800], our_rows[800:1500], our_rows[1500:]
+scan_rows = our_rows[:800]
+camera_rows = our_rows[800:1500]
+test_rows = our_rows[1500:]
 write_images(all_images[scan_rows], folder / "scans", all_labels[scan_rows])
 write_images(simulate_camera(all_images[camera_rows]), folder / "camera")  # without labels
 write_images(simulate_camera(all_images[test_rows]), folder / "test", all_labels[test_rows])
-print({folder_path.name: sum(1 for _ in folder_path.rglob("*.png")) for folder_path in sorted(folder.iterdir())})
+print(
+    {
+        folder_path.name: sum(1 for _ in folder_path.rglob("*.png"))
+        for folder_path in sorted(folder.iterdir())
+    }
+)
 
 # %%
 # A pair of folders
@@ -82,9 +93,9 @@ print(pair.context_shape, pair.class_names)
 # A network that was trained elsewhere
 # ------------------------------------
 #
-# A name such as ``encoder="torchvision:resnet18"`` loads a model of torchvision, timm or open_clip, as in
-# :ref:`another tutorial <sphx_glr_tutorials_photo_service.py>`. Here a small network is trained to classify the *other*
-# five digits, on clean scans.
+# A name such as ``encoder="torchvision:resnet18"`` loads a model of torchvision, timm or open_clip,
+# as in :ref:`another tutorial <sphx_glr_tutorials_photo_service.py>`. Here a small network is
+# trained to classify the *other* five digits, on clean scans.
 
 network = nn.Sequential(
     nn.Conv2d(3, 16, 5),
@@ -97,7 +108,8 @@ network = nn.Sequential(
 )
 classifier = nn.Linear(128, 5)
 other_rows = np.flatnonzero(all_labels >= 5)
-images, labels = torch.tensor(all_images[other_rows]) / 255, torch.tensor(all_labels[other_rows] - 5)
+images = torch.tensor(all_images[other_rows]) / 255
+labels = torch.tensor(all_labels[other_rows] - 5)
 optimiser = torch.optim.Adam([*network.parameters(), *classifier.parameters()], lr=3e-3)
 for _ in range(100):
     batch = torch.randint(len(labels), (64,))
@@ -111,10 +123,11 @@ print(f"trained elsewhere: loss {loss.item():.2f}")
 # Frozen: encode once
 # -------------------
 #
-# The features of a frozen network do not change, so ``from_images`` computes them once per image, stores them on disk,
-# and the policy is trained on features. So even a large network is fast. Another camera is a shift of style, the
-# default for images: features are standardised by the statistics of each domain. Here this removes most of the shift,
-# so the alignment of DABand gains little more.
+# The features of a frozen network do not change, so ``from_images`` computes them once per image,
+# stores them on disk, and the policy is trained on features. So even a large network is fast.
+# Another camera is a shift of style, the default for images: features are standardised by the
+# statistics of each domain. Here this removes most of the shift, so the alignment of DABand gains
+# little more.
 
 feature_pair = daband.domains.from_images(
     source=folder / "scans",
@@ -138,9 +151,15 @@ for name, policy in policies.items():
 
 figure, (image_axes, bar_axes) = plt.subplots(1, 2, figsize=(9, 2.8), width_ratios=[1, 1])
 example_images = [pair.source.read(np.arange(0, 720, 120)), pair.target.read(np.arange(6))]
-image_axes.imshow(np.concatenate([np.concatenate(list(row.transpose(0, 2, 3, 1)), axis=1) for row in example_images]))
+image_axes.imshow(
+    np.concatenate(
+        [np.concatenate(list(row.transpose(0, 2, 3, 1)), axis=1) for row in example_images]
+    )
+)
 image_axes.set(xticks=[], yticks=[14, 42], yticklabels=["source", "target"])
-bars = bar_axes.barh(list(accuracies), list(accuracies.values()), color=["#9fb3c8"] * 2 + ["#0072b2"])
+bars = bar_axes.barh(
+    list(accuracies), list(accuracies.values()), color=["#9fb3c8"] * 2 + ["#0072b2"]
+)
 bar_axes.bar_label(bars, fmt="%.2f", padding=3)
 bar_axes.invert_yaxis()
 bar_axes.set(xlim=(0, 1.15), xlabel="right choices in the target")
@@ -150,8 +169,8 @@ plt.show()
 # Trained further
 # ---------------
 #
-# If a module is the policy's ``encoder=``, a copy of it is trained further on the images. This needs a GPU or much
-# time; here are two episodes, to show the call.
+# If a module is the policy's ``encoder=``, a copy of it is trained further on the images. This
+# needs a GPU or much time; here are two episodes, to show the call.
 
 policy = daband.DABand.for_pair(pair, encoder=network, recipe="small", seed=0)
 run = daband.train(policy, source=pair.source, target=pair.target, episodes=2)

@@ -7,17 +7,16 @@ Your own loop
 .. image:: images/sphx_glr_own_loop_001.png
    :alt: clicks per round while the policy learns, and the fraction of rounds in which the new offer is shown
 
-``select`` chooses, ``update`` learns. Between the two anything may happen: rewards arrive late, in batches, out of
-order, or never; an offer is out of stock; a new offer is added; the program is restarted. The people here are
-simulated, so that the best choice is known.
-"""
+``select`` chooses, ``update`` learns. Between the two anything may happen: rewards arrive late, in
+batches, out of order, or never; an offer is out of stock; a new offer is added; the program is
+restarted. The people here are simulated, so that the best choice is known."""
 
 # %%
 # The world
 # ---------
 #
-# A person is described by six numbers. The probability of a click on each of four offers depends on them. In your
-# program this part is the real world; the policy never sees it.
+# A person is described by six numbers. The probability of a click on each of four offers depends on
+# them. In your program this part is the real world; the policy never sees it.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,9 +36,9 @@ def compute_click_probabilities(person: np.ndarray) -> np.ndarray:
 # The loop
 # --------
 #
-# ``epsilon=0.05`` draws an arm at random in one round of twenty, so that the log can be used to evaluate other
-# policies. ``available`` excludes offers that are out of stock. ``ids`` name rounds, so that a reward that is delivered
-# twice counts once.
+# ``epsilon=0.05`` draws an arm at random in one round of twenty, so that the log can be used to
+# evaluate other policies. ``available`` excludes offers that are out of stock. ``ids`` name rounds,
+# so that a reward that is delivered twice counts once.
 
 policy = daband.LinUCB(context_shape=(6,), n_arms=4, alpha=0.3, epsilon=0.05, seed=0)
 pending_rewards: list[tuple[str, np.ndarray, int, float]] = []  # rewards on their way
@@ -47,7 +46,8 @@ log = []
 
 for round_number in range(4000):
     if round_number == 2000:
-        new_offer = policy.add_arm()  # from now on there is a fifth offer, of which nothing is known yet
+        # from now on there is a fifth offer, of which nothing is known yet
+        new_offer = policy.add_arm()
     person = rng.normal(size=(1, 6))
     in_stock = rng.random(policy.n_arms) < 0.9
     in_stock[0] = True
@@ -73,10 +73,12 @@ print(policy)
 # The result
 # ----------
 #
-# The dotted line is the best possible policy. When the new offer is added, the policy tries it, and then shows it to
-# people who like it.
+# The dotted line is the best possible policy. When the new offer is added, the policy tries it, and
+# then shows it to people who like it.
 
-arms, clicks, propensities, best_probabilities = (np.array(column) for column in zip(*log, strict=True))
+arms, clicks, propensities, best_probabilities = (
+    np.array(column) for column in zip(*log, strict=True)
+)
 
 
 def smooth(values: np.ndarray, window: int = 250) -> np.ndarray:
@@ -101,16 +103,18 @@ plt.show()
 # Would something simpler have done?
 # ----------------------------------
 #
-# The log has the exact probability of every choice. So it can be used to estimate the clicks of another policy without
-# trying it: here "always offer 0", by the self-normalised importance-weighted mean. Offer 0 was shown rarely, so the
-# interval is wide.
+# The log has the exact probability of every choice. So it can be used to estimate the clicks of
+# another policy without trying it: here "always offer 0", by the self-normalised
+# importance-weighted mean. Offer 0 was shown rarely, so the interval is wide.
 
 weights = (arms == 0) / propensities
 estimate = float(weights @ clicks / weights.sum())
 standard_error = float(np.sqrt(np.square(weights * (clicks - estimate)).sum()) / weights.sum())
 many_persons = rng.normal(size=(100_000, 6))
-true_value = compute_click_probabilities(many_persons)[:, 0].mean()  # nobody can do this outside a simulation
-low, high = estimate - 1.96 * standard_error, estimate + 1.96 * standard_error
+# nobody can do this outside a simulation
+true_value = compute_click_probabilities(many_persons)[:, 0].mean()
+low = estimate - 1.96 * standard_error
+high = estimate + 1.96 * standard_error
 print(f"the policy, last 500 rounds: {clicks[-500:].mean():.3f}")
 print(f"always offer 0, estimated:   {estimate:.3f} (95% interval {low:.3f} to {high:.3f})")
 print(f"always offer 0, in truth:    {true_value:.3f}")
@@ -120,8 +124,8 @@ assert clicks[-500:].mean() > true_value + 0.1
 # Restart
 # -------
 #
-# A file is written whole or not at all, runs no code when it is read, and the loaded policy continues exactly where the
-# saved one stopped.
+# A file is written whole or not at all, runs no code when it is read, and the loaded policy
+# continues exactly where the saved one stopped.
 
 import tempfile
 from pathlib import Path

@@ -2,24 +2,25 @@
 From two folders of photographs to a service
 ============================================
 
-**I have labelled photographs of one camera, unlabelled ones of another, and no time to train a network. What now?**
+**I have labelled photographs of one camera, unlabelled ones of another, and no time to train a
+network. What now?**
 
 .. image:: images/sphx_glr_photo_service_001.png
    :alt: photographs of both cameras, and the accuracy in the target with pixels and with features of a pretrained model
 
-A pretrained encoder turns photographs into features, and a policy learns on them in seconds. The encoder goes into the
-exported file, so the machine that decides needs neither torch nor the encoder's library. Here the photographs are
-patches of images in scikit-image and scikit-learn, and the second camera is simulated: an illustration, not evidence.
-Nothing is downloaded: the weights of ``efficientnet_lite0`` are in a package.
-"""
+A pretrained encoder turns photographs into features, and a policy learns on them in seconds. The
+encoder goes into the exported file, so the machine that decides needs neither torch nor the
+encoder's library. Here the photographs are patches of images in scikit-image and scikit-learn, and
+the second camera is simulated: an illustration, not evidence. Nothing is downloaded: the weights of
+``efficientnet_lite0`` are in a package."""
 
 # %%
 # Two folders
 # -----------
 #
-# A cleaning machine chooses a programme for the surface that its camera shows. The old camera took photographs by day;
-# their folder has a sub-folder for every surface. The new camera works at dusk, and its photographs have no labels. The
-# two cameras never show the same spot.
+# A cleaning machine chooses a programme for the surface that its camera shows. The old camera took
+# photographs by day; their folder has a sub-folder for every surface. The new camera works at dusk,
+# and its photographs have no labels. The two cameras never show the same spot.
 
 import base64
 import importlib.util
@@ -47,20 +48,31 @@ rng = np.random.default_rng(0)
 folder = Path(tempfile.mkdtemp())
 os.environ["DABAND_CACHE"] = str(folder / "cache")  # by default ~/.cache/daband
 china, flower = load_sample_images().images
-surfaces = {"brick": data.brick(), "grass": data.grass(), "gravel": data.gravel(), "fur": data.chelsea(),
-            "roof": china, "petals": flower}  # fmt: skip
+surfaces = {
+    "brick": data.brick(),
+    "grass": data.grass(),
+    "gravel": data.gravel(),
+    "fur": data.chelsea(),
+    "roof": china,
+    "petals": flower,
+}
 
 
 def photograph(surface: np.ndarray, *, at_dusk: bool) -> Image.Image:
     """Return a patch of 96 pixels: from the left half by day, from the right half at dusk."""
-    middle, height = surface.shape[1] // 2, surface.shape[0]
-    column = rng.integers(middle, surface.shape[1] - 96) if at_dusk else rng.integers(0, middle - 96)
+    middle = surface.shape[1] // 2
+    height = surface.shape[0]
+    column = (
+        rng.integers(middle, surface.shape[1] - 96) if at_dusk else rng.integers(0, middle - 96)
+    )
     row = rng.integers(0, height - 96)
     patch = Image.fromarray(surface[row : row + 96, column : column + 96]).convert("RGB")
     if not at_dusk:
         return patch
     pixels = np.asarray(patch.filter(ImageFilter.GaussianBlur(0.7)), float) * [0.55, 0.4, 0.3] + 25
-    return Image.fromarray(np.clip(pixels + 8 * rng.normal(size=pixels.shape), 0, 255).astype(np.uint8))
+    return Image.fromarray(
+        np.clip(pixels + 8 * rng.normal(size=pixels.shape), 0, 255).astype(np.uint8)
+    )
 
 
 for name, surface in surfaces.items():
@@ -68,39 +80,48 @@ for name, surface in surfaces.items():
         for split_name, at_dusk in (("day", False), ("dusk", True), ("test", True)):
             if split_name == "test" and number >= 12:
                 continue
-            split_folder = folder / split_name / ("" if split_name == "dusk" else name)  # dusk has no labels
+            # dusk has no labels
+            split_folder = folder / split_name / ("" if split_name == "dusk" else name)
             split_folder.mkdir(parents=True, exist_ok=True)
-            photograph(surface, at_dusk=at_dusk).save(split_folder / f"{rng.integers(10**9):09d}.png")
+            photograph(surface, at_dusk=at_dusk).save(
+                split_folder / f"{rng.integers(10**9):09d}.png"
+            )
 print({path.name: sum(1 for _ in path.rglob("*.png")) for path in sorted(folder.iterdir())})
 
 # %%
 # An encoder by its name
 # ----------------------
 #
-# ``encoder="torchvision:resnet50"``, ``"timm:vit_small_patch14_dinov2.lvd142m"`` or ``"open_clip:ViT-B-32"`` work in
-# the same way if these libraries are installed; images are resized, cropped and standardised as the model needs it. You
-# can also pass a ``torch.nn.Module`` or an ONNX file. Each photograph is encoded once; its features are stored on disk.
+# ``encoder="torchvision:resnet50"``, ``"timm:vit_small_patch14_dinov2.lvd142m"`` or
+# ``"open_clip:ViT-B-32"`` work in the same way if these libraries are installed; images are
+# resized, cropped and standardised as the model needs it. You can also pass a ``torch.nn.Module``
+# or an ONNX file. Each photograph is encoded once; its features are stored on disk.
 
 encoder = "efficientnet_lite0"
 if importlib.util.find_spec("efficientnet_lite_pytorch") is None:
     from torch import nn  # any module does, but random features are less useful
 
-    encoder = nn.Sequential(nn.Conv2d(3, 64, 7, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten())
+    encoder = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten()
+    )
 folders = {"source": folder / "day", "target": folder / "dusk", "target_test": folder / "test"}
 seconds = []
 for _ in range(2):
     start = time.perf_counter()
     pair = daband.domains.from_images(**folders, encoder=encoder, passes=4)
     seconds.append(time.perf_counter() - start)
-print(f"{pair.context_shape[0]} features of each photograph; a second time they are read, not computed")
+print(
+    f"{pair.context_shape[0]} features of each photograph; a second time they are read, not"
+    " computed"
+)
 assert seconds[1] < seconds[0]
 
 # %%
 # A policy on features and on pixels
 # ----------------------------------
 #
-# For comparison, the same policy is trained on pixels. Labels of the new camera are used only for evaluation. Warnings
-# about outliers in the features are hidden here.
+# For comparison, the same policy is trained on pixels. Labels of the new camera are used only for
+# evaluation. Warnings about outliers in the features are hidden here.
 
 warnings.filterwarnings("ignore", message="a context has")
 accuracies = {}
@@ -135,8 +156,9 @@ figure.tight_layout()
 # One file with the encoder inside
 # --------------------------------
 #
-# ``export`` writes the encoder as ONNX, loads the file again, and compares its decisions with those of the policy. The
-# file decides on paths, on bytes, or on base64, with onnxruntime and Pillow: ``pip install 'daband[onnx]'``.
+# ``export`` writes the encoder as ONNX, loads the file again, and compares its decisions with those
+# of the policy. The file decides on paths, on bytes, or on base64, with onnxruntime and Pillow:
+# ``pip install 'daband[onnx]'``.
 
 policy.save(folder / "policy.safetensors")
 daband.export(policy, folder / "surfaces.daband", pair=pair, epsilon=0.1)
@@ -144,15 +166,18 @@ deployed = daband.load_deployed(folder / "surfaces.daband")
 print(f"{(folder / 'surfaces.daband').stat().st_size / 1e6:.0f} MB")
 photographs = sorted((folder / "test").rglob("*.png"))
 decision = deployed.decide([str(path) for path in photographs])
-accuracy = np.mean([name == path.parent.name for name, path in zip(decision.arm_name, photographs, strict=True)])
+accuracy = np.mean(
+    [name == path.parent.name for name, path in zip(decision.arm_name, photographs, strict=True)]
+)
 print(f"right for {accuracy:.2f} of the test photographs, with a tenth of the arms drawn at random")
 
 # %%
 # A running service
 # -----------------
 #
-# In a shell: ``daband serve surfaces.daband --learn policy.safetensors``. A request has the photograph in base64. The
-# machine reports how well the programme went, and the service learns from its log.
+# In a shell: ``daband serve surfaces.daband --learn policy.safetensors``. A request has the
+# photograph in base64. The machine reports how well the programme went, and the service learns from
+# its log.
 
 with socket.socket() as any_port:
     any_port.bind(("127.0.0.1", 0))
@@ -160,23 +185,39 @@ with socket.socket() as any_port:
 address = f"http://127.0.0.1:{port}"
 service = subprocess.Popen(  # noqa: S603 - our own command
     [
-        sys.executable, "-m", "daband", "serve", folder / "surfaces.daband", "--port", str(port),
-        "--log", f"sqlite:///{folder}/events.db", "--learn", folder / "policy.safetensors", "--learn-every", "20",
+        sys.executable,
+        "-m",
+        "daband",
+        "serve",
+        folder / "surfaces.daband",
+        "--port",
+        str(port),
+        "--log",
+        f"sqlite:///{folder}/events.db",
+        "--learn",
+        folder / "policy.safetensors",
+        "--learn-every",
+        "20",
     ],
     stdout=subprocess.DEVNULL,
-)  # fmt: skip
+)
 client = Client(address, patience=60)
 rewards = []
 try:
     for number, path in enumerate(photographs[::3]):
         content = io.BytesIO()
         Image.open(path).save(content, "JPEG", quality=95)  # what a camera sends
-        answer = client.decide({"image": base64.b64encode(content.getvalue()).decode()}, event_id=f"photo-{number}")
+        answer = client.decide(
+            {"image": base64.b64encode(content.getvalue()).decode()}, event_id=f"photo-{number}"
+        )
         rewards.append(float(answer.arm_name == path.parent.name))
         client.reward(answer.event_id, rewards[-1])
     print(f"{len(rewards)} photographs over HTTP, mean reward {np.mean(rewards):.2f}")
     deadline = time.monotonic() + 60
-    while len(models := httpx.get(f"{address}/models").json()["models"]) < 2 and time.monotonic() < deadline:
+    while (
+        len(models := httpx.get(f"{address}/models").json()["models"]) < 2
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.5)
 finally:
     service.terminate()

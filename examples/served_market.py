@@ -2,22 +2,23 @@
 From CSV files to a running service, and a week of traffic
 ==========================================================
 
-**The policy is trained. How do web servers use it, how are rewards collected, and how do I see whether it works?**
+**The policy is trained. How do web servers use it, how are rewards collected, and how do I see
+whether it works?**
 
 .. image:: images/sphx_glr_served_market_001.png
    :alt: mean reward of the week's days, and the assessment
 
-The input is two CSV files: offers with their rewards in the old market, and customers of the new market. We train and
-export a policy, start ``daband serve``, send a week of customers with rewards that arrive late or never, and look at
-the result. A day takes a few seconds here. The customers are simulated: this is an illustration, not evidence.
-"""
+The input is two CSV files: offers with their rewards in the old market, and customers of the new
+market. We train and export a policy, start ``daband serve``, send a week of customers with rewards
+that arrive late or never, and look at the result. A day takes a few seconds here. The customers are
+simulated: this is an illustration, not evidence."""
 
 # %%
 # Two files
 # ---------
 #
-# In the old market every customer saw one random offer, and bought or not. In the new market customers are older, and
-# there are no rewards yet.
+# In the old market every customer saw one random offer, and bought or not. In the new market
+# customers are older, and there are no rewards yet.
 
 import contextlib
 import os
@@ -54,7 +55,11 @@ def draw_customers(n: int, mean_age: float) -> pl.DataFrame:
 def compute_accept_probability(row: dict, offer: str, *, loan_change: float = 0.0) -> float:
     """Return the probability that a customer accepts an offer."""
     age = row["age"] - 25
-    by_offer = {"card": 0.75 - 0.012 * age, "loan": 0.45 + loan_change, "savings": 0.1 + 0.012 * age}
+    by_offer = {
+        "card": 0.75 - 0.012 * age,
+        "loan": 0.45 + loan_change,
+        "savings": 0.1 + 0.012 * age,
+    }
     return float(np.clip(by_offer[offer] + 0.02 * (row["visits"] - 4), 0.02, 0.98))
 
 
@@ -66,7 +71,9 @@ purchases = [
     for row, arm in zip(old_customers.to_dicts(), offer_indices, strict=True)
 ]
 log = old_customers.with_columns(
-    offer=pl.Series([OFFERS[arm] for arm in offer_indices]), bought=pl.Series(purchases), p=pl.lit(1 / 3)
+    offer=pl.Series([OFFERS[arm] for arm in offer_indices]),
+    bought=pl.Series(purchases),
+    p=pl.lit(1 / 3),
 )
 log.write_csv(folder / "old_market.csv")
 draw_customers(2000, 52.0).write_csv(folder / "new_market.csv")
@@ -75,14 +82,20 @@ draw_customers(2000, 52.0).write_csv(folder / "new_market.csv")
 # Train and export
 # ----------------
 #
-# With ``epsilon=0.1`` one decision in ten is a random offer, and every decision has a propensity. So the log can be
-# used to evaluate other policies. To save time, this page does not estimate an assessment with
-# ``daband.assess``: the value 0.55 in the file is made up.
+# With ``epsilon=0.1`` one decision in ten is a random offer, and every decision has a propensity.
+# So the log can be used to evaluate other policies. To save time, this page does not estimate an
+# assessment with ``daband.assess``: the value 0.55 in the file is made up.
 
 columns = daband.domains.Columns(
-    context=["age", "visits", "city"], categorical=["city"], arm="offer", reward="bought", propensity="p"
+    context=["age", "visits", "city"],
+    categorical=["city"],
+    arm="offer",
+    reward="bought",
+    propensity="p",
 )
-pair = daband.domains.from_table(source=folder / "old_market.csv", target=folder / "new_market.csv", columns=columns)
+pair = daband.domains.from_table(
+    source=folder / "old_market.csv", target=folder / "new_market.csv", columns=columns
+)
 policy = daband.LinUCB.for_pair(pair, seed=0, alpha=0.05, epsilon=0.1)
 daband.train(policy, source=pair.source, target=pair.target, episodes=50)
 policy.save(folder / "policy.safetensors")
@@ -94,8 +107,9 @@ print(daband.load_deployed(folder / "market.daband"))
 # Start the service
 # -----------------
 #
-# In a shell: ``daband serve market.daband --learn policy.safetensors --wait 86400 --incumbent loan``. The incumbent is
-# what the new market offered everybody until now. A wait of eight seconds represents a day.
+# In a shell: ``daband serve market.daband --learn policy.safetensors --wait 86400 --incumbent
+# loan``. The incumbent is what the new market offered everybody until now. A wait of eight seconds
+# represents a day.
 
 with socket.socket() as any_port:
     any_port.bind(("127.0.0.1", 0))
@@ -103,33 +117,52 @@ with socket.socket() as any_port:
 address = f"http://127.0.0.1:{port}"
 service = subprocess.Popen(  # noqa: S603 - our own command
     [
-        sys.executable, "-m", "daband", "serve", folder / "market.daband", "--log", f"sqlite:///{folder}/events.db",
-        "--learn", folder / "policy.safetensors", "--learn-every", "50", "--wait", "8",
-        "--incumbent", "loan",
-        "--port", str(port),
+        sys.executable,
+        "-m",
+        "daband",
+        "serve",
+        folder / "market.daband",
+        "--log",
+        f"sqlite:///{folder}/events.db",
+        "--learn",
+        folder / "policy.safetensors",
+        "--learn-every",
+        "50",
+        "--wait",
+        "8",
+        "--incumbent",
+        "loan",
+        "--port",
+        str(port),
     ],
     env={**os.environ, "DABAND_DECIDE_TOKEN": "d-secret", "DABAND_REWARD_TOKEN": "r-secret"},
     stdout=subprocess.DEVNULL,
-)  # fmt: skip
+)
 
 # %%
 # A week of customers
 # -------------------
 #
-# Customers arrive in batches. A quarter of the purchases is reported a day late. A customer who does not buy has no
-# reward, and gets the default reward of 0 after the wait. A reward that arrives after the wait is rejected. From the
-# sixth day on, customers buy fewer loans.
+# Customers arrive in batches. A quarter of the purchases is reported a day late. A customer who
+# does not buy has no reward, and gets the default reward of 0 after the wait. A reward that arrives
+# after the wait is rejected. From the sixth day on, customers buy fewer loans.
 
 client = Client(address, token="d-secret", reward_token="r-secret", patience=60)  # noqa: S106
 late_ids: list[str] = []
 for day in range(7):
-    overdue_ids, late_ids, n_bought = late_ids, [], 0
+    overdue_ids = late_ids
+    late_ids = []
+    n_bought = 0
     loan_change = -0.2 if day >= 5 else 0.0
     arriving_customers = draw_customers(200, 52.0).to_dicts()
     for start in range(0, len(arriving_customers), 50):
         rows = arriving_customers[start : start + 50]
-        for row, decision in zip(rows, client.decide_many([{"context": row} for row in rows]), strict=True):
-            if rng.random() >= compute_accept_probability(row, decision.arm_name, loan_change=loan_change):
+        for row, decision in zip(
+            rows, client.decide_many([{"context": row} for row in rows]), strict=True
+        ):
+            if rng.random() >= compute_accept_probability(
+                row, decision.arm_name, loan_change=loan_change
+            ):
                 continue
             n_bought += 1
             if rng.random() < 0.25:
@@ -139,19 +172,28 @@ for day in range(7):
     for event_id in overdue_ids:  # of the day before
         with contextlib.suppress(ServiceError):  # rejected: later than --wait
             client.reward(event_id, 1.0)
-    print(f"day {day + 1}: {n_bought / len(arriving_customers):.2f} bought, model {decision.model} decides")
+    print(
+        f"day {day + 1}: {n_bought / len(arriving_customers):.2f} bought, model {decision.model}"
+        " decides"
+    )
     time.sleep(1.0)
 
 # %%
 # The numbers of the service
 # --------------------------
 #
-# The page at ``/`` shows these numbers, and Prometheus can read them at ``/metrics``. In the meantime a second process
-# of the service, the worker, has set default rewards, learned, and published models. (In its first minute it sets no
-# default rewards.)
+# The page at ``/`` shows these numbers, and Prometheus can read them at ``/metrics``. In the
+# meantime a second process of the service, the worker, has set default rewards, learned, and
+# published models. (In its first minute it sets no default rewards.)
 
 time.sleep(9)
-metric_names = ("daband_events ", "daband_rewards ", "daband_join_rate", "daband_played_value", "daband_other_value")
+metric_names = (
+    "daband_events ",
+    "daband_rewards ",
+    "daband_join_rate",
+    "daband_played_value",
+    "daband_other_value",
+)
 for line in httpx.get(f"{address}/metrics").text.splitlines():
     if line.startswith(metric_names):
         print(line)
@@ -163,7 +205,8 @@ assert len(models) > 1
 # Use the log
 # -----------
 #
-# The log is exported to a Parquet file, which can be used to evaluate policies and to train the next one.
+# The log is exported to a Parquet file, which can be used to evaluate policies and to train the
+# next one.
 
 client.close()
 service.send_signal(2)
@@ -173,7 +216,9 @@ week = pl.read_parquet(folder / "week.parquet")
 print(f"{n_events:,} events with a reward")
 export_events(f"sqlite:///{folder}/events.db", folder / "rounds.parquet")
 for name, rule in (("as it was exported", None), ("greedy", "greedy")):
-    estimate = daband.evaluate_log(daband.load(folder / "policy.safetensors"), folder / "rounds.parquet", rule=rule)
+    estimate = daband.evaluate_log(
+        daband.load(folder / "policy.safetensors"), folder / "rounds.parquet", rule=rule
+    )
     print(f"{name:20} {estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]")
 
 figure, axes = plt.subplots(figsize=(7, 3))

@@ -7,9 +7,10 @@ Sim to real: a simulator as the source
 .. image:: images/sphx_glr_sim_to_real_001.png
    :alt: the features of boxes in both settings of the physics, and the distance by which policies miss the goal
 
-A robot pushes a box across a table, and the box should stop at a goal. Which of five forces should the robot use? The
-simulator is `MuJoCo <https://mujoco.org>`_. Source and target are two settings of its physics: boxes in the target are
-heavier, and the table is rougher. The settings were fixed before a policy was trained on them.
+A robot pushes a box across a table, and the box should stop at a goal. Which of five forces should
+the robot use? The simulator is `MuJoCo <https://mujoco.org>`_. Source and target are two settings
+of its physics: boxes in the target are heavier, and the table is rougher. The settings were fixed
+before a policy was trained on them.
 
 The tutorial needs ``pip install 'daband[deep]' 'daband[gymnasium]' mujoco``.
 """
@@ -18,12 +19,13 @@ The tutorial needs ``pip install 'daband[deep]' 'daband[gymnasium]' mujoco``.
 # An environment with two settings
 # --------------------------------
 #
-# A round is one push. Before it, the robot taps the box with a small force. The context is the distance to the goal,
-# the distance that the box slid after the tap, and its speed: they reveal the mass and the friction of each box. The
-# reward is minus the distance in metres by which the box misses the goal. The table ends after 1.5 m.
+# A round is one push. Before it, the robot taps the box with a small force. The context is the
+# distance to the goal, the distance that the box slid after the tap, and its speed: they reveal the
+# mass and the friction of each box. The reward is minus the distance in metres by which the box
+# misses the goal. The table ends after 1.5 m.
 #
-# The class is an ordinary environment of `gymnasium <https://gymnasium.farama.org>`_. It draws only from
-# ``self.np_random``: a reset with the same seed gives the same box.
+# The class is an ordinary environment of `gymnasium <https://gymnasium.farama.org>`_. It draws only
+# from ``self.np_random``: a reset with the same seed gives the same box.
 
 import gymnasium
 import matplotlib.pyplot as plt
@@ -51,7 +53,8 @@ class Push(gymnasium.Env):
     """Push a box of random mass (kg) and friction to a goal between 0.2 and 1 m away."""
 
     def __init__(self, *, mass: tuple[float, float], friction: tuple[float, float]) -> None:
-        self.mass, self.friction = mass, friction
+        self.mass = mass
+        self.friction = friction
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
         self.action_space = gymnasium.spaces.Discrete(len(FORCES))
         self.model = mujoco.MjModel.from_xml_string(MODEL)
@@ -91,13 +94,18 @@ robot = Push(mass=(0.6, 0.9), friction=(0.30, 0.45))
 # From environments to a pair
 # ---------------------------
 #
-# ``from_gymnasium`` resets the simulator with the same seed once per force, so the reward of every arm is known in the
-# source. The second argument is the target: the robot is reset, and taps boxes, but no push is tried. An array of
-# contexts that were recorded on a robot would do as well. ``target_test`` has pushes of the robot for the comparison at
-# the end; training cannot use them.
+# ``from_gymnasium`` resets the simulator with the same seed once per force, so the reward of every
+# arm is known in the source. The second argument is the target: the robot is reset, and taps boxes,
+# but no push is tried. An array of contexts that were recorded on a robot would do as well.
+# ``target_test`` has pushes of the robot for the comparison at the end; training cannot use them.
 
 pair = daband.domains.from_gymnasium(
-    simulator, robot, target_test=robot, rounds=500, passes=5, class_names=[f"{force:.0f} N" for force in FORCES]
+    simulator,
+    robot,
+    target_test=robot,
+    rounds=500,
+    passes=5,
+    class_names=[f"{force:.0f} N" for force in FORCES],
 )
 print(pair)
 
@@ -105,8 +113,9 @@ print(pair)
 # Train in the simulator, for the robot
 # -------------------------------------
 #
-# The incumbent is the force with the best mean reward in the simulator. The same box features mean the same in both
-# settings, so the default assumption, ``shift="covariate"``, is right here (:doc:`/concepts/assumptions`).
+# The incumbent is the force with the best mean reward in the simulator. The same box features mean
+# the same in both settings, so the default assumption, ``shift="covariate"``, is right here
+# (:doc:`/concepts/assumptions`).
 
 policies = {
     "best force": daband.Constant.for_pair(pair, seed=0),
@@ -127,10 +136,17 @@ metres_missed["best possible"] = -best_rewards.mean()
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), width_ratios=[1, 1.1])
 all_rows = np.arange(len(pair.source)), np.arange(len(pair.target))
-for domain, rows, label in zip((pair.source, pair.target), all_rows, ("simulator", "robot"), strict=True):
+for domain, rows, label in zip(
+    (pair.source, pair.target), all_rows, ("simulator", "robot"), strict=True
+):
     _, slid, speed = domain.read(rows).T
     axes[0].scatter(100 * slid, speed, s=5, alpha=0.6, label=label)
-axes[0].set(xlabel="distance after a tap, cm", ylabel="speed after a tap, m/s", xscale="log", title="contexts")
+axes[0].set(
+    xlabel="distance after a tap, cm",
+    ylabel="speed after a tap, m/s",
+    xscale="log",
+    title="contexts",
+)
 axes[0].legend(frameon=False)
 bars = axes[1].barh(
     list(metres_missed),
@@ -139,7 +155,11 @@ bars = axes[1].barh(
 )
 axes[1].bar_label(bars, fmt="%.0f cm", padding=3)
 axes[1].invert_yaxis()
-axes[1].set(xlim=(0, 130 * max(metres_missed.values())), xlabel="mean distance to the goal", title="on the robot")
+axes[1].set(
+    xlim=(0, 130 * max(metres_missed.values())),
+    xlabel="mean distance to the goal",
+    title="on the robot",
+)
 plt.show()
 assert metres_missed["Mixture"] < 0.6 * metres_missed["best force"]
 
@@ -147,9 +167,9 @@ assert metres_missed["Mixture"] < 0.6 * metres_missed["best force"]
 # May the robot use it?
 # ---------------------
 #
-# ``assess`` estimates the advantage over the incumbent in the target from simulated rewards only. It cannot know that
-# the physics of a real robot is like the simulator's. ``audit`` therefore tries some pushes on the robot: it draws
-# contexts and arms, and ``ask`` returns their rewards.
+# ``assess`` estimates the advantage over the incumbent in the target from simulated rewards only.
+# It cannot know that the physics of a real robot is like the simulator's. ``audit`` therefore tries
+# some pushes on the robot: it draws contexts and arms, and ``ask`` returns their rewards.
 
 policy = policies["Mixture"]
 assessment = daband.assess(policy, source=pair.source_test, target=pair.target)
@@ -167,8 +187,13 @@ def push_on_the_robot(contexts, arms):
     return rewards
 
 
-audit = daband.audit(policy, target=pair.target, ask=push_on_the_robot, budget=40, incumbent=assessment.incumbent_arm)
-print(f"after 40 pushes: {audit.advantage:+.2f} m over this force, 95% interval {audit.low:+.2f} to {audit.high:+.2f}")
+audit = daband.audit(
+    policy, target=pair.target, ask=push_on_the_robot, budget=40, incumbent=assessment.incumbent_arm
+)
+print(
+    f"after 40 pushes: {audit.advantage:+.2f} m over this force, 95% interval {audit.low:+.2f} to"
+    f" {audit.high:+.2f}"
+)
 assert audit.low > 0
 
 # %%

@@ -10,14 +10,27 @@ import numpy as np
 from daband.checks._pairs import check_pair as check_public
 from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair, RewardDomain
 
-_ATOMS = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.CodeType, types.FrameType)
+_ATOMS = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    type,
+    types.ModuleType,
+    types.CodeType,
+    types.FrameType,
+)
 
 
 def reachable(root):
-    """Yield every object reachable from ``root``: attributes, containers, closures, bound methods, caches, array bases.
+    """Yield every object reachable from ``root``: attributes, containers, closures, bound methods,
+    caches, array bases.
 
-    Modules, classes and a function's globals are not followed: through them everything is reachable.
-    """
+    Modules, classes and a function's globals are not followed: through them everything is
+    reachable."""
     waiting = [root]
     seen = {}  # keeps the objects alive: an id is unique only while its object lives
     while waiting:
@@ -35,18 +48,26 @@ def _referents(thing):
         return [*below, *thing.reshape(-1).tolist()] if thing.dtype == object else below
     referents = gc.get_referents(thing)
     if isinstance(thing, types.FunctionType):
-        return [other for other in referents if other is not thing.__globals__ and other is not vars(builtins)]
+        return [
+            other
+            for other in referents
+            if other is not thing.__globals__ and other is not vars(builtins)
+        ]
     return referents
 
 
 def check_no_target_rewards_in_reach(pair):
     """Check that target rewards cannot be reached from the training data.
 
-    Nothing reachable from ``pair.source``, ``pair.target`` and ``pair.source_test`` may be a labelled domain, an
-    evaluator of the target, or an array that repeats the target's rewards or labels or shares memory with them.
-    """
+    Nothing reachable from ``pair.source``, ``pair.target`` and ``pair.source_test`` may be a
+    labelled domain, an evaluator of the target, or an array that repeats the target's rewards or
+    labels or shares memory with them."""
     secrets = list(_secrets(pair))
-    for side, root in (("source", pair.source), ("target", pair.target), ("source_test", pair.source_test)):
+    for side, root in (
+        ("source", pair.source),
+        ("target", pair.target),
+        ("source_test", pair.source_test),
+    ):
         for thing in reachable(root):
             kind = type(thing).__name__
             forbidden = (Pair,) if side == "source_test" else (EvaluationDomain, Pair)
@@ -59,9 +80,17 @@ def check_no_target_rewards_in_reach(pair):
             if array is None:
                 continue
             for what, secret, holders in secrets:
-                shared = any(np.may_share_memory(array, one) and np.shares_memory(array, one) for one in holders)
-                _require(not shared, f"pair.{side} leads to an array that shares memory with {what}")
-                _require(not _repeats(array, secret), f"pair.{side} leads to an array that repeats {what}")
+                shared = any(
+                    np.may_share_memory(array, one) and np.shares_memory(array, one)
+                    for one in holders
+                )
+                _require(
+                    not shared, f"pair.{side} leads to an array that shares memory with {what}"
+                )
+                _require(
+                    not _repeats(array, secret),
+                    f"pair.{side} leads to an array that repeats {what}",
+                )
 
 
 def check_pair(pair):
@@ -76,9 +105,12 @@ def _require(condition, message):
 
 
 def _secrets(pair):
-    """Yield the target's rewards and labels, each with the arrays inside the domains that hold them."""
+    """Yield the target's rewards and labels, each with the arrays inside the domains that hold
+    them.
+    """
     holders = []
-    test, labelled = pair.target_test, pair.target_labelled
+    test = pair.target_test
+    labelled = pair.target_labelled
     if test is not None:
         holders.append(("target_test", test, test.read_expected(0, len(test))))
     if labelled is not None:
@@ -102,6 +134,10 @@ def _as_array(thing):
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(thing, torch.Tensor):
         thing = thing.detach().cpu().numpy()
-    if isinstance(thing, (list, tuple)) and thing and all(isinstance(value, (int, float)) for value in thing):
+    if (
+        isinstance(thing, (list, tuple))
+        and thing
+        and all(isinstance(value, (int, float)) for value in thing)
+    ):
         thing = np.asarray(thing)
     return thing if isinstance(thing, np.ndarray) and thing.dtype.kind in "biuf" else None

@@ -1,4 +1,5 @@
-"""Mutation run over the lines that matter most: each is changed in a copy of the sources, and its tests must fail.
+"""Mutation run over the lines that matter most: each is changed in a copy of the sources, and its
+tests must fail.
 
     python tests/mutants.py            # all of them
     python tests/mutants.py gate seed  # those whose name has one of these words
@@ -21,7 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed line: ``before`` must stand exactly once in ``path``; ``tests`` are those that must notice."""
+    """One changed line: ``before`` must stand exactly once in ``path``; ``tests`` are those that
+    must notice.
+    """
 
     name: str
     path: str
@@ -30,12 +33,14 @@ class Mutant:
     tests: str
 
 
-GATE, RECIPES = "tests/neural/learning/test_skill_gate.py", "tests/policies/test_recipe_changes.py"
+GATE = "tests/neural/learning/test_skill_gate.py"
+RECIPES = "tests/policies/test_recipe_changes.py"
 MUTANTS = (
     Mutant(
         "gate is always open",
         "neural/learning/_learner.py",
-        "self.gate_factor = self.skill_gate.compute_skill(deviation) ** self.recipe.learning.gate_exponent",
+        "self.gate_factor = self.skill_gate.compute_skill(deviation) **"
+        " self.recipe.learning.gate_exponent",
         "self.gate_factor = 1.0",
         GATE,
     ),
@@ -46,7 +51,13 @@ MUTANTS = (
         "self.skill_gate.compute_skill(deviation)",
         GATE,
     ),
-    Mutant("default's exponent is 0", "neural/_recipes.py", "gate_exponent=8.0", "gate_exponent=0.0", RECIPES),
+    Mutant(
+        "default's exponent is 0",
+        "neural/_recipes.py",
+        "gate_exponent=8.0",
+        "gate_exponent=0.0",
+        RECIPES,
+    ),
     Mutant(
         "skill ignores the constant",
         "neural/learning/_skill_gate.py",
@@ -75,8 +86,20 @@ MUTANTS = (
         "Weight(1.0, ramp=_RAMP_FRACTION),",
         RECIPES,
     ),
-    Mutant("ramp of another length", "neural/_recipes.py", "_RAMP_FRACTION = 0.3125", "_RAMP_FRACTION = 0.25", RECIPES),
-    Mutant("paper's pixels are raw", "neural/_recipes.py", '"pixels": "symmetric"', '"pixels": "unit"', RECIPES),
+    Mutant(
+        "ramp of another length",
+        "neural/_recipes.py",
+        "_RAMP_FRACTION = 0.3125",
+        "_RAMP_FRACTION = 0.25",
+        RECIPES,
+    ),
+    Mutant(
+        "paper's pixels are raw",
+        "neural/_recipes.py",
+        '"pixels": "symmetric"',
+        '"pixels": "unit"',
+        RECIPES,
+    ),
     Mutant(
         "P's second reading is the first",
         "neural/objectives/_target_predictions.py",
@@ -123,20 +146,27 @@ def dies(mutant: Mutant, directory: Path) -> bool:
     text = file.read_text()
     if text.count(mutant.before) != 1:
         raise SystemExit(
-            f"{mutant.path} has {text.count(mutant.before)} times the line of {mutant.name!r}: mend the list"
+            f"{mutant.path} has {text.count(mutant.before)} times the line of {mutant.name!r}: mend"
+            " the list"
         )
     file.write_text(text.replace(mutant.before, mutant.after))
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.tests]
     environment = {**os.environ, "PYTHONPATH": str(sources)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode not in (0, 1):
-        raise SystemExit(f"{mutant.name}: the tests did not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise SystemExit(
+            f"{mutant.name}: the tests did not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
     return done.returncode == 1
 
 
 def main() -> None:
     words = sys.argv[1:]
-    wanted = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    wanted = [
+        mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)
+    ]
     alive = 0
     for mutant in wanted:
         with tempfile.TemporaryDirectory() as directory:

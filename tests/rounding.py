@@ -1,15 +1,18 @@
-"""Runs the suite as another processor would round it. `make test-portable` uses this; see tests/conftest.py.
+"""Runs the suite as another processor would round it.
 
-Two processors add up the same numbers in another order, and their results differ in the last bits. Environment
-variables stand in for them here:
+`make test-portable` uses this; see tests/conftest.py.
 
-* ``DABAND_TEST_NUDGE=SEED`` changes float contexts, as they enter a policy, and the first weights of networks by a
-  relative 1e-7. The direction depends on the number itself and the seed alone, so equal contexts stay equal.
+Two processors add up the same numbers in another order, and their results differ in the last bits.
+Environment variables stand in for them here:
+
+* ``DABAND_TEST_NUDGE=SEED`` changes float contexts, as they enter a policy, and the first weights
+  of networks by a relative 1e-7. The direction depends on the number itself and the seed alone, so
+  equal contexts stay equal.
 * ``DABAND_TEST_MKLDNN=0`` takes PyTorch's own loops instead of oneDNN's.
 
-``DABAND_KERNELS``, ``OMP_NUM_THREADS`` and ``OPENBLAS_CORETYPE`` do the rest. A test that fails under one of them
-compares the ends of two floating-point trajectories: it would fail on some processor.
-"""
+``DABAND_KERNELS``, ``OMP_NUM_THREADS`` and ``OPENBLAS_CORETYPE`` do the rest. A test that fails
+under one of them compares the ends of two floating-point trajectories: it would fail on some
+processor."""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ _HASH = 0x9E3779B97F4A7C15
 
 
 def nudged(numbers, seed):
-    """Each number of a float array times 1 + 1e-7 or 1 - 1e-7, in an array of its own; others as they are."""
+    """Each number of a float array times 1 + 1e-7 or 1 - 1e-7, in an array of its own; others as
+    they are.
+    """
     if numbers.dtype.kind != "f":
         return numbers
     bits = numbers.astype(np.float64).view(np.uint64) + np.uint64(seed)
@@ -31,11 +36,15 @@ def nudged(numbers, seed):
 
 
 def nudge(patch, seed):
-    """Nudge what enters policies and networks for as long as ``patch``, a pytest.MonkeyPatch, lasts."""
+    """Nudge what enters policies and networks for as long as ``patch``, a pytest.MonkeyPatch,
+    lasts.
+    """
     from daband.policies import _policy as module
 
     checked = module._check_contexts
-    patch.setattr(module, "_check_contexts", lambda policy, contexts: nudged(checked(policy, contexts), seed))
+    patch.setattr(
+        module, "_check_contexts", lambda policy, contexts: nudged(checked(policy, contexts), seed)
+    )
 
     import torch
 

@@ -1,4 +1,6 @@
-"""Products of numpy on one thread, and on as many as before afterwards; memory that a thread keeps."""
+"""Products of numpy on one thread, and on as many as before afterwards; memory that a
+thread keeps.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +14,11 @@ threadpoolctl = pytest.importorskip("threadpoolctl")
 
 def threads():
     np.ones((2, 2)) @ np.ones((2, 2))
-    return {library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"}
+    return {
+        library["num_threads"]
+        for library in threadpoolctl.threadpool_info()
+        if library["user_api"] == "blas"
+    }
 
 
 def test_one_thread_within_the_block():

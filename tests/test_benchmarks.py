@@ -46,7 +46,9 @@ def test_the_bare_loop_is_linucb_too(script):
     peers = script("peers")
     rng = np.random.default_rng(0)
     ours, bare = (adapter(8, 3, 0.3, 0) for adapter in (peers.Daband, peers.BareNumpy))
-    contexts, arms, rewards = rng.normal(size=(60, 8)), rng.integers(0, 3, 60), rng.random(60)
+    contexts = rng.normal(size=(60, 8))
+    arms = rng.integers(0, 3, 60)
+    rewards = rng.random(60)
     for context, arm, reward in zip(contexts, arms, rewards, strict=True):
         for policy in (ours, bare):
             policy.update(policy.encode(context), int(arm), float(reward))
@@ -58,7 +60,11 @@ def test_the_bare_loop_is_linucb_too(script):
 def test_latency_measures_every_case(tmp_path):
     run("latency.py", "--quick", "--json", tmp_path / "latency.json")
     cases = json.loads((tmp_path / "latency.json").read_text())["cases"]
-    assert {case["case"] for case in cases} >= {"linucb, array", "linucb, dict", "daband, small image"}
+    assert {case["case"] for case in cases} >= {
+        "linucb, array",
+        "linucb, dict",
+        "daband, small image",
+    }
     assert all(min(case["deployed_us"], case["bare_us"]) > 0 for case in cases)
 
 
@@ -74,7 +80,17 @@ def test_baselines_write_a_value_for_each_seed(tmp_path):
 
 @slow
 def test_steps_are_timed(tmp_path):
-    run("steps.py", "--runs", "1", "--steps", "2", "--device", "cpu", "--json", tmp_path / "steps.json")
+    run(
+        "steps.py",
+        "--runs",
+        "1",
+        "--steps",
+        "2",
+        "--device",
+        "cpu",
+        "--json",
+        tmp_path / "steps.json",
+    )
     (row,) = json.loads((tmp_path / "steps.json").read_text())["rows"]
     assert row["milliseconds"] > 0
 
@@ -90,14 +106,30 @@ def test_predictions_are_stored_and_questions_measured(tmp_path, script):
     rows = script("questions").measure_choices(first)
     assert {row["way"] for row in rows} >= {"questions", "uniform"}
     assert np.mean([row["true"] for row in rows if "true" in row]) > 0.8
-    assert {row["target"] for row in script("questions").measure_verdicts(first)} == {"real", "unrelated", "flipped"}
-    assert script("reference_class").build_new_rows(tmp_path) == []  # generated data sets do not belong to the class
+    assert {row["target"] for row in script("questions").measure_verdicts(first)} == {
+        "real",
+        "unrelated",
+        "flipped",
+    }
+    # generated data sets do not belong to the class
+    assert script("reference_class").build_new_rows(tmp_path) == []
 
 
 @slow
 def test_large_logs(tmp_path, script):
     path = tmp_path / "record.json"
-    run("fit_log.py", "--rows", "1280", "--data", tmp_path / "log", "--out", path, "--repeats", "1", "--no-ray")
+    run(
+        "fit_log.py",
+        "--rows",
+        "1280",
+        "--data",
+        tmp_path / "log",
+        "--out",
+        path,
+        "--repeats",
+        "1",
+        "--no-ray",
+    )
     records = json.loads(path.read_text())
     assert (records[0]["rows"], records[0]["files"]) == (1280, 64)
     assert "| 1,280 | `fit_log`, one process |" in script("pages.speed").fit_log(records)
@@ -114,7 +146,9 @@ def test_a_variant_is_trained_and_its_record_replaces_the_older_one(script, tmp_
     assert record["bound"]["source_regret"][-1] == pytest.approx(record["source_regret"], abs=0.01)
     assert "divergence" not in record["bound"], "there is no discriminator"
     path = tmp_path / "record.json"
-    path.write_text(json.dumps([{**record, "target_accuracy": 0.0}, {**record, "variant": "daband"}]))
+    path.write_text(
+        json.dumps([{**record, "target_accuracy": 0.0}, {**record, "variant": "daband"}])
+    )
     study._update_record(path, [record])
     assert [run["variant"] for run in json.loads(path.read_text())] == ["nlinucb-p", "daband"]
     assert json.loads(path.read_text())[0] == json.loads(json.dumps(record))
@@ -132,7 +166,11 @@ def test_terms_that_an_episode_lacks_are_omitted(script):
 
 
 def test_the_record_has_the_variants_of_the_script(script):
-    known = {(study, one.name) for study, variants in script("attribution").list_studies().items() for one in variants}
+    known = {
+        (study, one.name)
+        for study, variants in script("attribution").list_studies().items()
+        for one in variants
+    }
     recorded = json.loads((BENCHMARKS / "records" / "attribution.json").read_text())
     # Measured before the entropy term was removed, because it did not help.
     removed = {("leave-one-out", "no entropy and diversity")}

@@ -27,7 +27,13 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(name):
 
 
 @pytest.mark.parametrize(
-    "names", [{"sources": "de"}, {"sources": ()}, {"targets": ("",)}, {"sources": ("a", "b"), "targets": ("a",)}]
+    "names",
+    [
+        {"sources": "de"},
+        {"sources": ()},
+        {"targets": ("",)},
+        {"sources": ("a", "b"), "targets": ("a",)},
+    ],
 )
 def test_names_that_name_nothing_are_refused(names):
     with pytest.raises(InvalidInput):

@@ -1,4 +1,6 @@
-"""Files: digests of finished folders, archives that would fill the memory, orphans, and disks that take nothing."""
+"""Files: digests of finished folders, archives that would fill the memory, orphans, and disks that
+take nothing.
+"""
 
 import contextlib
 import errno
@@ -14,7 +16,15 @@ import pytest
 
 import daband
 from daband import _files as files
-from daband._files import finish_folder, lock_folder, make_folder, read_bytes, read_npz, write_bytes, write_text
+from daband._files import (
+    finish_folder,
+    lock_folder,
+    make_folder,
+    read_bytes,
+    read_npz,
+    write_bytes,
+    write_text,
+)
 from daband.errors import DataError, InvalidInput
 
 
@@ -24,7 +34,9 @@ def test_a_finished_folder_knows_its_files(tmp_path):
     finish_folder(tmp_path, ("a.json", "not-there.json"))
     assert read_bytes(tmp_path / "a.json") == b'{"n": 1}'
     (tmp_path / "a.json").write_text('{"n": 3}')  # one bit
-    with pytest.raises(DataError, match=r"a\.json is damaged: its content does not match its digest"):
+    with pytest.raises(
+        DataError, match=r"a\.json is damaged: its content does not match its digest"
+    ):
         read_bytes(tmp_path / "a.json")
     (tmp_path / "done").write_text("{")
     with pytest.raises(DataError, match="done is damaged"):
@@ -68,7 +80,9 @@ def test_temporary_files_of_the_killed_are_removed_and_those_of_the_living_stay(
         "files.write_bytes(sys.argv[1], bytes(1000))"
     )
     # Killed before the rename: the file stays as an orphan.
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "p")], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "p")], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "written\n"
     process.kill()
     process.wait()
@@ -97,7 +111,11 @@ def test_temporary_files_of_the_killed_are_removed_and_those_of_the_living_stay(
 
 @pytest.mark.parametrize(
     ("number", "remedy"),
-    [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose a folder"), (errno.EACCES, "choose a folder")],
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "choose a folder"),
+        (errno.EACCES, "choose a folder"),
+    ],
 )
 def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, remedy):
     def refuse(*_, **__):

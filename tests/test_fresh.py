@@ -1,4 +1,6 @@
-"""Tables inside packages become pairs as they are declared: rows, arms, what is left out, rewards of near guesses."""
+"""Tables inside packages become pairs as they are declared: rows, arms, what is left out, rewards
+of near guesses.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,12 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def _people(n: int) -> list[dict[str, object]]:
     draw = np.random.default_rng(0)
-    ages, pays = draw.integers(20, 60, n).tolist(), draw.normal(size=n).tolist()
+    ages = draw.integers(20, 60, n).tolist()
+    pays = draw.normal(size=n).tolist()
     towns = [("a", "b")[i % 2] for i in range(n)]
     return [
-        {"age": age, "the town": town, "pay": pay, "net": pay} for age, town, pay in zip(ages, towns, pays, strict=True)
+        {"age": age, "the town": town, "pay": pay, "net": pay}
+        for age, town, pay in zip(ages, towns, pays, strict=True)
     ]
 
 
@@ -48,7 +52,9 @@ def test_columns_of_the_split_the_arm_and_those_named_are_no_features(declare, t
     )
     assert pair.context_shape == (1,)  # the age
     assert pair.n_arms == 4
-    assert len(pair.source) + len(pair.source_test) == len(pair.target) + len(pair.target_test) == 200
+    assert (
+        len(pair.source) + len(pair.source_test) == len(pair.target) + len(pair.target_test) == 200
+    )
 
 
 def test_a_guess_next_to_the_right_arm_pays_part(declare, tmp_path):
@@ -69,25 +75,40 @@ def test_a_guess_next_to_the_right_arm_pays_part(declare, tmp_path):
 
 
 def test_each_file_is_a_row_and_a_column_may_be_added(declare, tmp_path):
-    for group, words in (("ham-1", "meet me"), ("spam-1", "buy now"), ("ham-2", "see me"), ("spam-2", "buy this")):
+    for group, words in (
+        ("ham-1", "meet me"),
+        ("spam-1", "buy now"),
+        ("ham-2", "see me"),
+        ("spam-2", "buy this"),
+    ):
         (tmp_path / group).mkdir()
         for number in range(20):
             text = {"group": group, "text": f"{words} word{number}"}
             (tmp_path / group / f"{number}.json").write_text(json.dumps(text))
     pair = declare(
-        **{"table": "npm:*/*.json", "with": {"spam": "group.str.startswith('spam')"}, "arm": "spam", "text": "text"},
+        **{
+            "table": "npm:*/*.json",
+            "with": {"spam": "group.str.startswith('spam')"},
+            "arm": "spam",
+            "text": "text",
+        },
         source="group in ['ham-1', 'spam-1']",
         target="group in ['ham-2', 'spam-2']",
     )
     assert pair.n_arms == 2
-    contexts, rewards = pair.target_test.read(0, 20), pair.target_test.read_expected(0, 20)
+    contexts = pair.target_test.read(0, 20)
+    rewards = pair.target_test.read_expected(0, 20)
     assert (contexts == rewards[:, [1]]).all(axis=0).any()  # "buy": spam alone has it
     assert rewards.sum(axis=0).tolist() == [10, 10]
 
 
 def test_windows_of_signals_are_means_of_eight_samples(tmp_path):
     signal = np.arange(300 * 6, dtype=float).reshape(300, 6)
-    np.save(tmp_path / "watch.npy", {"X": [signal], "y": [3], "subject": [1], "side": [0]}, allow_pickle=True)
+    np.save(
+        tmp_path / "watch.npy",
+        {"X": [signal], "y": [3], "subject": [1], "side": [0]},
+        allow_pickle=True,
+    )
     frame = fresh._read_motions(tmp_path / "watch.npy")
     assert frame.shape == (2, 96 + 3)
     assert frame["mean 0"].tolist() == [signal[:8, 0].mean(), signal[128:136, 0].mean()]
@@ -103,9 +124,14 @@ def test_pictures_are_told_apart_by_their_columns(declare, tmp_path):
         pictures[:, 14:] = pictures[:, 14:] * piece
         rows = [*pictures.reshape(60, -1).tolist(), [1, 2, 3]]
         (tmp_path / "wear" / f"{piece}.json").write_text(json.dumps({"data": rows}))
-    pair = declare(table="npm:wear.clothes", source="light < 100", target="light >= 100", arm="piece")
+    pair = declare(
+        table="npm:wear.clothes", source="light < 100", target="light >= 100", arm="piece"
+    )
     assert pair.context_shape == (1, 28, 28)
-    assert (len(pair.source) + len(pair.source_test), len(pair.target) + len(pair.target_test)) == (60, 60)
+    assert (len(pair.source) + len(pair.source_test), len(pair.target) + len(pair.target_test)) == (
+        60,
+        60,
+    )
     bottom = pair.target_test.read(0, 30)[:, 0, 14:].any(axis=(1, 2))
     np.testing.assert_array_equal(bottom, pair.target_test.read_expected(0, 30)[:, 1] == 1.0)
 
@@ -118,7 +144,8 @@ def test_a_typeface_without_the_characters_is_left_out(tmp_path):
     frame = read_pictures(tmp_path / "ABC.glyphs")
     assert frame.groupby("slanted").size().to_dict() == {False: 3, True: 3}
     assert frame["picture"].map(lambda one: one.shape == (1, 28, 28) and one.max() > 200).all()
-    boxes = read_pictures(tmp_path / "\ue000\ue001.glyphs")  # what no typeface has is drawn as one box
+    # what no typeface has is drawn as one box
+    boxes = read_pictures(tmp_path / "\ue000\ue001.glyphs")
     assert boxes.empty
 
 
@@ -130,7 +157,12 @@ def test_a_row_a_sentence(declare, tmp_path):
     ]
     (tmp_path / "speeches.json").write_text(json.dumps(rows))
     pair = declare(
-        table="npm:speeches.json", explode="text", source="year == 1", target="year == 2", arm="party", text="text"
+        table="npm:speeches.json",
+        explode="text",
+        source="year == 1",
+        target="year == 2",
+        arm="party",
+        text="text",
     )
     assert len(pair.source) + len(pair.source_test) == 40
 
@@ -143,8 +175,16 @@ def test_letters_of_a_text_in_place_of_words(declare, tmp_path):
         for year in (1, 2)
     ]
     (tmp_path / "names.json").write_text(json.dumps(rows))
-    pair = declare(table="npm:names.json", letters=True, source="year == 1", target="year == 2", arm="sex", text="name")
-    contexts, rewards = pair.target_test.read(0, 10), pair.target_test.read_expected(0, 10)
+    pair = declare(
+        table="npm:names.json",
+        letters=True,
+        source="year == 1",
+        target="year == 2",
+        arm="sex",
+        text="name",
+    )
+    contexts = pair.target_test.read(0, 10)
+    rewards = pair.target_test.read_expected(0, 10)
     assert (contexts == rewards[:, [0]]).all(axis=0).any()  # "a", which every one of them ends with
 
 
@@ -154,7 +194,9 @@ def test_tables_without_a_header_and_with_more_of_one(tmp_path):
     assert frame.columns.tolist() == ["row", "c0", "c1", "c2"]
     assert frame["c1"].isna().tolist() == [False, True]
     for name in ("r8-test", "r8-train"):
-        (tmp_path / f"{name}.tab").write_text("Category\tText\nd\tstring\nclass\tmeta\nearn\tprofit rose\n")
+        (tmp_path / f"{name}.tab").write_text(
+            "Category\tText\nd\tstring\nclass\tmeta\nearn\tprofit rose\n"
+        )
     frame = fresh._read_file(tmp_path / "r8-*.tab")
     assert frame["file"].tolist() == ["r8-test", "r8-train"]
     assert frame["Text"].tolist() == ["profit rose"] * 2
@@ -174,7 +216,10 @@ def test_words_have_their_vector_their_rank_a_tag_and_a_feeling(tmp_path, monkey
     (tmp_path / "vader_lexicon.txt").write_text("good\t1.9\t0.9\t[2]\n")
     monkeypatch.setattr(fresh, "_find_folder", lambda package: tmp_path)
     vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
-    words = [word + b" " + vector.tobytes() for word, vector in zip((b"the", b"good", b"walk"), vectors, strict=True)]
+    words = [
+        word + b" " + vector.tobytes()
+        for word, vector in zip((b"the", b"good", b"walk"), vectors, strict=True)
+    ]
     (tmp_path / "words.bin").write_bytes(b"3 2\n" + b"\n".join(words))
     frame = fresh._read_file(tmp_path / "words.bin")
     np.testing.assert_array_equal(frame[["0", "1"]], vectors)
@@ -184,15 +229,26 @@ def test_words_have_their_vector_their_rank_a_tag_and_a_feeling(tmp_path, monkey
 
 def test_clip_art_and_icons_by_their_folders(tmp_path):
     image = pytest.importorskip("PIL.Image")
-    for place, colour in (("animals/cat.png", "red"), ("food/old/jar.png", "grey"), ("computer/key.png", "red")):
+    for place, colour in (
+        ("animals/cat.png", "red"),
+        ("food/old/jar.png", "grey"),
+        ("computer/key.png", "red"),
+    ):
         (tmp_path / "art" / place).parent.mkdir(parents=True, exist_ok=True)
         image.new("RGBA", (300, 200), colour).save(tmp_path / "art" / place)
     frame = read_pictures(tmp_path / "art.clipart")
     assert frame["shows"].tolist() == ["animals", "food"]
     assert frame["colour"].tolist() == [255.0, 0.0]
-    for place in ("oxygen/base/48x48/apps/a.png", "oxygen/base/22x22/apps/a.png", "xfce/mimes/48/b.png"):
+    for place in (
+        "oxygen/base/48x48/apps/a.png",
+        "oxygen/base/22x22/apps/a.png",
+        "xfce/mimes/48/b.png",
+    ):
         (tmp_path / "icons" / place).parent.mkdir(parents=True, exist_ok=True)
         image.new("RGBA", (48, 48), (0, 0, 0, 0)).save(tmp_path / "icons" / place)
     frame = read_pictures(tmp_path / "icons.icons")
-    assert frame[["theme", "kind"]].to_numpy().tolist() == [["oxygen", "apps"], ["xfce", "mimetypes"]]
+    assert frame[["theme", "kind"]].to_numpy().tolist() == [
+        ["oxygen", "apps"],
+        ["xfce", "mimetypes"],
+    ]
     assert frame["picture"][0].min() == 255  # what is transparent lies on white

@@ -92,7 +92,9 @@ def test_every_public_thing_is_documented():
 
 @pytest.mark.slow
 def test_the_lower_rooms_run_on_a_bare_machine():
-    """A GPU machine has numpy, torch and safetensors only. There a run must work from end to end."""
+    """A GPU machine has numpy, torch and safetensors only. There a run must work from end
+    to end.
+    """
     script = """
 import sys
 allowed = {"numpy", "torch", "safetensors"}
@@ -112,7 +114,9 @@ policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, tra
 daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8)
 print(daband.evaluate(policy, pair.target_test).contexts)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
 
@@ -120,8 +124,13 @@ print(daband.evaluate(policy, pair.target_test).contexts)
 @pytest.mark.slow
 def test_linear_policies_do_not_import_torch():
     """Importing torch takes seconds; a linear policy has no need of it."""
-    script = "import sys, daband; daband.LinUCB(context_shape=(2,), n_arms=2); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        "import sys, daband; daband.LinUCB(context_shape=(2,), n_arms=2); print('torch' in"
+        " sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
 
 
@@ -168,7 +177,9 @@ tops = {{name for name in new if not name.startswith("_cython")}}  # of numpy's 
 rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("daband.")}}
 print(sorted(tops), sorted(rooms), imported, time.process_time() - started)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     told = done.stdout.strip()
     assert told.startswith("[] "), told
     assert "policies" not in told

@@ -17,7 +17,9 @@ def test_members_are_discovered():
 
 
 def test_an_unknown_name_suggests_the_nearest():
-    with pytest.raises(InvalidInput, match=r"unknown policy 'linucbb'; did you mean 'linucb'\? \(known: .*random"):
+    with pytest.raises(
+        InvalidInput, match=r"unknown policy 'linucbb'; did you mean 'linucb'\? \(known: .*random"
+    ):
         policies.get("linucbb")
 
 
@@ -25,7 +27,9 @@ def test_a_neural_method_without_torch_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(policies, "_members", {"linucb": policies.get("linucb")})
     for call in (policies.get, check_method):
-        with pytest.raises(InvalidInput, match=r"'nlinucb' is unknown or needs torch: pip install 'daband\[deep\]'"):
+        with pytest.raises(
+            InvalidInput, match=r"'nlinucb' is unknown or needs torch: pip install 'daband\[deep\]'"
+        ):
             call("nlinucb")
     with pytest.raises(InvalidInput, match="unknown pair 'synthetik'; did you mean 'synthetic'"):
         pairs.get("synthetik")
@@ -50,7 +54,10 @@ def pair(*, tiny: bool = False):
 
 
 def daband_command(folder, *arguments):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+    }
     command = [sys.executable, "-c", "from daband.cli._main import main; main()", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -69,10 +76,16 @@ def test_a_named_plugin_is_imported(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("named", ["here_plugin", "here_plugin.py", "./here_plugin.py"])
 def test_a_plugin_of_the_current_folder_is_imported_by_name_or_path(tmp_path, named):
-    # A script that pip installed does not search the current folder; tutorials keep their module there.
+    # A script that pip installed does not search the current folder; tutorials keep their module
+    # there.
     (tmp_path / "beside.py").write_text('NAME = "here_pair"\n')
-    (tmp_path / "here_plugin.py").write_text("from beside import NAME\n" + PLUGIN.replace('"{name}"', "NAME"))
-    code = "import sys; sys.path = [p for p in sys.path if p]; from daband.cli._main import main; main()"
+    (tmp_path / "here_plugin.py").write_text(
+        "from beside import NAME\n" + PLUGIN.replace('"{name}"', "NAME")
+    )
+    code = (
+        "import sys; sys.path = [p for p in sys.path if p]; from daband.cli._main import main;"
+        " main()"
+    )
     command = [sys.executable, "-c", code, "--plugin", named, "data", "list"]
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "here_pair" in told.stdout, told.stderr

@@ -1,4 +1,6 @@
-"""Check that results pages are written from their records, and that a record names the commit that produced it."""
+"""Check that results pages are written from their records, and that a record names the commit that
+produced it.
+"""
 
 import json
 import re
@@ -14,7 +16,9 @@ RECORDS = ROOT / "benchmarks" / "records"
 RESULTS = ROOT / "docs" / "results"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 NO_PAGE = {"split", "trust-development", "fresh-development"}
-"""Records that no page shows: which data set belongs to which set, and development data for ``assess``."""
+"""Records that no page shows: which data set belongs to which set, and development data for
+``assess``.
+"""
 COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 ACCURACY = re.compile(r"(?<![\w.])[+-]?0?(\.\d{3})(?!\d)")
 MAX_WORDS = 6_000
@@ -25,7 +29,9 @@ def without_commit(record):
     if isinstance(record, dict) and "commit" not in record:
         record = record.get("runs") or record.get("rows") or [record]
     runs = record if isinstance(record, list) else [record]
-    return [run for run in runs if not COMMIT.search(str(run.get("commit"))) or "dirty" in run["commit"]]
+    return [
+        run for run in runs if not COMMIT.search(str(run.get("commit"))) or "dirty" in run["commit"]
+    ]
 
 
 def test_pages_are_written_from_their_records():
@@ -42,7 +48,9 @@ def test_every_record_names_its_commit_and_belongs_to_a_page():
     assert recorded == shown | NO_PAGE
     for name in recorded - {"split"}:
         missing = without_commit(json.loads((RECORDS / f"{name}.json").read_text()))
-        assert not missing, f"{len(missing)} runs of {name}.json name no clean commit: {str(missing[0])[:300]}"
+        assert not missing, (
+            f"{len(missing)} runs of {name}.json name no clean commit: {str(missing[0])[:300]}"
+        )
 
 
 @pytest.mark.parametrize("commit", ["", "04bee4500850-dirty", None])
@@ -63,13 +71,17 @@ def test_every_page_names_a_command_that_exists():
 
 def test_results_pages_are_short():
     # The rules of tables are no words.
-    words = {page.name: len(re.findall(r"\S*\w\S*", page.read_text())) for page in RESULTS.glob("*.md")}
+    words = {
+        page.name: len(re.findall(r"\S*\w\S*", page.read_text())) for page in RESULTS.glob("*.md")
+    }
     assert sum(words.values()) <= MAX_WORDS, words
 
 
 def test_every_accuracy_in_the_text_is_on_a_results_page():
     """Numbers of three digits in README and guides must come from a record."""
-    shown = {number for page in RESULTS.glob("*.md") for number in ACCURACY.findall(page.read_text())}
+    shown = {
+        number for page in RESULTS.glob("*.md") for number in ACCURACY.findall(page.read_text())
+    }
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         if page.parent != RESULTS:
             missing = set(ACCURACY.findall(page.read_text())) - shown
@@ -79,7 +91,12 @@ def test_every_accuracy_in_the_text_is_on_a_results_page():
 def test_a_difference_that_rounds_to_zero_has_no_sign():
     from pages.text import number
 
-    assert [number(value, sign=True) for value in (-0.0001, 0.0, -0.001, 0.5)] == ["0.000", "0.000", "-0.001", "+0.500"]
+    assert [number(value, sign=True) for value in (-0.0001, 0.0, -0.001, 0.5)] == [
+        "0.000",
+        "0.000",
+        "-0.001",
+        "+0.500",
+    ]
 
 
 def test_the_table_of_methods_pairs_runs():
@@ -97,7 +114,10 @@ def test_the_table_of_methods_pairs_runs():
 def test_the_default_is_compared_with_the_best_simple_method_by_data_set():
     from pages.tables import _against_simple
 
-    values = [{"daband": 0.5, "linucb": 0.6, "constant": 0.2}, {"daband": 0.7, "linucb": 0.6, "constant": 0.8}]
+    values = [
+        {"daband": 0.5, "linucb": 0.6, "constant": 0.2},
+        {"daband": 0.7, "linucb": 0.6, "constant": 0.8},
+    ]
     runs = [{"data": "tables", "name": "one", "values": own} for own in values]
     runs.append({"data": "tables", "name": "two", "values": {"daband": 0.9, "constant": 0.5}})
     assert _against_simple(runs) == ["2", "3", "+0.200", "100%", "100%", "0.000"]

@@ -1,4 +1,6 @@
-"""Rewards times 1,000 plus 7 change no decision: of policies, from logs, after ``choose`` and in exported files."""
+"""Rewards times 1,000 plus 7 change no decision: of policies, from logs, after ``choose`` and in
+exported files.
+"""
 
 import numpy as np
 import polars as pl
@@ -8,14 +10,18 @@ from hypothesis import strategies as st
 
 import daband
 
-FACTOR, OFFSET = 1000.0, 7.0
-K, D = 3, 4
+FACTOR = 1000.0
+OFFSET = 7.0
+K = 3
+D = 4
 MEMBERS = {"linear": daband.LinUCB, "constant": daband.Constant, "trees": daband.Trees}
 
 
 def mixture(**options):
     shape = {"context_shape": (D,), "n_arms": K, "seed": 0}
-    return daband.Mixture(**shape, members={name: kind(**shape) for name, kind in MEMBERS.items()}, **options)
+    return daband.Mixture(
+        **shape, members={name: kind(**shape) for name, kind in MEMBERS.items()}, **options
+    )
 
 
 def single(kind):
@@ -40,7 +46,8 @@ def rewards_of(contexts, rng):
 
 def logged(n=1500, seed=0):
     rng = np.random.default_rng(seed)
-    contexts, arms = rng.normal(size=(n, D)), rng.integers(0, K, n)
+    contexts = rng.normal(size=(n, D))
+    arms = rng.integers(0, K, n)
     return contexts, arms, rewards_of(contexts, rng)[np.arange(n), arms], np.full(n, 1 / K)
 
 
@@ -56,7 +63,9 @@ def check_same(here, there):
     """Compare the decisions of two policies, or of two exported files."""
     np.testing.assert_array_equal(here.arm, there.arm)
     np.testing.assert_allclose(here.propensity, there.propensity)
-    np.testing.assert_allclose(FACTOR * np.asarray(here.mean) + OFFSET, there.mean, rtol=1e-6, atol=1e-4)
+    np.testing.assert_allclose(
+        FACTOR * np.asarray(here.mean) + OFFSET, there.mean, rtol=1e-6, atol=1e-4
+    )
     np.testing.assert_allclose(FACTOR * np.asarray(here.bonus), there.bonus, rtol=1e-6, atol=1e-4)
 
 
@@ -69,7 +78,8 @@ def test_a_policy_that_plays_makes_the_same_decisions(name, explore):
     rewards = rewards_of(contexts, rng)
     here, there = (POLICIES[name](explore=explore, epsilon=0.1) for _ in range(2))
     for rows in np.array_split(np.arange(300), 6):
-        decision, other = here.select(contexts[rows]), there.select(contexts[rows])
+        decision = here.select(contexts[rows])
+        other = there.select(contexts[rows])
         np.testing.assert_array_equal(decision.arm, other.arm)
         here.update(contexts[rows], decision.arm, rewards[rows, decision.arm])
         there.update(contexts[rows], other.arm, FACTOR * rewards[rows, other.arm] + OFFSET)
@@ -83,7 +93,8 @@ def test_a_policy_that_plays_makes_the_same_decisions(name, explore):
 @settings(max_examples=3, deadline=None)
 def test_rounds_of_a_log_give_the_same_decisions(name, seed):
     log = logged(500, seed)
-    here, there = POLICIES[name](), POLICIES[name]()
+    here = POLICIES[name]()
+    there = POLICIES[name]()
     for policy, (contexts, arms, rewards, _) in ((here, log), (there, in_other_units(log))):
         policy.update(contexts, arms, rewards)
         policy.adapt()
@@ -93,17 +104,21 @@ def test_rounds_of_a_log_give_the_same_decisions(name, seed):
 @pytest.mark.parametrize("name", ["constant", "linucb", "log"])
 def test_log_files_and_exported_files_give_the_same_decisions(name, tmp_path):
     decisions = []
-    for number, (contexts, arms, rewards, chances) in enumerate((logged(), in_other_units(logged()))):
+    for number, (contexts, arms, rewards, chances) in enumerate(
+        (logged(), in_other_units(logged()))
+    ):
         columns = {f"x{i}": contexts[:, i] for i in range(D)}
         folder = tmp_path / str(number)
         folder.mkdir()
-        pl.DataFrame({**columns, "arm": arms, "reward": rewards, "propensity": chances}).write_parquet(
-            folder / "log.parquet"
-        )
+        pl.DataFrame(
+            {**columns, "arm": arms, "reward": rewards, "propensity": chances}
+        ).write_parquet(folder / "log.parquet")
         policy = POLICIES[name]()
         daband.fit_log(policy, folder / "log.parquet")
         daband.export(policy, folder / "p.daband")
-        decisions.append((policy.decide(TESTED), daband.load_deployed(folder / "p.daband").decide(TESTED)))
+        decisions.append(
+            (policy.decide(TESTED), daband.load_deployed(folder / "p.daband").decide(TESTED))
+        )
     for here, there in zip(*decisions, strict=True):
         check_same(here, there)
 
@@ -112,12 +127,15 @@ def test_choose_on_a_log_makes_the_same_choice():
     def choose(log):
         return daband.choose(daband.domains.from_log(source=log, target=TESTED, n_arms=K))
 
-    here, there = choose(logged(4000)), choose(in_other_units(logged(4000)))
+    here = choose(logged(4000))
+    there = choose(in_other_units(logged(4000)))
     assert here.policy.evidence.personalises
     check_same(here.policy.decide(TESTED), there.policy.decide(TESTED))
     assert (there.candidate, there.assessment.verdict) == (here.candidate, here.assessment.verdict)
     for name in ("advantage", "low", "source_advantage", "source_error"):
-        assert getattr(there.assessment, name) == pytest.approx(FACTOR * getattr(here.assessment, name), rel=1e-6), name
+        assert getattr(there.assessment, name) == pytest.approx(
+            FACTOR * getattr(here.assessment, name), rel=1e-6
+        ), name
     assert there.policy.evidence.gain == pytest.approx(FACTOR * here.policy.evidence.gain, rel=1e-6)
 
 
@@ -126,8 +144,13 @@ def test_the_value_of_a_policy_has_the_unit_of_rewards(target):
     def policy(contexts):
         return np.eye(K)[np.argmax(contexts[:, :K], axis=1)]
 
-    here, there = (daband.evaluate_log(policy, log, target=target) for log in (logged(), in_other_units(logged())))
+    here, there = (
+        daband.evaluate_log(policy, log, target=target)
+        for log in (logged(), in_other_units(logged()))
+    )
     for name in ("value", "low", "high"):
-        assert getattr(there, name) == pytest.approx(FACTOR * getattr(here, name) + OFFSET, rel=1e-6)
+        assert getattr(there, name) == pytest.approx(
+            FACTOR * getattr(here, name) + OFFSET, rel=1e-6
+        )
     assert there.error == pytest.approx(FACTOR * here.error, rel=1e-6)
     assert len(there.warnings) == len(here.warnings)

@@ -18,10 +18,13 @@ from daband.sklearn import TransferClassifier, TransferPolicy
 
 @pytest.fixture
 def wine():
-    """Return features (a target in other units), labels (-1 in the target), domains, and the true labels."""
+    """Return features (a target in other units), labels (-1 in the target), domains, and the true
+    labels.
+    """
     features, labels = load_wine(return_X_y=True)
     rows = np.random.default_rng(0).permutation(len(features))
-    features, labels = features[rows], labels[rows]
+    features = features[rows]
+    labels = labels[rows]
     domain = np.where(np.arange(len(features)) < 90, 1, -2)
     features[domain < 0] = 3.0 * features[domain < 0] + 5.0
     return features, np.where(domain < 0, -1, labels), domain, labels
@@ -33,7 +36,9 @@ def routing():
         yield
 
 
-@pytest.mark.parametrize("estimator", [TransferClassifier(), TransferPolicy()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "estimator", [TransferClassifier(), TransferPolicy()], ids=lambda one: type(one).__name__
+)
 def test_scikit_learn_accepts_the_estimators(estimator):
     check_estimator(estimator, on_skip=None)
 
@@ -41,10 +46,14 @@ def test_scikit_learn_accepts_the_estimators(estimator):
 def test_target_rows_are_used_and_their_labels_are_not(wine):
     features, labels, domain, truth = wine
     classifier = TransferClassifier(shift="units").fit(features, labels, sample_domain=domain)
-    other = TransferClassifier(shift="units").fit(features, np.where(domain < 0, 1, labels), sample_domain=domain)
+    other = TransferClassifier(shift="units").fit(
+        features, np.where(domain < 0, 1, labels), sample_domain=domain
+    )
     target = domain < 0
     assert classifier.score(features[target], truth[target]) > 0.9
-    np.testing.assert_array_equal(classifier.predict_proba(features[target]), other.predict_proba(features[target]))
+    np.testing.assert_array_equal(
+        classifier.predict_proba(features[target]), other.predict_proba(features[target])
+    )
     alone = TransferClassifier(shift="units").fit(features[~target], labels[~target])
     assert alone.score(features[target], truth[target]) < 0.6
     assert alone.score(features[~target], truth[~target]) > 0.9
@@ -57,9 +66,11 @@ def test_probabilities_are_distributions_in_the_order_of_predictions(wine):
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     assert probabilities.min() >= 0.0
     np.testing.assert_array_equal(
-        classifier.classes_[probabilities.argmax(axis=1)], classifier.predict(features, sample_domain=domain)
+        classifier.classes_[probabilities.argmax(axis=1)],
+        classifier.predict(features, sample_domain=domain),
     )
-    as_target = classifier.predict_proba(features, sample_domain=np.full(len(features), -1))  # skada's default
+    # skada's default
+    as_target = classifier.predict_proba(features, sample_domain=np.full(len(features), -1))
     np.testing.assert_array_equal(as_target, classifier.predict_proba(features))
 
 
@@ -76,11 +87,15 @@ def test_several_sources_and_targets_have_domains_of_their_own(wine):
 def test_pipelines_searches_and_frames_pass_the_domain_on(wine, routing):
     features, labels, domain, truth = wine
     frame = pd.DataFrame(features, columns=[f"x{i}" for i in range(features.shape[1])])
-    pipeline = make_pipeline(StandardScaler(), TransferClassifier(shift="units")).set_output(transform="pandas")
+    pipeline = make_pipeline(StandardScaler(), TransferClassifier(shift="units")).set_output(
+        transform="pandas"
+    )
     pipeline.fit(frame, labels, sample_domain=domain)
     assert pipeline[-1].feature_names_in_[0] == "x0"
     assert (pipeline.predict(frame[domain < 0]) == truth[domain < 0]).mean() > 0.9
-    search = GridSearchCV(TransferClassifier(), {"shift": ["covariate", "units"]}, cv=2, error_score="raise")
+    search = GridSearchCV(
+        TransferClassifier(), {"shift": ["covariate", "units"]}, cv=2, error_score="raise"
+    )
     assert search.fit(features, truth, sample_domain=domain).best_params_ == {"shift": "units"}
     silent = TransferClassifier().set_fit_request(sample_domain=False)
     with pytest.raises(TypeError, match="sample_domain"):
@@ -89,7 +104,8 @@ def test_pipelines_searches_and_frames_pass_the_domain_on(wine, routing):
 
 def logged(n, seed):
     rng = np.random.default_rng(seed)
-    features, action = rng.uniform(size=(n, 2)), rng.choice(["call", "mail"], n)
+    features = rng.uniform(size=(n, 2))
+    action = rng.choice(["call", "mail"], n)
     reward = rng.normal(np.where((features[:, 0] > 0.5) == (action == "mail"), 5.0, 1.0))
     return features, reward, action, np.full(n, 0.5)
 
@@ -98,10 +114,14 @@ def logged(n, seed):
 def test_a_policy_is_learned_from_a_log_and_scored_on_another(method):
     features, reward, action, propensity = logged(800, 0)
     domain, reward[600:] = np.repeat([1, -1], [600, 200]), np.nan
-    policy = TransferPolicy(method).fit(features, reward, action=action, propensity=propensity, sample_domain=domain)
+    policy = TransferPolicy(method).fit(
+        features, reward, action=action, propensity=propensity, sample_domain=domain
+    )
     assert policy.predict([[0.9, 0.5], [0.1, 0.5]]).tolist() == ["mail", "call"]
     test, rewards, actions, chances = logged(800, 1)
-    assert policy.score(test, rewards, action=actions, propensity=chances) == pytest.approx(5.0, abs=0.4)
+    assert policy.score(test, rewards, action=actions, propensity=chances) == pytest.approx(
+        5.0, abs=0.4
+    )
     assert policy.policy_.arm_names == ("call", "mail")
     with pytest.raises(InvalidInput, match="'text'"):
         policy.score(test[:1], rewards[:1], action=["text"], propensity=chances[:1])
@@ -121,11 +141,19 @@ def test_a_policy_is_learned_from_a_table_of_rewards():
     [
         (TransferClassifier(), {"sample_domain": [-1] * 4}, "must have source rows"),
         (TransferClassifier(), {"sample_domain": [0.5] * 4}, "one integer per row"),
-        (TransferClassifier(), {"sample_domain": ["source", "source", "target", "target"]}, "one integer per row"),
+        (
+            TransferClassifier(),
+            {"sample_domain": ["source", "source", "target", "target"]},
+            "one integer per row",
+        ),
         (TransferClassifier(), {"sample_domain": [0, 0, np.inf, np.nan]}, "one integer per row"),
         (TransferClassifier(), {"sample_domain": [1, 1]}, "inconsistent numbers of samples"),
         (TransferPolicy(), {}, "action must be given"),
-        (TransferPolicy("log"), {"action": [0, 1, 0, 1], "propensity": [2.0] * 4}, "propensity must be in"),
+        (
+            TransferPolicy("log"),
+            {"action": [0, 1, 0, 1], "propensity": [2.0] * 4},
+            "propensity must be in",
+        ),
     ],
 )
 def test_bad_input_names_the_argument(estimator, given, message):
@@ -135,7 +163,11 @@ def test_bad_input_names_the_argument(estimator, given, message):
 
 def test_a_policy_says_what_fit_and_predict_are_called():
     policy = daband.LinUCB(context_shape=(1,), n_arms=2)
-    for name, instead in {"fit": "daband.train", "predict": "policy.select", "partial_fit": "policy.update"}.items():
+    for name, instead in {
+        "fit": "daband.train",
+        "predict": "policy.select",
+        "partial_fit": "policy.update",
+    }.items():
         with pytest.raises(AttributeError, match=f"LinUCB has no {name}: use {instead}"):
             getattr(policy, name)
     assert not hasattr(policy, "score")

@@ -19,7 +19,8 @@ def test_the_record_is_what_the_rule_gives() -> None:
 
 
 def test_the_halves_share_no_data_set_and_cover_all() -> None:
-    development, report = read_split("development"), read_split("report")
+    development = read_split("development")
+    report = read_split("report")
     for kind in development:
         assert not set(development[kind]) & set(report[kind])
         assert sorted([*development[kind], *report[kind]]) == sorted(KINDS[kind])
@@ -28,11 +29,16 @@ def test_the_halves_share_no_data_set_and_cover_all() -> None:
 
 
 @pytest.mark.parametrize(("half", "n"), [("third", 42), ("fourth", 51), ("fifth", 46)])
-def test_a_set_that_is_read_once_is_whole_and_of_tables_that_no_other_set_has(half: str, n: int) -> None:
+def test_a_set_that_is_read_once_is_whole_and_of_tables_that_no_other_set_has(
+    half: str, n: int
+) -> None:
     own = read_split(half)
     assert {kind: sorted(KINDS[kind]) for kind in own} == own
     assert sum(map(len, own.values())) == n
-    tables = {kind: {entry.get("table") for entry in entries.values()} for kind, entries in read_declarations().items()}
+    tables = {
+        kind: {entry.get("table") for entry in entries.values()}
+        for kind, entries in read_declarations().items()
+    }
     others = set().union(*(found for kind, found in tables.items() if kind not in own))
     for kind in own:
         assert not tables[kind] & others

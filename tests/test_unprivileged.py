@@ -1,8 +1,7 @@
 """daband as containers run it: an unprivileged user without a home, on files that nobody may write.
 
-The child process becomes "nobody" and keeps one right of root, to read every file: an interpreter below root's home
-could not be run otherwise. It may write nothing that belongs to root.
-"""
+The child process becomes "nobody" and keeps one right of root, to read every file: an interpreter
+below root's home could not be run otherwise. It may write nothing that belongs to root."""
 
 import os
 import shutil
@@ -61,13 +60,22 @@ def run_unprivileged(folder, script):
     prelude = BECOME_NOBODY if os.geteuid() == 0 else ""
     environment = {"PYTHONPATH": str(folder), "PATH": os.environ["PATH"], "HOME": "/nonexistent"}
     if os.geteuid() == 0:
-        able = subprocess.run([sys.executable, "-c", BECOME_NOBODY], capture_output=True, text=True, check=False)
+        able = subprocess.run(
+            [sys.executable, "-c", BECOME_NOBODY], capture_output=True, text=True, check=False
+        )
         if able.returncode:
-            pytest.skip(f"this root may not become another user: {able.stderr.strip().splitlines()[-1]}")
+            pytest.skip(
+                f"this root may not become another user: {able.stderr.strip().splitlines()[-1]}"
+            )
         del environment["HOME"]
     program = prelude + UNABLE_TO_WRITE + textwrap.dedent(script)
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd="/", capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done

@@ -17,11 +17,18 @@ def test_a_round_counts_half_after_each_half_life():
 def test_recency_is_the_least_squares_of_faded_rounds():
     """Batches with one ``now`` give the regression in which every round counts by its age."""
     rng = np.random.default_rng(0)
-    contexts, rewards, time = rng.normal(size=(60, 2)), rng.random(60), np.arange(60.0)
+    contexts = rng.normal(size=(60, 2))
+    rewards = rng.random(60)
+    time = np.arange(60.0)
     weights = recency(time, half_life=7.0)
     policy = daband.LinUCB(context_shape=(2,), n_arms=1, standardise_rewards=False)
     for part in (slice(30, 60), slice(0, 30)):
-        policy.update(contexts[part], np.zeros(30, int), rewards[part], weights=recency(time[part], 7.0, now=59.0))
+        policy.update(
+            contexts[part],
+            np.zeros(30, int),
+            rewards[part],
+            weights=recency(time[part], 7.0, now=59.0),
+        )
     gram = np.eye(2) + (contexts * weights[:, None]).T @ contexts
     expected = contexts @ np.linalg.solve(gram, contexts.T @ (weights * rewards))
     np.testing.assert_allclose(policy.decide(contexts).mean[:, 0], expected, atol=1e-10)
@@ -29,14 +36,18 @@ def test_recency_is_the_least_squares_of_faded_rounds():
 
 def test_importance_weights_undo_preferences():
     np.testing.assert_allclose(importance([0.5, 0.25, 0.01], 2), [1.0, 2.0, 10.0])
-    np.testing.assert_allclose(importance([0.5, 0.25, 0.01], 2, power=0.25), [1.0, 2**0.25, 50**0.25])
+    np.testing.assert_allclose(
+        importance([0.5, 0.25, 0.01], 2, power=0.25), [1.0, 2**0.25, 50**0.25]
+    )
     np.testing.assert_allclose(importance([0.5, 0.01], 2, power=0.0), [1.0, 1.0])
     np.testing.assert_allclose(importance([0.01], 2, max_weight=100.0), [50.0])
     np.testing.assert_allclose(importance([0.5, 0.25], [2, 3]), [1.0, 4 / 3])
 
 
 def test_a_preference_of_the_log_no_longer_biases_a_mean():
-    """Where the log chose arm 1 mostly on good days, its plain mean is too high, and the weighted one is right."""
+    """Where the log chose arm 1 mostly on good days, its plain mean is too high, and the weighted
+    one is right.
+    """
     rng = np.random.default_rng(0)
     good = rng.random(20_000) < 0.5
     chosen = np.where(good, 0.9, 0.1)
@@ -44,27 +55,38 @@ def test_a_preference_of_the_log_no_longer_biases_a_mean():
     propensity = np.where(arm == 1, chosen, 1 - chosen)
     plain, weighted = (daband.Constant(context_shape=(1,), n_arms=2) for _ in range(2))
     plain.update(np.zeros((20_000, 1)), arm, good.astype(float))
-    weighted.update(np.zeros((20_000, 1)), arm, good.astype(float), weights=importance(propensity, 2))
+    weighted.update(
+        np.zeros((20_000, 1)), arm, good.astype(float), weights=importance(propensity, 2)
+    )
     assert plain.decide([[0.0]]).mean[0, 1] > 0.85
     np.testing.assert_allclose(weighted.decide([[0.0]]).mean[0], [0.5, 0.5], atol=0.02)
 
 
 def test_sources_have_weights_by_name():
-    np.testing.assert_allclose(by_source(["de", "fr", "pl"], {"fr": 0.2, "de": 0.0}), [0.0, 0.2, 1.0])
+    np.testing.assert_allclose(
+        by_source(["de", "fr", "pl"], {"fr": 0.2, "de": 0.0}), [0.0, 0.2, 1.0]
+    )
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: recency([0.0], half_life=0.0), "half_life"), (lambda: recency([0.0], half_life=np.inf), "half_life"),
-        (lambda: recency([np.nan], half_life=1.0), "time"), (lambda: recency([[0.0]], half_life=1.0), "time"),
-        (lambda: recency([0.0], half_life=1.0, now=np.nan), "now"), (lambda: importance([0.0], 2), "propensity"),
-        (lambda: importance([1.5], 2), "propensity"), (lambda: importance([0.5], 0), "n_arms"),
-        (lambda: importance([0.5], [2, 3]), "n_arms"), (lambda: importance([0.5], 2.5), "n_arms"),
-        (lambda: importance([[0.5]], 2), "propensity"), (lambda: importance([0.5], 2, power=2.0), "power"),
-        (lambda: importance([0.5], 2, max_weight=0.0), "max_weight"), (lambda: by_source(["de"], {"de": -1.0}), "'de'"),
+        (lambda: recency([0.0], half_life=0.0), "half_life"),
+        (lambda: recency([0.0], half_life=np.inf), "half_life"),
+        (lambda: recency([np.nan], half_life=1.0), "time"),
+        (lambda: recency([[0.0]], half_life=1.0), "time"),
+        (lambda: recency([0.0], half_life=1.0, now=np.nan), "now"),
+        (lambda: importance([0.0], 2), "propensity"),
+        (lambda: importance([1.5], 2), "propensity"),
+        (lambda: importance([0.5], 0), "n_arms"),
+        (lambda: importance([0.5], [2, 3]), "n_arms"),
+        (lambda: importance([0.5], 2.5), "n_arms"),
+        (lambda: importance([[0.5]], 2), "propensity"),
+        (lambda: importance([0.5], 2, power=2.0), "power"),
+        (lambda: importance([0.5], 2, max_weight=0.0), "max_weight"),
+        (lambda: by_source(["de"], {"de": -1.0}), "'de'"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_are_rejected_by_name(call, name):
     with pytest.raises(InvalidInput, match=name):
         call()

@@ -1,4 +1,6 @@
-"""The pages of DIGIT, of the paper's recipe, of the regret bound, and of all methods on all data sets."""
+"""The pages of DIGIT, of the paper's recipe, of the regret bound, and of all methods on all data
+sets.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,29 @@ from pages.text import commits, count, difference, fill, mean_and_deviation, num
 
 Record = Mapping[str, Any]
 NAMES = {
-    "random": "Random", "constant": "Constant", "linucb": "LinUCB", "linucb-p": "LinUCB-P",
-    "linucb-normalised": "LinUCB, images normalised", "nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P",
-    "paper-nlinucb": "Neural-LinUCB, the paper's settings", "paper": "DABand, the paper's settings",
+    "random": "Random",
+    "constant": "Constant",
+    "linucb": "LinUCB",
+    "linucb-p": "LinUCB-P",
+    "linucb-normalised": "LinUCB, images normalised",
+    "nlinucb": "Neural-LinUCB",
+    "nlinucb-p": "NLinUCB-P",
+    "paper-nlinucb": "Neural-LinUCB, the paper's settings",
+    "paper": "DABand, the paper's settings",
     "daband": "**DABand, default**",
-}  # fmt: skip
+}
 #: Names of variants on the page, if they differ from the record.
 _VARIANTS = {"discriminator alone of the target's terms": "only the discriminator"}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 TERMS = {
-    "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
-    "predicted_reward_target": "predicted reward, target", "predicted_reward_source": "predicted reward, source",
-    "exploration": "exploration", "total": "sum",
-}  # fmt: skip
+    "source_regret": "source regret",
+    "regression_error": "regression error",
+    "divergence": "divergence",
+    "predicted_reward_target": "predicted reward, target",
+    "predicted_reward_source": "predicted reward, source",
+    "exploration": "exploration",
+    "total": "sum",
+}
 
 
 class Runs:
@@ -51,13 +63,18 @@ class Runs:
         """Return a row: the name, target accuracy, source regret and number of seeds."""
         own = self.of(study, variant)
         regret = [run["source_regret"] for run in own if "source_regret" in run]
-        return [name, mean_and_deviation(self.accuracy(study, variant)), count(np.mean(regret)) if regret else "",
-                str(len(own))]  # fmt: skip
+        return [
+            name,
+            mean_and_deviation(self.accuracy(study, variant)),
+            count(np.mean(regret)) if regret else "",
+            str(len(own)),
+        ]
 
     def above(self, study: str, variant: str, other: tuple[str, str]) -> str:
         """Return the difference to another variant, paired by the seeds that both have."""
         mine, theirs = (
-            {run["seed"]: run["target_accuracy"] for run in self.of(*one)} for one in ((study, variant), other)
+            {run["seed"]: run["target_accuracy"] for run in self.of(*one)}
+            for one in ((study, variant), other)
         )
         seeds = sorted(mine.keys() & theirs.keys())
         return difference([mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
@@ -70,58 +87,81 @@ def digit(records: Sequence[Record]) -> str:
     papers |= {"paper": papers.pop("daband"), "paper-nlinucb": papers.pop("nlinucb")}
     rows = [[*runs.row("methods", name, NAMES[name]), papers.get(name, "")] for name in NAMES]
     return fill(
-        "digit", rows=rows, rounds=runs.of("methods", "daband")[0]["rounds"],
+        "digit",
+        rows=rows,
+        rounds=runs.of("methods", "daband")[0]["rounds"],
         accuracy=float(np.mean(runs.accuracy("methods", "daband"))),
         plain=float(np.mean(runs.accuracy("methods", "nlinucb"))),
         gain=runs.above("methods", "daband", ("methods", "nlinucb")),
         commits=commits(run for run in records if run["study"] == "methods"),
-    )  # fmt: skip
+    )
 
 
 def attribution(records: Sequence[Record]) -> str:
     """Return the page of what each ingredient of the default contributes on DIGIT."""
-    runs, default = Runs(records), ("leave-one-out", "default")
+    runs = Runs(records)
+    default = ("leave-one-out", "default")
     rows = [[*runs.row(*default, "**default**"), ""]]
     rows += [
-        [*runs.row("leave-one-out", name, _VARIANTS.get(name, name)), runs.above("leave-one-out", name, default)]
+        [
+            *runs.row("leave-one-out", name, _VARIANTS.get(name, name)),
+            runs.above("leave-one-out", name, default),
+        ]
         for name in runs.variants("leave-one-out")
         if name != "default"
     ]
     rows += [
-        [*runs.row(study, name, f"{study[:-1]}: {NAMES.get(method, method).strip('*')}, {what}"), ""]
+        [
+            *runs.row(study, name, f"{study[:-1]}: {NAMES.get(method, method).strip('*')}, {what}"),
+            "",
+        ]
         for study in ("baselines", "ceilings")
         for name in runs.variants(study)
         for method, what in [name.split(": ")]
-        if study == "ceilings" or "bandit feedback" in what  # the page of DIGIT has the other baselines
+        # the page of DIGIT has the other baselines
+        if study == "ceilings" or "bandit feedback" in what
     ]
     shown = [run for run in records if run["study"] in ("leave-one-out", "baselines", "ceilings")]
     return fill(
-        "attribution", rows=rows, commits=commits(shown), accuracy=float(np.mean(runs.accuracy(*default))),
+        "attribution",
+        rows=rows,
+        commits=commits(shown),
+        accuracy=float(np.mean(runs.accuracy(*default))),
         alone=float(np.mean(runs.accuracy("leave-one-out", "no discriminator"))),
         ceiling=float(np.mean(runs.accuracy("ceilings", "daband: target labels"))),
-    )  # fmt: skip
+    )
 
 
 def paper_digit(records: Sequence[Record]) -> str:
     """Return the page of the paper's recipe and of its terms R, P and D."""
-    digits, signs = Runs(records), Runs(records, "signs")
+    digits = Runs(records)
+    signs = Runs(records, "signs")
     reported = paper_ablation("digit")
     rows = [
         [
-            letters, mean_and_deviation(digits.accuracy("paper ablation", letters)), number(reported[letters][0]),
+            letters,
+            mean_and_deviation(digits.accuracy("paper ablation", letters)),
+            number(reported[letters][0]),
             mean_and_deviation(digits.accuracy("ablation", letters)),
             mean_and_deviation(signs.accuracy("ablation", letters)),
         ]
         for letters in COMBINATIONS
-    ]  # fmt: skip
-    shown = [run for run in records if "ablation" in run["study"] or run["variant"].startswith("paper")]
+    ]
+    shown = [
+        run for run in records if "ablation" in run["study"] or run["variant"].startswith("paper")
+    ]
     return fill(
-        "paper-digit", rows=rows, commits=commits(shown), reported=read_paper_accuracy("digit")["daband"].average,
+        "paper-digit",
+        rows=rows,
+        commits=commits(shown),
+        reported=read_paper_accuracy("digit")["daband"].average,
         accuracy=mean_and_deviation(digits.accuracy("methods", "paper")),
         plain=mean_and_deviation(digits.accuracy("methods", "paper-nlinucb")),
-        second=mean_and_deviation(digits.accuracy("paper ablation", "RPD, P on the policy's own choice")),
+        second=mean_and_deviation(
+            digits.accuracy("paper ablation", "RPD, P on the policy's own choice")
+        ),
         gain=digits.above("methods", "paper", ("methods", "paper-nlinucb")),
-    )  # fmt: skip
+    )
 
 
 def bound(records: Sequence[Record]) -> str:
@@ -134,23 +174,32 @@ def bound(records: Sequence[Record]) -> str:
     ]
     shown = runs.of("bound", "daband")
     return fill(
-        "bound", rows=rows, rounds=shown[0]["rounds"], seeds=len(shown),
+        "bound",
+        rows=rows,
+        rounds=shown[0]["rounds"],
+        seeds=len(shown),
         commits=commits(run for method in methods for run in runs.of("bound", method)),
-        head=["term", *(f"{name}, {what}" for name in methods.values() for what in ("per round", "exponent"))],
-    )  # fmt: skip
+        head=[
+            "term",
+            *(f"{name}, {what}" for name in methods.values() for what in ("per round", "exponent")),
+        ],
+    )
 
 
 def growth_exponent(rounds: Any, values: Any) -> float:
-    """Return the slope of log value over log rounds in the later half of the rounds: 1 grows like N, 0.5 like its root.
+    """Return the slope of log value over log rounds in the later half of the rounds: 1 grows like
+    N, 0.5 like its root.
 
     NaN if a value is not positive or there are too few points.
     """
     later = rounds >= np.max(rounds, initial=0) / 2
-    x, y = rounds[later].astype(np.float64), values[later].astype(np.float64)
+    x = rounds[later].astype(np.float64)
+    y = values[later].astype(np.float64)
     if len(x) < 3 or not np.isfinite(y).all() or y.min() <= 0:
         return float("nan")
     slope = float(np.polyfit(np.log(x), np.log(y), 1)[0])
-    return slope if abs(slope) > 1e-9 else 0.0  # a sum that no longer grows: rounding would print -0.00
+    # a sum that no longer grows: rounding would print -0.00
+    return slope if abs(slope) > 1e-9 else 0.0
 
 
 def _term(runs: Sequence[Record], term: str) -> list[str]:
@@ -158,7 +207,10 @@ def _term(runs: Sequence[Record], term: str) -> list[str]:
     if any(term not in run["bound"] for run in runs):
         return ["-", "-"]
     per_round = np.mean([run["bound"][term][-1] / run["bound"]["rounds"][-1] for run in runs])
-    slopes = [growth_exponent(np.array(run["bound"]["rounds"]), np.array(run["bound"][term])) for run in runs]
+    slopes = [
+        growth_exponent(np.array(run["bound"]["rounds"]), np.array(run["bound"][term]))
+        for run in runs
+    ]
     return [number(float(per_round)), mean_and_deviation(slopes, 2)]
 
 
@@ -172,7 +224,10 @@ def methods(records: Sequence[Record]) -> str:
     rows = []
     for family, own in families.items():
         values = {name: [run["target_accuracy"].get(name, np.nan) for run in own] for name in shown}
-        cells = [number(float(np.mean(values[name]))) if np.isfinite(values[name]).all() else "" for name in shown]
+        cells = [
+            number(float(np.mean(values[name]))) if np.isfinite(values[name]).all() else ""
+            for name in shown
+        ]
         pairs = str(len({run["pair"] for run in own}))
         rows.append([family, pairs, *cells, difference(values["daband"], values["nlinucb"])])
     head = [
@@ -189,11 +244,15 @@ def members(runs: Sequence[Record]) -> str:
     accuracies: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         for kind, value in ((run["kind"], run["accuracy"]), ("student", run.get("student"))):
-            accuracies.setdefault(run["pair"], {}).setdefault(kind, []).extend([value] if value else [])
+            accuracies.setdefault(run["pair"], {}).setdefault(kind, []).extend(
+                [value] if value else []
+            )
     entropy = {f"{run['pair']} {run['kind']}": run["entropy"] for run in runs if "entropy" in run}
     gaps = [float(np.median(of["members"])) - min(of["members"]) for of in accuracies.values()]
-    gains = {kind: np.mean([np.mean(of["members"]) - np.mean(of[kind]) for of in accuracies.values()])
-             for kind in ("single", "neural")}  # fmt: skip
+    gains = {
+        kind: np.mean([np.mean(of["members"]) - np.mean(of[kind]) for of in accuracies.values()])
+        for kind in ("single", "neural")
+    }
     rows = [
         [pair, mean_and_deviation(of["members"]), number(min(of["members"])), number(gap)]
         + [mean_and_deviation(of[kind]) for kind in ("student", "single", "neural")]
@@ -201,13 +260,25 @@ def members(runs: Sequence[Record]) -> str:
     ]
     kinds = ("thinned", "thinned-labels", "thinned-neural")
     thinned = [
-        [pair, *(mean_and_deviation(of[kind]) if kind in of else "" for kind in kinds),
-         number(entropy[f"{pair} thinned"] / entropy[f"{pair} thinned-labels"], 1)]
-        for pair, of in accuracies.items() if "thinned" in of
-    ]  # fmt: skip
+        [
+            pair,
+            *(mean_and_deviation(of[kind]) if kind in of else "" for kind in kinds),
+            number(entropy[f"{pair} thinned"] / entropy[f"{pair} thinned-labels"], 1),
+        ]
+        for pair, of in accuracies.items()
+        if "thinned" in of
+    ]
     near = sum(gap <= 0.03 for gap in gaps)
     usual = sorted(entropy[f"{pair} members"] / entropy[f"{pair} labels"] for pair in accuracies)
-    return fill("members", rows=rows, near=near, thinned=thinned, gains=gains, usual=usual, commits=commits(runs))
+    return fill(
+        "members",
+        rows=rows,
+        near=near,
+        thinned=thinned,
+        gains=gains,
+        usual=usual,
+        commits=commits(runs),
+    )
 
 
 def pretrained(runs: Sequence[Record]) -> str:
@@ -217,7 +288,10 @@ def pretrained(runs: Sequence[Record]) -> str:
     for run in sorted(runs, key=lambda run: (run["development"], int(run["seed"]))):
         means.setdefault(run["pair"], {}).setdefault(run["method"], []).append(run["accuracy"])
     development = {run["pair"] for run in runs if run["development"]}
-    gains = {pair: float(np.mean(of["self-training"]) - np.mean(of["linucb"])) for pair, of in means.items()}
+    gains = {
+        pair: float(np.mean(of["self-training"]) - np.mean(of["linucb"]))
+        for pair, of in means.items()
+    }
     rows = [
         [f"{pair.replace('-', ' to ').replace('_', ' ')}{' *' if pair in development else ''}"]
         + [mean_and_deviation(of[method]) for method in methods]
@@ -225,10 +299,21 @@ def pretrained(runs: Sequence[Record]) -> str:
         for pair, of in means.items()
     ]
     reported = [pair for pair in means if pair not in development]
-    averages = [float(np.mean([np.mean(means[pair][method]) for pair in reported])) for method in methods]
+    averages = [
+        float(np.mean([np.mean(means[pair][method]) for pair in reported])) for method in methods
+    ]
     gain = averages[-1] - averages[0]
-    rows.append(["**mean of pairs without a star**", *map(number, averages), number(gain, sign=True)])
+    rows.append(
+        ["**mean of pairs without a star**", *map(number, averages), number(gain, sign=True)]
+    )
     return fill(
-        "pretrained", rows=rows, head=["pair", *methods, "difference to linucb"], commits=commits(runs), gain=gain,
-        worst=min(gains.values()), pairs=len(means), reported=len(reported), seeds=len({run["seed"] for run in runs}),
-    )  # fmt: skip
+        "pretrained",
+        rows=rows,
+        head=["pair", *methods, "difference to linucb"],
+        commits=commits(runs),
+        gain=gain,
+        worst=min(gains.values()),
+        pairs=len(means),
+        reported=len(reported),
+        seeds=len({run["seed"] for run in runs}),
+    )

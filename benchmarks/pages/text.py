@@ -40,7 +40,10 @@ def mean_and_deviation(values: Sequence[float], digits: int = 3) -> str:
 def difference(values: Sequence[float], others: Sequence[float]) -> str:
     """Return the mean paired difference and its 95% interval."""
     test = compare_paired(values, others)
-    return f"{number(test.difference, sign=True)} ({number(test.low, sign=True)} to {number(test.high, sign=True)})"
+    return (
+        f"{number(test.difference, sign=True)} ({number(test.low, sign=True)} to"
+        f" {number(test.high, sign=True)})"
+    )
 
 
 def commits(records: Iterable[Record]) -> str:
@@ -71,4 +74,7 @@ def fill(template: str, **content: Any) -> str:
 
 
 def _paragraph(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False) + "\n"
+    return (
+        textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
+        + "\n"
+    )

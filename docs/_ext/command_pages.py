@@ -27,7 +27,12 @@ def commands() -> list[tuple[str, Any]]:
 
 def command_page() -> str:
     """The page of all commands, Markdown."""
-    lines = ["# Command line", "", "Written from the code: this is what `daband COMMAND --help` says.", ""]
+    lines = [
+        "# Command line",
+        "",
+        "Written from the code: this is what `daband COMMAND --help` says.",
+        "",
+    ]
     for name, command in commands():
         lines += [f"## {name}", "", *_body(name, command)]
     return "\n".join(lines)
@@ -38,18 +43,32 @@ def _body(name: str, command: Any) -> list[str]:
     options = any(_is_option(parameter) for parameter in shown)
     members = getattr(command, "commands", {})
     arguments = [parameter.name.upper() for parameter in shown if not _is_option(parameter)]
-    usage = [name, *(["[OPTIONS]"] if options else []), *arguments, *(["COMMAND ..."] if members else [])]
+    usage = [
+        name,
+        *(["[OPTIONS]"] if options else []),
+        *arguments,
+        *(["COMMAND ..."] if members else []),
+    ]
     lines = [_plain(command.help or ""), "", "```text", " ".join(usage), "```", ""]
     if shown:
-        lines += ["| argument or option | default | what it does |", "| --- | --- | --- |", *map(_row, shown), ""]
+        lines += [
+            "| argument or option | default | what it does |",
+            "| --- | --- | --- |",
+            *map(_row, shown),
+            "",
+        ]
     for child, member in members.items():
         full = f"{name} {child}"
-        lines.append(f"- [`{full}`](#{full.replace(' ', '-')}): {_first(_plain(member.help or ''))}")
+        lines.append(
+            f"- [`{full}`](#{full.replace(' ', '-')}): {_first(_plain(member.help or ''))}"
+        )
     return [*lines, ""] if members else lines
 
 
 def _is_shown(parameter: Any) -> bool:
-    return parameter.name not in ("install_completion", "show_completion") and not getattr(parameter, "hidden", False)
+    return parameter.name not in ("install_completion", "show_completion") and not getattr(
+        parameter, "hidden", False
+    )
 
 
 def _is_option(parameter: Any) -> bool:
@@ -62,7 +81,11 @@ def _row(parameter: Any) -> str:
         takes = "" if parameter.is_flag else f" {parameter.opts[0].lstrip('-').upper()}"
         what = ", ".join([*parameter.opts, *parameter.secondary_opts]) + takes
     default = parameter.default
-    said = "" if default is None or default is False or default == [] or callable(default) else f"`{default}`"
+    said = (
+        ""
+        if default is None or default is False or default == [] or callable(default)
+        else f"`{default}`"
+    )
     more = " May be given several times." if parameter.multiple else ""
     text = _plain(parameter.help or "").replace("\n", " ").replace("|", "\\|")
     return f"| `{what}` | {'required' if parameter.required else said} | {text}{more} |"

@@ -6,9 +6,23 @@ from typing import Any
 
 __all__ = ["TutorialOrder"]
 
-ORDER = ["ab_test", "own_table", "daily_loop", "served_market", "own_loop", "trust", "five_markets",
-         "photo_service", "own_images", "own_encoder", "other_log",
-         "sim_to_real", "clinical", "reproduce_paper", "add_your_own"]  # fmt: skip
+ORDER = [
+    "ab_test",
+    "own_table",
+    "daily_loop",
+    "served_market",
+    "own_loop",
+    "trust",
+    "five_markets",
+    "photo_service",
+    "own_images",
+    "own_encoder",
+    "other_log",
+    "sim_to_real",
+    "clinical",
+    "reproduce_paper",
+    "add_your_own",
+]
 
 
 class TutorialOrder:

@@ -1,4 +1,6 @@
-"""Formulas as MathML, which browsers draw themselves: no script, no font, nothing from the network."""
+"""Formulas as MathML, which browsers draw themselves: no script, no font, nothing from the
+network.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,8 @@ def _display(writer: Any, node: nodes.math_block) -> None:
 
 def setup(app: Any) -> dict[str, Any]:
     """Register the renderer as ``mathml`` and use it."""
-    app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
+    app.add_html_math_renderer(
+        "mathml", inline_renderers=(_inline, None), block_renderers=(_display, None)
+    )
     app.config.html_math_renderer = "mathml"
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

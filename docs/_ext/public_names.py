@@ -1,6 +1,8 @@
-"""Which names are public, read from the packages themselves: every package of daband says so in ``__all__``.
+"""Which names are public, read from the packages themselves: every package of daband says so in
+``__all__``.
 
-A thing is documented once, under its shortest public name, on the page of the package that it comes from.
+A thing is documented once, under its shortest public name, on the page of the package that it comes
+from.
 """
 
 from __future__ import annotations
@@ -17,8 +19,16 @@ __all__ = ["Public", "public_names", "rooms"]
 
 FIRST = {
     "policies": ["Policy", "LogPolicy", "LinUCB", "Constant", "Random", "load_policy"],
-    "domains": ["load", "from_arrays", "from_table", "from_images", "from_log", "from_gymnasium",
-                "Columns", "Pair"],
+    "domains": [
+        "load",
+        "from_arrays",
+        "from_table",
+        "from_images",
+        "from_log",
+        "from_gymnasium",
+        "Columns",
+        "Pair",
+    ],
     "training": ["train", "continue_on_target", "learn_log", "fit_log", "Run"],
     "evaluation": ["evaluate", "evaluate_log", "Evaluation"],
     "trust": ["choose", "assess", "audit", "Choice", "Assessment", "Audit", "Candidate"],
@@ -26,10 +36,24 @@ FIRST = {
     "bench": ["bench", "load_experiment", "Experiment"],
     "neural": ["DABand", "NeuralLinUCB", "Recipe"],
     "checks": ["check_policy", "check_pair", "check_term"],
-}  # fmt: skip
+}
 """What stands first on its page; the rest follows by name."""
-ORDER = ["policies", "domains", "training", "evaluation", "trust", "serving", "service", "sklearn", "neural",
-         "linear", "bench", "checks", "weights", "errors"]  # fmt: skip
+ORDER = [
+    "policies",
+    "domains",
+    "training",
+    "evaluation",
+    "trust",
+    "serving",
+    "service",
+    "sklearn",
+    "neural",
+    "linear",
+    "bench",
+    "checks",
+    "weights",
+    "errors",
+]
 
 
 @dataclass(frozen=True)
@@ -56,10 +80,16 @@ class Public:
 
 
 def rooms() -> list[str]:
-    """The packages that offer something, assumptions, names and errors, in the order of the reference."""
+    """The packages that offer something, assumptions, names and errors, in the order of the
+    reference.
+    """
     found = {item.name for item in pkgutil.iter_modules(daband.__path__) if item.ispkg} - {"cli"}
     found |= {"errors", "sklearn", "weights"}
-    offering = {name for name in found if getattr(importlib.import_module(f"daband.{name}"), "__all__", None)}
+    offering = {
+        name
+        for name in found
+        if getattr(importlib.import_module(f"daband.{name}"), "__all__", None)
+    }
     return [name for name in ORDER if name in offering] + sorted(offering - set(ORDER))
 
 
@@ -73,8 +103,14 @@ def public_names() -> list[Public]:
             if name not in module.__all__:
                 continue
             value = getattr(module, name)
-            short = next((f"daband.{one}" for one in daband.__all__ if getattr(daband, one) is value), None)
-            key = id(value) if inspect.isclass(value) or inspect.isroutine(value) else hash((room, name))
+            short = next(
+                (f"daband.{one}" for one in daband.__all__ if getattr(daband, one) is value), None
+            )
+            key = (
+                id(value)
+                if inspect.isclass(value) or inspect.isroutine(value)
+                else hash((room, name))
+            )
             if key in found and found[key].room != _home(value):
                 found[key] = Public(short or f"daband.{room}.{name}", room, value)
             found.setdefault(key, Public(short or f"daband.{room}.{name}", room, value))

@@ -1,4 +1,6 @@
-"""Write the reference before Sphinx reads it: a page for every package, the command line, and all registered names."""
+"""Write the reference before Sphinx reads it: a page for every package, the command line, and all
+registered names.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,21 @@ from public_names import Public, public_names, rooms
 __all__ = ["setup"]
 
 TITLES = {
-    "policies": "Policies", "domains": "Domains and readers", "training": "Training", "evaluation": "Evaluation",
-    "trust": "Trust", "serving": "Serving", "service": "Service", "neural": "Neural policies",
-    "linear": "Linear core", "bench": "Experiments and reports", "checks": "Checks",
-    "sklearn": "Estimators for scikit-learn", "weights": "Weights of rounds", "errors": "Errors",
-}  # fmt: skip
+    "policies": "Policies",
+    "domains": "Domains and readers",
+    "training": "Training",
+    "evaluation": "Evaluation",
+    "trust": "Trust",
+    "serving": "Serving",
+    "service": "Service",
+    "neural": "Neural policies",
+    "linear": "Linear core",
+    "bench": "Experiments and reports",
+    "checks": "Checks",
+    "sklearn": "Estimators for scikit-learn",
+    "weights": "Weights of rounds",
+    "errors": "Errors",
+}
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -32,7 +44,8 @@ def _write_all(app: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     everything = public_names()
     pages = {
-        f"{room}.rst": _room_page(room, [public for public in everything if public.room == room]) for room in rooms()
+        f"{room}.rst": _room_page(room, [public for public in everything if public.room == room])
+        for room in rooms()
     }
     pages = {name: text for name, text in pages.items() if text}
     pages["command-line.md"] = command_pages.command_page()
@@ -47,7 +60,9 @@ def _write_all(app: Any) -> None:
             path.unlink()
 
 
-def _literal_stars(_app: Any, _what: str, _name: str, _thing: Any, _options: Any, lines: list[str]) -> None:
+def _literal_stars(
+    _app: Any, _what: str, _name: str, _thing: Any, _options: Any, lines: list[str]
+) -> None:
     """Shapes such as (B, *C) are text, not the beginning of an emphasis."""
     for place, line in enumerate(lines):
         pieces = line.split("``")
@@ -62,16 +77,24 @@ def _room_page(room: str, names: list[Public]) -> str:
     doc = (importlib.import_module(f"daband.{room}").__doc__ or "").strip()
     lines = [title, "=" * len(title), "", f"``daband.{room}``: {doc}", ""]
     for public in names:
-        if public.directive == "autodata" and type(public.value).__module__ in ("builtins", "types"):
-            lines += [f".. py:data:: {public.name}", ""]  # autodoc would show the text of dict, tuple or str
+        if public.directive == "autodata" and type(public.value).__module__ in (
+            "builtins",
+            "types",
+        ):
+            # autodoc would show the text of dict, tuple or str
+            lines += [f".. py:data:: {public.name}", ""]
             continue
         lines += [f".. {public.directive}:: {public.name}"]
         if public.directive == "autoclass":
             lines += ["   :members:"]
             if room == "sklearn":  # scikit-learn adds these, with links into its own site
                 methods = ("fit", "predict", "predict_proba", "score")
-                lines += ["   :exclude-members: " + ", ".join(f"set_{name}_request" for name in methods)]
-            if public.name.endswith((".Policy", ".Contexts", ".RewardDomain", ".EvaluationDomain", ".LoggedDomain")):
+                lines += [
+                    "   :exclude-members: " + ", ".join(f"set_{name}_request" for name in methods)
+                ]
+            if public.name.endswith(
+                (".Policy", ".Contexts", ".RewardDomain", ".EvaluationDomain", ".LoggedDomain")
+            ):
                 lines += ["   :inherited-members:"]
         if public.directive == "autodata":
             lines += ["   :no-value:"]
@@ -80,16 +103,25 @@ def _room_page(room: str, names: list[Public]) -> str:
 
 
 def _surface_page(everything: list[Public]) -> str:
-    lines = ["# All public names", "",
-             "What `import daband` offers, then what its packages offer. What is not listed here may change without",
-             "notice ([versions](../../project/versions.md)).", ""]  # fmt: skip
+    lines = [
+        "# All public names",
+        "",
+        (
+            "What `import daband` offers, then what its packages offer. What is not listed here may"
+            " change without"
+        ),
+        "notice ([versions](../../project/versions.md)).",
+        "",
+    ]
     for title, names in (
         ("daband", [public for public in everything if public.name.count(".") == 1]),
         ("Packages", [public for public in everything if public.name.count(".") > 1]),
     ):
         lines += [f"## {title}", "", "| name | what it is |", "| --- | --- |"]
         for public in sorted(names, key=lambda public: public.name.lower()):
-            role = {"autofunction": "func", "autodata": "data", "autoexception": "exc"}.get(public.directive, "class")
+            role = {"autofunction": "func", "autodata": "data", "autoexception": "exc"}.get(
+                public.directive, "class"
+            )
             summary = public.summary.replace("|", "\\|").replace("``", "`")
             lines.append(f"| {{py:{role}}}`{public.name}` | {summary} |")
         lines.append("")
@@ -107,14 +139,24 @@ def _names_page() -> str:
     from daband.policies._registered import policies
 
     def first(thing: Any) -> str:
-        return " ".join((getattr(thing, "__doc__", None) or "").split("\n\n")[0].split()).replace("``", "`")
+        return " ".join((getattr(thing, "__doc__", None) or "").split("\n\n")[0].split()).replace(
+            "``", "`"
+        )
 
-    lines = ["# Names", "", "What the library and the command line know by name, read from the registries.", ""]
+    lines = [
+        "# Names",
+        "",
+        "What the library and the command line know by name, read from the registries.",
+        "",
+    ]
     lines += ["## Policies", "", "| name | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {first(policies.get(name))} |" for name in policies.names()]
     lines += [
         "",
-        f"On the command line: {', '.join(f'`{name}`' for name in list_methods())}. `-p` puts PCA in front.",
+        (
+            f"On the command line: {', '.join(f'`{name}`' for name in list_methods())}. `-p` puts"
+            " PCA in front."
+        ),
         "",
     ]
     lines += [
@@ -131,6 +173,10 @@ def _names_page() -> str:
     abouts = {name: pairs.get(name).about for name in pairs.names() if "/" not in name}
     lines += [f"| `{name}` | {about.summary} | {about.licence} |" for name, about in abouts.items()]
     lines += ["", "## Presets", "", "| name | what it runs |", "| --- | --- |"]
-    lines += [f"| `{name}` | {load_experiment(name).describe()} |" for name in preset_names() if "/" not in name]
+    lines += [
+        f"| `{name}` | {load_experiment(name).describe()} |"
+        for name in preset_names()
+        if "/" not in name
+    ]
     lines.append("")
     return "\n".join(lines)

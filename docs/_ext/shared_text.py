@@ -1,7 +1,7 @@
 """Pages that are files of the repository: the front page is README.md, so the two cannot differ.
 
-A line ``%% README.md`` in a page stands for that file, with its links pointed at pages of the site: ``docs/x.md`` at x,
-``examples/name.py`` at the tutorial that it becomes.
+A line ``%% README.md`` in a page stands for that file, with its links pointed at pages of the site:
+``docs/x.md`` at x, ``examples/name.py`` at the tutorial that it becomes.
 """
 
 from __future__ import annotations

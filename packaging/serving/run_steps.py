@@ -1,10 +1,12 @@
-"""Run the steps of the Dockerfile one by one in an empty folder, without a container engine, and use the service.
+"""Run the steps of the Dockerfile one by one in an empty folder, without a container engine, and
+use the service.
 
     python packaging/serving/run_steps.py dist build/image
 
-The folder stands for the image's root: WORKDIR, COPY, RUN, HEALTHCHECK and CMD act in it, and FROM is a virtual
-environment of this Python. The service decides, takes a reward, is restarted on the same log, and learns. The installed
-packages must be smaller than 250 MB. The Python that runs this file needs all of daband, to export a policy.
+The folder stands for the image's root: WORKDIR, COPY, RUN, HEALTHCHECK and CMD act in it, and FROM
+is a virtual environment of this Python. The service decides, takes a reward, is restarted on the
+same log, and learns. The installed packages must be smaller than 250 MB. The Python that runs this
+file needs all of daband, to export a policy.
 """
 
 from __future__ import annotations
@@ -37,10 +39,14 @@ def write_policy(folder: Path) -> None:
     import daband
 
     rng = np.random.default_rng(0)
-    table = pl.DataFrame({"age": rng.integers(20, 80, 400), "city": rng.choice(["Oslo", "Rome"], 400)})
+    table = pl.DataFrame(
+        {"age": rng.integers(20, 80, 400), "city": rng.choice(["Oslo", "Rome"], 400)}
+    )
     columns = daband.domains.Columns(context=("age", "city"), categorical=("city",), label="offer")
     offers = pl.when(pl.col("age") > 50).then(pl.lit("card")).otherwise(pl.lit("loan"))
-    pair = daband.domains.from_table(source=table.with_columns(offer=offers), target=table, columns=columns)
+    pair = daband.domains.from_table(
+        source=table.with_columns(offer=offers), target=table, columns=columns
+    )
     policy = daband.Mixture.for_pair(pair, seed=0, network=False)
     daband.train(policy, source=pair.source, target=pair.target, episodes=4)
     policy.deploy("target")
@@ -60,7 +66,9 @@ class Image:
     @property
     def environment(self) -> dict[str, str]:
         kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DABAND", "VIRTUAL"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "DABAND", "VIRTUAL"))
         }
         return {**kept, **TOKENS, "PATH": f"{self.root / 'python' / 'bin'}:{os.environ['PATH']}"}
 
@@ -95,7 +103,9 @@ class Image:
     def megabytes(self) -> float:
         """Return the size of the installed packages without pip, in MB."""
         (packages,) = (self.root / "python" / "lib").glob("python*/site-packages")
-        own = [path for path in packages.iterdir() if not path.name.startswith(("pip", "setuptools"))]
+        own = [
+            path for path in packages.iterdir() if not path.name.startswith(("pip", "setuptools"))
+        ]
         files = [file for path in own for file in ([path] if path.is_file() else path.rglob("*"))]
         return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
@@ -116,7 +126,10 @@ class Image:
         try:
             for attempt in range(100):
                 try:
-                    self.run(self.health.replace("8000", str(port)) + (" 2>/dev/null" if attempt < 99 else ""))
+                    self.run(
+                        self.health.replace("8000", str(port))
+                        + (" 2>/dev/null" if attempt < 99 else "")
+                    )
                     break
                 except subprocess.CalledProcessError:
                     if process.poll() is not None or attempt == 99:

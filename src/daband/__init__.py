@@ -1,4 +1,6 @@
-"""daband: cross-domain contextual bandits. Learn where feedback is cheap, act where it is expensive.
+"""daband: cross-domain contextual bandits.
+
+Learn where feedback is cheap, act where it is expensive.
 
 >>> import daband
 >>> pair = daband.domains.load("synthetic")
@@ -13,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from daband import domains, weights
     from daband._shift import Shift
-    from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
+    from daband.errors import (
+        CheckpointError,
+        DabandError,
+        DataError,
+        InvalidInput,
+        NotFitted,
+        TrainingDiverged,
+    )
     from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
     from daband.linear import PCA, Decision, Standardise
     from daband.neural import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -30,30 +39,72 @@ if TYPE_CHECKING:
 __version__ = "0.4.0"
 
 __all__ = [
-    "PCA", "Assessment", "Audit", "CheckpointError", "Choice", "Constant", "DABand", "DabandError", "DataError",
-    "Decision", "Evaluation", "InvalidInput", "LinUCB", "LogEstimate", "LogPolicy", "Mixture", "NeuralLinUCB",
-    "NotFitted", "Policy", "Random", "Recipe", "Run", "Shift", "Standardise", "TrainingDiverged", "Trees", "assess",
-    "audit", "choose", "continue_on_target", "domains", "evaluate", "evaluate_log", "export", "fit_log", "learn_log",
-    "load", "load_deployed", "recipe_for", "train", "weights",
-]  # fmt: skip
+    "PCA",
+    "Assessment",
+    "Audit",
+    "CheckpointError",
+    "Choice",
+    "Constant",
+    "DABand",
+    "DabandError",
+    "DataError",
+    "Decision",
+    "Evaluation",
+    "InvalidInput",
+    "LinUCB",
+    "LogEstimate",
+    "LogPolicy",
+    "Mixture",
+    "NeuralLinUCB",
+    "NotFitted",
+    "Policy",
+    "Random",
+    "Recipe",
+    "Run",
+    "Shift",
+    "Standardise",
+    "TrainingDiverged",
+    "Trees",
+    "assess",
+    "audit",
+    "choose",
+    "continue_on_target",
+    "domains",
+    "evaluate",
+    "evaluate_log",
+    "export",
+    "fit_log",
+    "learn_log",
+    "load",
+    "load_deployed",
+    "recipe_for",
+    "train",
+    "weights",
+]
 
 
 #: The public names of each package that can be imported from ``daband``.
 _NAMES_BY_PACKAGE = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
-    "evaluation": "Evaluation LogEstimate evaluate evaluate_log", "neural": "DABand NeuralLinUCB Recipe recipe_for",
+    "evaluation": "Evaluation LogEstimate evaluate evaluate_log",
+    "neural": "DABand NeuralLinUCB Recipe recipe_for",
     "linear": "PCA Decision Standardise",
     "policies": "Constant LinUCB LogPolicy Mixture Policy Random Trees load",
-    "serving": "export load_deployed", "_shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
+    "serving": "export load_deployed",
+    "_shift": "Shift",
+    "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
-}  # fmt: skip
+}
 #: The package of each public name.
-_PACKAGE_BY_NAME = {name: package for package, names in _NAMES_BY_PACKAGE.items() for name in names.split()}
+_PACKAGE_BY_NAME = {
+    name: package for package, names in _NAMES_BY_PACKAGE.items() for name in names.split()
+}
 #: The packages and modules that are attributes of ``daband``.
 _PACKAGES = {"bench", "checks", "cli", "domains", "sklearn", "weights", *_NAMES_BY_PACKAGE}
 #: The name that the object has in its package, if it is not the same.
 _NAME_IN_PACKAGE = {"load": "load_policy"}
-#: Packages that register policies. If torch is installed, they are imported when a registry is first searched.
+#: Packages that register policies. If torch is installed, they are imported when a registry is
+#: first searched.
 PLUGINS = ("daband.neural",)
 
 
@@ -65,10 +116,14 @@ def __getattr__(name: str) -> Any:
             module = importlib.import_module(f"daband.{package}")
         except ModuleNotFoundError as error:
             if error.name == "torch":
-                raise ImportError(f"daband.{name} needs torch: pip install 'daband[deep]'") from None
+                raise ImportError(
+                    f"daband.{name} needs torch: pip install 'daband[deep]'"
+                ) from None
             if error.name != f"daband.{package}":
                 raise
-            raise ImportError(f"daband.{name} is not part of daband-serving: pip install daband") from None
+            raise ImportError(
+                f"daband.{name} is not part of daband-serving: pip install daband"
+            ) from None
         if name not in _PACKAGE_BY_NAME:
             return module
         public_object = getattr(module, _NAME_IN_PACKAGE.get(name, name))

@@ -1,6 +1,8 @@
-"""Convert and check arrays: arguments of users, arrays from files, and the arms, rewards and weights of rounds.
+"""Convert and check arrays: arguments of users, arrays from files, and the arms, rewards and
+weights of rounds.
 
-daband computes with numpy. It accepts numpy arrays, nested sequences and torch tensors (``as_numpy``).
+daband computes with numpy. It accepts numpy arrays, nested sequences and torch tensors
+(``as_numpy``).
 """
 
 from __future__ import annotations
@@ -39,41 +41,54 @@ _NATIVE_TYPE_CODES = frozenset("?bBhHiIlLqQefd")
 
 
 def as_numpy(value: ArrayLike, name: str) -> AnyArray:
-    """Return a value as a numpy array of numbers, or raise an error that names the argument ``name``.
+    """Return a value as a numpy array of numbers, or raise an error that names the argument
+    ``name``.
 
     Numbers in foreign byte order are converted to native order, and ``longdouble`` to ``float64``.
     """
     if type(value) is np.ndarray:
         array = value
     elif isinstance(value, np.ma.MaskedArray):
-        raise InvalidInput(f"{name} must not be a masked array; fill the masked values or drop their rows")
+        raise InvalidInput(
+            f"{name} must not be a masked array; fill the masked values or drop their rows"
+        )
     else:
-        torch = sys.modules.get("torch")  # if the value is a tensor, the caller has already imported torch
+        # if the value is a tensor, the caller has already imported torch
+        torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             array = _convert_tensor(torch, value, name)
         else:
             try:
                 array = np.asarray(value)
             except (ValueError, TypeError, OverflowError) as error:
-                raise InvalidInput(f"{name} must be a rectangular array of numbers: {error}") from None
+                raise InvalidInput(
+                    f"{name} must be a rectangular array of numbers: {error}"
+                ) from None
     dtype = array.dtype
     if dtype.char in _NATIVE_TYPE_CODES and dtype.isnative:
         return array
     if dtype.kind not in _NUMBER_TYPE_KINDS:
         raise InvalidInput(f"{name} must hold numbers, got type {dtype}")
-    with np.errstate(over="ignore"):  # numbers too large for float64 become infinite, and are rejected
+    # numbers too large for float64 become infinite, and are rejected
+    with np.errstate(over="ignore"):
         return array.astype(np.float64 if dtype.char == "g" else dtype.newbyteorder("="))
 
 
 def _convert_tensor(torch: Any, tensor: Any, name: str) -> AnyArray:
-    """Return a tensor on any device as a numpy array, or raise an error that names the argument ``name``."""
+    """Return a tensor on any device as a numpy array, or raise an error that names the argument
+    ``name``.
+    """
     if tensor.device.type == "meta":
         raise InvalidInput(f"{name} must hold numbers, got a meta tensor")
     dense = tensor.detach().cpu()
     if dense.layout != torch.strided or dense.is_quantized:
-        raise InvalidInput(f"{name} must be a dense tensor, got a sparse or quantised one; use tensor.to_dense()")
+        raise InvalidInput(
+            f"{name} must be a dense tensor, got a sparse or quantised one; use tensor.to_dense()"
+        )
     try:
-        array: AnyArray = (dense.float() if dense.dtype == torch.bfloat16 else dense.resolve_conj()).numpy()
+        array: AnyArray = (
+            dense.float() if dense.dtype == torch.bfloat16 else dense.resolve_conj()
+        ).numpy()
     except (TypeError, RuntimeError) as error:
         raise InvalidInput(f"{name} must hold numbers, got type {dense.dtype}: {error}") from None
     return array
@@ -82,19 +97,24 @@ def _convert_tensor(torch: Any, tensor: Any, name: str) -> AnyArray:
 def read_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
     """Return a copy of the array ``state[name]``, which was read from a file.
 
-    Raise ``ValueError`` unless the array is finite and has the shape and type of ``like``. Compiled loops do not check
-    their arrays, so they are checked here.
+    Raise ``ValueError`` unless the array is finite and has the shape and type of ``like``. Compiled
+    loops do not check their arrays, so they are checked here.
     """
     array = state[name]
     if array.shape != like.shape or array.dtype != like.dtype:
-        raise ValueError(f"{name} is {array.dtype} {array.shape}, expected {like.dtype} {like.shape}")
+        raise ValueError(
+            f"{name} is {array.dtype} {array.shape}, expected {like.dtype} {like.shape}"
+        )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{name} has a NaN or infinite value")
     return array.copy()
 
 
 def check_number(name: str, value: Any) -> float:
-    """Return the value as a float, which may be NaN or infinite. Raise an error if it is not a number."""
+    """Return the value as a float, which may be NaN or infinite.
+
+    Raise an error if it is not a number.
+    """
     if isinstance(value, bool | str) or value is None:
         raise InvalidInput(f"{name} must be a number, got {value!r}")
     try:
@@ -104,19 +124,25 @@ def check_number(name: str, value: Any) -> float:
 
 
 def check_memory(needed_bytes: float, cause: str) -> None:
-    """Raise an error if this machine does not have ``needed_bytes`` of memory, before the system kills the process.
+    """Raise an error if this machine does not have ``needed_bytes`` of memory, before the system
+    kills the process.
 
     ``cause`` names the arguments that determine the size, e.g. "n_arms=5 with 10 features".
     """
     available_bytes = _get_memory_bytes()
     if needed_bytes > available_bytes:
-        needed, available = f"{needed_bytes / 2**30:,.1f} GiB", f"{available_bytes / 2**30:,.1f} GiB"
-        raise InvalidInput(f"{cause} would need {needed} of memory, and this machine has {available}")
+        needed = f"{needed_bytes / 2**30:,.1f} GiB"
+        available = f"{available_bytes / 2**30:,.1f} GiB"
+        raise InvalidInput(
+            f"{cause} would need {needed} of memory, and this machine has {available}"
+        )
 
 
 @functools.cache
 def _get_memory_bytes() -> float:
-    """Return the machine's memory in bytes, or the memory limit of the container; 1 TiB if neither is known."""
+    """Return the machine's memory in bytes, or the memory limit of the container; 1 TiB if neither
+    is known.
+    """
     limits = [math.inf]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
         limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
@@ -127,7 +153,9 @@ def _get_memory_bytes() -> float:
 
 
 def to_floats(contexts: AnyArray) -> FloatArray:
-    """Return contexts of any shape as float64. ``uint8`` contexts are images: they are scaled from 0..255 to [0, 1].
+    """Return contexts of any shape as float64.
+
+    ``uint8`` contexts are images: they are scaled from 0..255 to [0, 1].
 
     ``to_unit_range`` in ``neural/encoders/_encoder.py`` does the same for tensors.
     """
@@ -140,18 +168,29 @@ def to_floats(contexts: AnyArray) -> FloatArray:
 
 def drop_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return the arrays whose names start with ``prefix``, under their names without the prefix."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
-#: The buffers of each thread, by name. Allocating memory each time would take as long as the arithmetic.
+#: The buffers of each thread, by name. Allocating memory each time would take as long as the
+#: arithmetic.
 _THREAD_BUFFERS = threading.local()
 #: The maximum size of a buffer that is stored for a thread, in bytes.
 _MAX_BUFFER_BYTES = 1 << 25
 
 
-def get_thread_buffer(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> AnyArray:
-    """Return an uninitialised array. It is valid until the same thread calls this function with the same ``name``."""
-    size, data_type = math.prod(shape), np.dtype(dtype)
+def get_thread_buffer(
+    name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64
+) -> AnyArray:
+    """Return an uninitialised array.
+
+    It is valid until the same thread calls this function with the same ``name``.
+    """
+    size = math.prod(shape)
+    data_type = np.dtype(dtype)
     buffer: AnyArray | None = getattr(_THREAD_BUFFERS, name, None)
     if buffer is None or buffer.size < size or buffer.dtype != data_type:
         buffer = np.empty(size, data_type)
@@ -167,11 +206,13 @@ def count_processors() -> int:
 
 @contextmanager
 def use_one_blas_thread() -> Iterator[None]:
-    """Run numpy's matrix products without additional threads within this block. The limit holds for the whole process.
+    """Run numpy's matrix products without additional threads within this block.
 
-    OpenBLAS splits a product of a few thousand rows among threads, which then busy-wait for each other. On a loaded
-    machine that takes many times as long as one thread. Without threadpoolctl, which comes with scikit-learn, nothing
-    changes.
+    The limit holds for the whole process.
+
+    OpenBLAS splits a product of a few thousand rows among threads, which then busy-wait for each
+    other. On a loaded machine that takes many times as long as one thread. Without threadpoolctl,
+    which comes with scikit-learn, nothing changes.
     """
     try:
         from threadpoolctl import threadpool_limits
@@ -184,7 +225,8 @@ def use_one_blas_thread() -> Iterator[None]:
 
 #: The largest absolute value of a reward. Squares of larger rewards would overflow in sums.
 MAX_REWARD = 1e100
-#: The largest weight of a round. With larger weights, the ridge penalty would be lost in double precision.
+#: The largest weight of a round. With larger weights, the ridge penalty would be lost in double
+#: precision.
 MAX_WEIGHT = 1e9
 
 
@@ -205,24 +247,31 @@ def check_arms(arms: ArrayLike, n: int, n_arms: int) -> IntArray:
 
 
 def check_rewards(rewards: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    """Return rewards as float64. Raise an error unless they have this shape and are in [-1e100, 1e100]."""
+    """Return rewards as float64.
+
+    Raise an error unless they have this shape and are in [-1e100, 1e100].
+    """
     array: FloatArray = as_numpy(rewards, "reward").astype(np.float64, copy=False)
     if array.shape != shape:
         raise InvalidInput(f"reward must have shape {shape}, got {array.shape}")
-    if array.size == 1 and abs(array.item()) <= MAX_REWARD:  # a loop of single rounds needs no reductions
+    # a loop of single rounds needs no reductions
+    if array.size == 1 and abs(array.item()) <= MAX_REWARD:
         return array
     is_invalid = ~(np.abs(array) <= MAX_REWARD)  # NaN is outside every bound
     if is_invalid.any():
         row = int(np.argwhere(is_invalid)[0, 0])
         raise InvalidInput(
-            f"reward must be finite and at most {MAX_REWARD:g} in absolute value, but is not in row {row}; drop "
-            "rounds without a reward"
+            f"reward must be finite and at most {MAX_REWARD:g} in absolute value, but is not in row"
+            f" {row}; drop rounds without a reward"
         )
     return array
 
 
 def check_weights(weights: ArrayLike | None, n: int) -> Weights:
-    """Return the weights (n,) of rounds as float64. Raise an error unless they are in [0, 1e9]. None stays None."""
+    """Return the weights (n,) of rounds as float64. Raise an error unless they are in [0, 1e9].
+
+    None stays None.
+    """
     if weights is None:
         return None
     array: FloatArray = as_numpy(weights, "weights").astype(np.float64, copy=False)

@@ -1,4 +1,7 @@
-"""Map the names of domains to indices. Users and files refer to domains by name, arrays and loops by index."""
+"""Map the names of domains to indices.
+
+Users and files refer to domains by name, arrays and loops by index.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from daband.errors import InvalidInput
 
 @dataclass(frozen=True)
 class DomainNames:
-    """The names of a problem's domains, by default "source" and "target". Sources have the first indices.
+    """The names of a problem's domains, by default "source" and "target".
+
+    Sources have the first indices.
 
     >>> names = daband._domain_names.DomainNames(sources=("de", "fr"), targets=("pl",))
     >>> names.names, names.index("pl"), names.is_target(2)
@@ -25,11 +30,17 @@ class DomainNames:
     def __post_init__(self) -> None:
         for role in ("sources", "targets"):
             names = getattr(self, role)
-            if isinstance(names, str) or not names or not all(isinstance(name, str) and name for name in names):
+            if (
+                isinstance(names, str)
+                or not names
+                or not all(isinstance(name, str) and name for name in names)
+            ):
                 raise InvalidInput(f"{role} must be a list with a name per domain, got {names!r}")
             object.__setattr__(self, role, tuple(names))
         if len(set(self.names)) < len(self.names):
-            raise InvalidInput(f"domains must have different names, got {', '.join(map(repr, self.names))}")
+            raise InvalidInput(
+                f"domains must have different names, got {', '.join(map(repr, self.names))}"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,12 +67,16 @@ class DomainNames:
             return self.first_target
         if is_generic_target:
             raise InvalidInput(
-                f"domain must name one of the {len(self.targets)} targets ({', '.join(self.targets)}), as in "
-                f'policy.deploy("{self.targets[0]}") or restrict_pair(pair, targets=["{self.targets[0]}"])'
+                f"domain must name one of the {len(self.targets)} targets"
+                f" ({', '.join(self.targets)}), as in "
+                f'policy.deploy("{self.targets[0]}") or restrict_pair(pair,'
+                f' targets=["{self.targets[0]}"])'
             )
         if not isinstance(name, str) or name not in self.names:
             *other_names, last_name = map(repr, self.names)
-            raise InvalidInput(f"domain must be {', '.join(other_names)} or {last_name}, got {name!r}")
+            raise InvalidInput(
+                f"domain must be {', '.join(other_names)} or {last_name}, got {name!r}"
+            )
         return self.names.index(name)
 
     def is_target(self, index: int) -> bool:

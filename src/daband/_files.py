@@ -1,8 +1,8 @@
 """Read and write files.
 
-A file is written completely or not at all. When a file is read, its digest is checked if the folder has a file
-``done`` with digests. A folder can be locked against other processes and threads. Every error names the file or folder,
-and most errors suggest a remedy.
+A file is written completely or not at all. When a file is read, its digest is checked if the folder
+has a file ``done`` with digests. A folder can be locked against other processes and threads. Every
+error names the file or folder, and most errors suggest a remedy.
 """
 
 from __future__ import annotations
@@ -37,14 +37,20 @@ _DONE_FILE = "done"
 _TEMPORARY_PATTERN = re.compile(r"\..+\.\d+\.\d+\.tmp")
 #: The folders from which this process has removed orphans; see ``remove_orphans``.
 _cleaned_folders: set[str] = set()
-#: The minimum age of an orphan, in seconds. A younger file may belong to a writer that has not locked it yet.
+#: The minimum age of an orphan, in seconds. A younger file may belong to a writer that has not
+#: locked it yet.
 _MIN_ORPHAN_SECONDS = 60.0
 #: An archive may expand to this many bytes, or to twice its own size if that is more.
 _MAX_EXPANDED_BYTES = 64 << 20
 
 
 #: Environment variables by which libraries set their number of threads.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 
 
 @contextlib.contextmanager
@@ -66,7 +72,9 @@ _MAX_NAME_BYTES = 255
 
 
 def check_path(path: str | Path, name: str = "path") -> Path:
-    """Return ``path`` as a ``Path``. Raise an error if it is empty, too long, not a path, or has a NUL character.
+    """Return ``path`` as a ``Path``.
+
+    Raise an error if it is empty, too long, not a path, or has a NUL character.
 
     ``name`` is the name of the argument in errors.
     """
@@ -79,12 +87,17 @@ def check_path(path: str | Path, name: str = "path") -> Path:
         raise InvalidInput(f"{name} must not contain a NUL character, got {path_text!r}")
     has_long_name = any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in Path(path_text).parts)
     if has_long_name or len(os.fsencode(path_text)) > _MAX_PATH_BYTES:
-        raise InvalidInput(f"{name} must be shorter, got {len(path_text):,} characters: {path_text[:40]!r}...")
+        raise InvalidInput(
+            f"{name} must be shorter, got {len(path_text):,} characters: {path_text[:40]!r}..."
+        )
     return Path(path_text)
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file. Raise an error if it differs from its digest in the folder's ``done``, if any."""
+    """Return the content of a file.
+
+    Raise an error if it differs from its digest in the folder's ``done``, if any.
+    """
     path = check_path(path)
     try:
         content = path.read_bytes()
@@ -93,8 +106,8 @@ def read_bytes(path: str | Path) -> bytes:
     expected_digest = _read_digests(path.parent).get(path.name)
     if expected_digest is not None and _compute_digest(content) != expected_digest:
         raise DataError(
-            f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
-            "written; restore it from a copy"
+            f"{path} is damaged: its content does not match its digest, so at least one bit differs"
+            " from what was written; restore it from a copy"
         )
     return content
 
@@ -105,14 +118,22 @@ def _compute_digest(content: bytes) -> str:
 
 
 def finish_folder(folder: str | Path, file_names: Sequence[str]) -> None:
-    """Write ``done``, the last file of a folder. It has the digest of each file in ``file_names`` that exists."""
+    """Write ``done``, the last file of a folder.
+
+    It has the digest of each file in ``file_names`` that exists.
+    """
     paths = {name: Path(folder) / name for name in file_names}
-    digests = {name: _compute_digest(path.read_bytes()) for name, path in paths.items() if path.is_file()}
+    digests = {
+        name: _compute_digest(path.read_bytes()) for name, path in paths.items() if path.is_file()
+    }
     write_json(Path(folder) / _DONE_FILE, {"sha256": digests}, sort_keys=True)
 
 
 def _read_digests(folder: Path) -> dict[str, str]:
-    """Return the digests in a folder's ``done``, by file name. They are empty if the folder is unfinished."""
+    """Return the digests in a folder's ``done``, by file name.
+
+    They are empty if the folder is unfinished.
+    """
     path = folder / _DONE_FILE
     try:
         done_text = path.read_text(encoding="utf-8")
@@ -120,11 +141,16 @@ def _read_digests(folder: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise DataError(f"{path} is damaged ({error}); remove the folder and run it again") from None
+        raise DataError(
+            f"{path} is damaged ({error}); remove the folder and run it again"
+        ) from None
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file. Raise an error that names the file if it cannot be read or is damaged."""
+    """Return the content of a JSON file.
+
+    Raise an error that names the file if it cannot be read or is damaged.
+    """
     try:
         return json.loads(read_bytes(path).decode())
     except (ValueError, RecursionError) as error:
@@ -146,25 +172,38 @@ def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
             n_expanded_bytes = sum(member.file_size for member in archive.infolist())
         if n_expanded_bytes > max(_MAX_EXPANDED_BYTES, 2 * len(content.getbuffer())):
             raise DataError(
-                f"{path} must be a file that daband wrote: its {len(content.getbuffer()):,} bytes would expand to "
-                f"{n_expanded_bytes:,}; remove it"
+                f"{path} must be a file that daband wrote: its {len(content.getbuffer()):,} bytes"
+                f" would expand to {n_expanded_bytes:,}; remove it"
             )
         with np.load(content, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files if not names or name in names}
     except (
-        EOFError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, NotImplementedError,
-        RuntimeError, SyntaxError, OSError, zipfile.BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
+        EOFError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        NotImplementedError,
+        RuntimeError,
+        SyntaxError,
+        OSError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} is damaged: {error}") from None
 
 
 def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
-    """Write a file completely or not at all. The content is written to a temporary file, which is then renamed.
+    """Write a file completely or not at all.
 
-    An existing file keeps its mode. If the path is a symbolic link, its target is written. Folders, devices, pipes and
-    sockets raise an error.
+    The content is written to a temporary file, which is then renamed.
+
+    An existing file keeps its mode. If the path is a symbolic link, its target is written. Folders,
+    devices, pipes and sockets raise an error.
     """
     given_path = check_path(path)
     target, mode = _resolve_target(given_path)
@@ -205,7 +244,10 @@ def write_npz(path: str | Path, arrays: Mapping[str, Any], *, compressed: bool =
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise an error if ``write_bytes`` could not write this file. Call this before work whose result would be lost."""
+    """Raise an error if ``write_bytes`` could not write this file.
+
+    Call this before work whose result would be lost.
+    """
     given_path = check_path(path)
     temporary_path = _make_temporary_path(_resolve_target(given_path)[0])
     try:
@@ -217,7 +259,9 @@ def check_writable(path: str | Path) -> None:
 
 
 def _resolve_target(given_path: Path) -> tuple[Path, int | None]:
-    """Return the file that a path leads to by symbolic links, and its mode, or None if it does not exist yet."""
+    """Return the file that a path leads to by symbolic links, and its mode, or None if it does not
+    exist yet.
+    """
     try:
         target = Path(os.path.realpath(given_path))
         mode = _get_file_mode(target, given_path)
@@ -237,9 +281,12 @@ def _make_temporary_path(target: Path) -> Path:
 
 
 def remove_orphans(folder: str | Path) -> None:
-    """Remove the orphans in a folder: temporary files whose writer was killed. Only the first call per folder does so.
+    """Remove the orphans in a folder: temporary files whose writer was killed.
 
-    A writer holds a lock on its temporary file while it runs. If the file system has no locks, no file is removed.
+    Only the first call per folder does so.
+
+    A writer holds a lock on its temporary file while it runs. If the file system has no locks, no
+    file is removed.
     """
     folder_path = str(folder)
     if folder_path in _cleaned_folders:
@@ -247,7 +294,10 @@ def remove_orphans(folder: str | Path) -> None:
     _cleaned_folders.add(folder_path)
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
-            if _TEMPORARY_PATTERN.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _MIN_ORPHAN_SECONDS:
+            if (
+                _TEMPORARY_PATTERN.fullmatch(entry.name)
+                and time.time() - entry.stat().st_mtime > _MIN_ORPHAN_SECONDS
+            ):
                 descriptor = os.open(entry.path, os.O_RDWR)
                 try:
                     if _lock(descriptor, result_if_unsupported=False):
@@ -257,25 +307,34 @@ def remove_orphans(folder: str | Path) -> None:
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:
-    """Return the folder at ``path``, which is created if needed. ``name`` is the name of the argument in errors."""
+    """Return the folder at ``path``, which is created if needed.
+
+    ``name`` is the name of the argument in errors.
+    """
     folder = check_path(path, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         file_type = "a symbolic link to nowhere" if folder.is_symlink() else "a file"
-        raise InvalidInput(f"{name} {folder} is {file_type}, not a folder; choose another") from None
+        raise InvalidInput(
+            f"{name} {folder} is {file_type}, not a folder; choose another"
+        ) from None
     except OSError as error:
-        raise DataError(f"{name} {folder} cannot be created: {error.strerror}{_describe_remedy(error)}") from None
+        raise DataError(
+            f"{name} {folder} cannot be created: {error.strerror}{_describe_remedy(error)}"
+        ) from None
     return folder
 
 
 @contextlib.contextmanager
 def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) -> Iterator[None]:
-    """Lock ``folder`` within this block, against other processes and against other threads of this process.
+    """Lock ``folder`` within this block, against other processes and against other threads of this
+    process.
 
-    If the folder is already locked, wait for it, or without ``wait`` raise ``FolderInUse``, which names the folder and
-    the process. The operating system releases the lock when the process dies, so no stale lock remains. If the file
-    system has no locks, nothing is locked. ``lock_file`` is the name of the lock file in the folder.
+    If the folder is already locked, wait for it, or without ``wait`` raise ``FolderInUse``, which
+    names the folder and the process. The operating system releases the lock when the process dies,
+    so no stale lock remains. If the file system has no locks, nothing is locked. ``lock_file`` is
+    the name of the lock file in the folder.
     """
     path = Path(folder) / lock_file
     while True:
@@ -289,13 +348,16 @@ def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) 
     try:
         yield
     finally:
-        # The file is removed while it is locked. A process that waits with the old file open sees that it is gone.
+        # The file is removed while it is locked. A process that waits with the old file open sees
+        # that it is gone.
         _remove_file(path)
         os.close(descriptor)
 
 
 def _acquire_lock(path: Path) -> int | None:
-    """Return the descriptor of the locked file, or None if another process or thread holds the lock."""
+    """Return the descriptor of the locked file, or None if another process or thread holds the
+    lock.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -324,12 +386,19 @@ def _lock(descriptor: int, *, result_if_unsupported: bool = True) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         # Any other error means that this file system has no locks.
-        return result_if_unsupported and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+        return result_if_unsupported and error.errno not in (
+            errno.EWOULDBLOCK,
+            errno.EAGAIN,
+            errno.EACCES,
+        )
     return True
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Return True if the open file is still at ``path``. The previous owner of the lock may have removed it."""
+    """Return True if the open file is still at ``path``.
+
+    The previous owner of the lock may have removed it.
+    """
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -356,17 +425,23 @@ def _get_file_mode(target: Path, given_path: Path) -> int | None:
     if stat.S_ISDIR(mode):
         raise DataError(f"{given_path} is a folder; give the name of a file")
     if not stat.S_ISREG(mode):
-        raise DataError(f"{given_path} is a device, a pipe or a socket, not a file; give the name of a file")
+        raise DataError(
+            f"{given_path} is a device, a pipe or a socket, not a file; give the name of a file"
+        )
     return stat.S_IMODE(mode)
 
 
 def _make_write_error(path: Path, error: OSError) -> DataError:
     """Return the error for a file that cannot be written."""
-    return DataError(f"{path} cannot be written: {error.strerror or error}{_describe_remedy(error)}")
+    return DataError(
+        f"{path} cannot be written: {error.strerror or error}{_describe_remedy(error)}"
+    )
 
 
 def _describe_remedy(error: OSError) -> str:
-    """Return what to do about an error of the operating system, as the end of a message, or an empty string."""
+    """Return what to do about an error of the operating system, as the end of a message, or an
+    empty string.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "; free some space and try again; files written before are kept"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -381,7 +456,9 @@ def _remove_file(path: Path) -> None:
 
 
 def get_cache_directory() -> Path:
-    """Return the folder for files that daband can rebuild: ``DABAND_CACHE``, else the user's cache folder."""
+    """Return the folder for files that daband can rebuild: ``DABAND_CACHE``, else the user's cache
+    folder.
+    """
     folder = os.environ.get("DABAND_CACHE")
     if folder:
         return Path(folder).expanduser()

@@ -32,8 +32,8 @@ _BASE64_PREFIXES = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
 def find_image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
     """Return the layout of images of this shape, or None if contexts are not images.
 
-    Images are (channels, height, width), (height, width, channels) or (height, width), with 1, 3 or 4 channels and at
-    least 16 pixels per side.
+    Images are (channels, height, width), (height, width, channels) or (height, width), with 1, 3 or
+    4 channels and at least 16 pixels per side.
     """
     if len(context_shape) == 2:
         return "grey" if min(context_shape) >= _MIN_SIDE_PIXELS else None
@@ -47,7 +47,10 @@ def find_image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
 
 
 def to_channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of images as (channels, height, width). Shapes that are not images are returned unchanged."""
+    """Return the shape of images as (channels, height, width).
+
+    Shapes that are not images are returned unchanged.
+    """
     layout = find_image_layout(context_shape)
     if layout == "channels_last":
         return (context_shape[2], *context_shape[:2])
@@ -72,7 +75,9 @@ def to_eight_bits(image: Any) -> Any:
     from PIL import Image
 
     if image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits per channel")
+        raise ValueError(
+            "its pixels are floating-point numbers; save it with 8 or 16 bits per channel"
+        )
     pixels = np.asarray(image)
     # Mode "I" has 32 bits, and may hold 8-bit values.
     is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)
@@ -80,7 +85,10 @@ def to_eight_bits(image: Any) -> Any:
 
 
 def open_rgb(file: Any) -> Any:
-    """Return an image file, given by its path or opened, as a Pillow image in RGB. Transparent pixels are white."""
+    """Return an image file, given by its path or opened, as a Pillow image in RGB.
+
+    Transparent pixels are white.
+    """
     from PIL import Image
 
     with Image.open(file) as original_image:
@@ -94,8 +102,8 @@ def open_rgb(file: Any) -> Any:
 def read_pixels(file: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
     """Return an image file as uint8 (H, W, 3).
 
-    ``file`` is a path or an open file. With ``resize``, both sides are resized to this many pixels. With ``crop``,
-    the centre of ``crop`` x ``crop`` pixels is returned.
+    ``file`` is a path or an open file. With ``resize``, both sides are resized to this many pixels.
+    With ``crop``, the centre of ``crop`` x ``crop`` pixels is returned.
     """
     from PIL import Image
 
@@ -104,7 +112,8 @@ def read_pixels(file: Any, resize: int | None = None, crop: int | None = None) -
         image = image.resize((resize, resize), Image.Resampling.BILINEAR)
     pixels: AnyArray = np.array(image)
     if crop is not None and crop != resize:
-        top, left = (pixels.shape[0] - crop) // 2, (pixels.shape[1] - crop) // 2
+        top = (pixels.shape[0] - crop) // 2
+        left = (pixels.shape[1] - crop) // 2
         pixels = pixels[top : top + crop, left : left + crop]
     return pixels
 
@@ -112,30 +121,44 @@ def read_pixels(file: Any, resize: int | None = None, crop: int | None = None) -
 def read_image_bytes(image: Any, *, allow_paths: bool = True) -> bytes:
     """Return the bytes of an image file.
 
-    ``image`` is these bytes, their base64 encoding (also as a data URL), or with ``allow_paths`` the path of the file.
+    ``image`` is these bytes, their base64 encoding (also as a data URL), or with ``allow_paths``
+    the path of the file.
     """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
     if isinstance(image, str) and image.startswith(("data:image/", *_BASE64_PREFIXES)):
         with contextlib.suppress(binascii.Error, ValueError):  # a path may start like base64
-            return base64.b64decode(image.partition(",")[2] if image.startswith("data:") else image, validate=True)
+            return base64.b64decode(
+                image.partition(",")[2] if image.startswith("data:") else image, validate=True
+            )
     if not allow_paths:
         raise InvalidInput("an image must be a PNG, JPEG, GIF, WebP or BMP file in base64")
     if not isinstance(image, str | os.PathLike):
-        raise InvalidInput(f"an image must be the path or the bytes of a file, or base64, got {type(image).__name__}")
+        raise InvalidInput(
+            "an image must be the path or the bytes of a file, or base64, got"
+            f" {type(image).__name__}"
+        )
     try:
         return Path(image).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: not a valid path
-        raise InvalidInput(f"{str(image)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
+        raise InvalidInput(
+            f"{str(image)[:80]} cannot be read: {getattr(error, 'strerror', error)}"
+        ) from None
 
 
 @contextlib.contextmanager
 def convert_image_errors(name: str) -> Iterator[None]:
-    """Convert errors of Pillow within this block to ``InvalidInput``. Messages call the image ``name``."""
+    """Convert errors of Pillow within this block to ``InvalidInput``.
+
+    Messages call the image ``name``.
+    """
     try:
         yield
     except ImportError:
-        raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None
-    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
+        raise InvalidInput(
+            "image files cannot be read without Pillow: pip install pillow"
+        ) from None
+    # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
+    except Exception as error:
         reason = "" if "BytesIO" in str(error) else f" ({error})"
         raise InvalidInput(f"{name} is not an image file or is damaged{reason}") from None

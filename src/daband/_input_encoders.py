@@ -1,10 +1,11 @@
 """Run frozen encoders of images and texts without torch: ONNX programs with their preprocessing.
 
-``as_input_encoder`` returns an ``InputEncoder``, which has an ``OnnxProgram`` and an ``ImageReader`` or a tokenizer.
-``daband.neural`` converts named models and modules to such programs by ``encoder_builders``.
+``as_input_encoder`` returns an ``InputEncoder``, which has an ``OnnxProgram`` and an
+``ImageReader`` or a tokenizer. ``daband.neural`` converts named models and modules to such programs
+by ``encoder_builders``.
 
-The features of columns are cached on disk. Each encoder has an SQLite file in the cache folder, with the features of an
-image or a text under the hash of its bytes.
+The features of columns are cached on disk. Each encoder has an SQLite file in the cache folder,
+with the features of an image or a text under the hash of its bytes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,13 @@ from daband.errors import DataError, InvalidInput
 
 #: The number of rows that are encoded together.
 _BATCH_ROWS = 64
-#: For each input of a text encoder, the attribute of a tokenized text that has the values of this input.
-TOKEN_ATTRIBUTES = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+#: For each input of a text encoder, the attribute of a tokenized text that has the values of this
+#: input.
+TOKEN_ATTRIBUTES = {
+    "input_ids": "ids",
+    "attention_mask": "attention_mask",
+    "token_type_ids": "type_ids",
+}
 #: Seconds after which the progress of a column is shown on a terminal.
 _PROGRESS_SECONDS = 2.0
 
@@ -44,8 +50,9 @@ _PROGRESS_SECONDS = 2.0
 class ImageReader:
     """The preprocessing that converts an image file to the input of an encoder, (3, crop, crop).
 
-    The shorter side is resized to ``resize``, or both sides with ``squash``. Then the centre is cropped. Pixels are
-    scaled to [0, 1], minus the ``mean`` of their channel, divided by its standard deviation ``deviation``.
+    The shorter side is resized to ``resize``, or both sides with ``squash``. Then the centre is
+    cropped. Pixels are scaled to [0, 1], minus the ``mean`` of their channel, divided by its
+    standard deviation ``deviation``.
     """
 
     #: The side in pixels after resizing.
@@ -62,34 +69,45 @@ class ImageReader:
     deviation: Sequence[float] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.crop <= self.resize <= 1 << 14 or self.interpolation not in ("bilinear", "bicubic"):
+        if not 1 <= self.crop <= self.resize <= 1 << 14 or self.interpolation not in (
+            "bilinear",
+            "bicubic",
+        ):
             raise ValueError(
-                f"resize={self.resize}, crop={self.crop} and interpolation={self.interpolation!r} do not fit: crop "
-                "must be 1 to resize, resize at most 16,384, and interpolation bilinear or bicubic"
+                f"resize={self.resize}, crop={self.crop} and interpolation={self.interpolation!r}"
+                " do not fit: crop must be 1 to resize, resize at most 16,384, and interpolation"
+                " bilinear or bicubic"
             )
         if len(self.mean) != 3 or len(self.deviation) != 3 or not min(self.deviation) > 0:
             raise ValueError(
-                f"mean and deviation need 3 numbers each, the latter above 0, got {self.mean} and {self.deviation}"
+                f"mean and deviation need 3 numbers each, the latter above 0, got {self.mean} and"
+                f" {self.deviation}"
             )
 
     def read(self, content: bytes) -> AnyArray:
         """Return the input (3, crop, crop) for the bytes of an image file."""
         image = open_rgb(io.BytesIO(content))
         shorter_side = min(image.size)
-        sides = tuple(self.resize if self.squash else self.resize * side // shorter_side for side in image.size)
+        sides = tuple(
+            self.resize if self.squash else self.resize * side // shorter_side
+            for side in image.size
+        )
         if image.size != sides:
             from PIL import Image
 
             image = image.resize(sides, Image.Resampling[self.interpolation.upper()])
         left, top = (round((side - self.crop) / 2) for side in image.size)
-        pixels: AnyArray = np.asarray(image, np.float32)[top : top + self.crop, left : left + self.crop]
+        pixels: AnyArray = np.asarray(image, np.float32)[
+            top : top + self.crop, left : left + self.crop
+        ]
         pixels = pixels / np.float32(255.0) - np.array(self.mean, np.float32)
         pixels /= np.array(self.deviation, np.float32)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 class OnnxProgram:
-    """An ONNX program with one output, (n, ...). onnxruntime is imported when the program is first used.
+    """An ONNX program with one output, (n, ...). onnxruntime is imported when the program is first
+    used.
 
     Args:
         content: the bytes of the ONNX file.
@@ -97,7 +115,8 @@ class OnnxProgram:
     """
 
     def __init__(self, content: bytes, *, is_single_row: bool = False) -> None:
-        self.content, self.is_single_row = content, is_single_row
+        self.content = content
+        self.is_single_row = is_single_row
 
     @functools.cached_property
     def _session(self) -> Any:
@@ -111,9 +130,13 @@ class OnnxProgram:
         n_threads = os.environ.get("OMP_NUM_THREADS", "")
         options.intra_op_num_threads = int(n_threads) if n_threads.isdigit() else 0
         try:
-            return onnxruntime.InferenceSession(self.content, options, providers=["CPUExecutionProvider"])
+            return onnxruntime.InferenceSession(
+                self.content, options, providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # onnxruntime has an error class for each kind of defect
-            raise InvalidInput(f"encoder must be an ONNX program that onnxruntime can run: {error}") from None
+            raise InvalidInput(
+                f"encoder must be an ONNX program that onnxruntime can run: {error}"
+            ) from None
 
     @property
     def inputs(self) -> list[tuple[str, list[Any]]]:
@@ -121,12 +144,16 @@ class OnnxProgram:
         return [(model_input.name, model_input.shape) for model_input in self._session.get_inputs()]
 
     def __call__(self, *arrays: AnyArray) -> AnyArray:
-        """Return the output (n, ...) for the arrays of all inputs, each (n, ...), as floating-point numbers."""
+        """Return the output (n, ...) for the arrays of all inputs, each (n, ...), as floating-point
+        numbers.
+        """
         names = [name for name, _ in self.inputs]
         max_rows = 1 if self.is_single_row else _BATCH_ROWS
         if len(arrays[0]) > max_rows:
             starts = range(0, len(arrays[0]), max_rows)
-            return np.concatenate([self(*(array[start : start + max_rows] for array in arrays)) for start in starts])
+            return np.concatenate(
+                [self(*(array[start : start + max_rows] for array in arrays)) for start in starts]
+            )
         return self._session.run(None, dict(zip(names, arrays, strict=True)))[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,11 +175,21 @@ class InputEncoder:
     """
 
     def __init__(
-        self, name: str, program: OnnxProgram, *, image_reader: ImageReader | None = None, tokenizer: str | None = None
+        self,
+        name: str,
+        program: OnnxProgram,
+        *,
+        image_reader: ImageReader | None = None,
+        tokenizer: str | None = None,
     ) -> None:
         if (image_reader is None) == (tokenizer is None):
-            raise ValueError("an encoder needs either pixels (for images) or a tokenizer (for texts)")
-        self.name, self.program, self.image_reader, self.tokenizer = name, program, image_reader, tokenizer
+            raise ValueError(
+                "an encoder needs either pixels (for images) or a tokenizer (for texts)"
+            )
+        self.name = name
+        self.program = program
+        self.image_reader = image_reader
+        self.tokenizer = tokenizer
         self.input_kind = "image" if tokenizer is None else "text"
         side = 1 if image_reader is None else image_reader.crop
         example_input = "" if image_reader is None else np.zeros((3, side, side), np.float32)
@@ -162,7 +199,9 @@ class InputEncoder:
         """Return the features (n_features,) of one image (bytes, base64 or a path) or text."""
         return self._encode_inputs([self._to_input(self._to_bytes(value))])[0]
 
-    def encode_column(self, values: Sequence[Any], describe_row: Callable[[int], str]) -> FloatArray:
+    def encode_column(
+        self, values: Sequence[Any], describe_row: Callable[[int], str]
+    ) -> FloatArray:
         """Return the features (n, n_features) of many images or texts, from the cache if possible.
 
         ``describe_row(row)`` returns the start of the error message about a row.
@@ -175,17 +214,26 @@ class InputEncoder:
                 raise DataError(f"{describe_row(row)}: {error}") from None
 
         start_time = time.monotonic()
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
-            # Files are read twice, for the hash and for the features, so that memory does not have to hold all of them.
-            keys = list(pool.map(lambda row: apply_to_bytes(row, _make_cache_key), range(len(values))))
+        # Pillow releases the interpreter lock while it decodes
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            # Files are read twice, for the hash and for the features, so that memory does not have
+            # to hold all of them.
+            keys = list(
+                pool.map(lambda row: apply_to_bytes(row, _make_cache_key), range(len(values)))
+            )
             first_rows = {key: row for row, key in reversed(list(enumerate(keys)))}
             features_by_key = self._read_cache(list(first_rows))
-            uncached_rows = sorted(row for key, row in first_rows.items() if key not in features_by_key)
+            uncached_rows = sorted(
+                row for key, row in first_rows.items() if key not in features_by_key
+            )
             for start in range(0, len(uncached_rows), _BATCH_ROWS):
                 rows = uncached_rows[start : start + _BATCH_ROWS]
                 inputs = list(pool.map(lambda row: apply_to_bytes(row, self._to_input), rows))
                 features = self._encode_inputs(inputs)
-                new_features = {keys[row]: row_features for row, row_features in zip(rows, features, strict=True)}
+                new_features = {
+                    keys[row]: row_features
+                    for row, row_features in zip(rows, features, strict=True)
+                }
                 features_by_key |= new_features
                 self._write_cache(new_features)
                 _show_progress(self.name, start + len(rows), len(uncached_rows), start_time)
@@ -200,7 +248,9 @@ class InputEncoder:
         return read_image_bytes(value)
 
     def _to_input(self, content: bytes) -> Any:
-        """Return the input for the bytes of an image or text: an array (3, crop, crop), or a string."""
+        """Return the input for the bytes of an image or text: an array (3, crop, crop), or a
+        string.
+        """
         if self.image_reader is None:
             return content.decode()
         with convert_image_errors("this"):
@@ -225,7 +275,9 @@ class InputEncoder:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise InvalidInput("encoders of texts need the package tokenizers: pip install 'daband[onnx]'") from None
+            raise InvalidInput(
+                "encoders of texts need the package tokenizers: pip install 'daband[onnx]'"
+            ) from None
         tokenizer = Tokenizer.from_str(str(self.tokenizer))
         if tokenizer.padding is None:
             tokenizer.enable_padding()
@@ -252,19 +304,35 @@ class InputEncoder:
         try:
             with contextlib.closing(sqlite3.connect(self._cache_path)) as connection:
                 for key in keys:
-                    for (features,) in connection.execute("SELECT value FROM features WHERE key = ?", (key,)):
-                        cached_features[key] = np.frombuffer(features, np.float32).astype(np.float64)
+                    for (features,) in connection.execute(
+                        "SELECT value FROM features WHERE key = ?", (key,)
+                    ):
+                        cached_features[key] = np.frombuffer(features, np.float32).astype(
+                            np.float64
+                        )
         except (OSError, sqlite3.Error):
             return {}  # if the cache is damaged or locked, features are computed again
-        return {key: features for key, features in cached_features.items() if features.shape == (self.n_features,)}
+        return {
+            key: features
+            for key, features in cached_features.items()
+            if features.shape == (self.n_features,)
+        }
 
     def _write_cache(self, features: Mapping[bytes, FloatArray]) -> None:
         """Add features to the cache. Do nothing if the cache cannot be written."""
         try:
             self._cache_path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(sqlite3.connect(self._cache_path, timeout=30)) as connection, connection:
-                connection.execute("CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB)")
-                rows = [(key, row_features.astype(np.float32).tobytes()) for key, row_features in features.items()]
+            with (
+                contextlib.closing(sqlite3.connect(self._cache_path, timeout=30)) as connection,
+                connection,
+            ):
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB)"
+                )
+                rows = [
+                    (key, row_features.astype(np.float32).tobytes())
+                    for key, row_features in features.items()
+                ]
                 connection.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
         except (OSError, sqlite3.Error):
             return
@@ -272,7 +340,9 @@ class InputEncoder:
     # Saving and loading.
 
     def state(self) -> dict[str, Any]:
-        """Return the settings in JSON types, without the program and the tokenizer, which are in ``arrays``."""
+        """Return the settings in JSON types, without the program and the tokenizer, which are in
+        ``arrays``.
+        """
         reader_settings = None if self.image_reader is None else asdict(self.image_reader)
         return {"name": self.name, "single": self.program.is_single_row, "pixels": reader_settings}
 
@@ -298,7 +368,9 @@ def _make_cache_key(content: bytes) -> bytes:
 
 
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
-    """Return the inputs of a text encoder for n texts, by name, each (n, length) with the same length for all texts."""
+    """Return the inputs of a text encoder for n texts, by name, each (n, length) with the same
+    length for all texts.
+    """
     tokenized = tokenizer.encode_batch(list(texts))
     return {
         name: np.array([getattr(text, attribute) for text in tokenized], np.int64)
@@ -314,24 +386,27 @@ def _show_progress(name: str, n_done: int, n_total: int, start_time: float) -> N
     seconds = time.monotonic() - start_time
     if seconds < _PROGRESS_SECONDS or not sys.stderr.isatty():
         return
-    bar, remaining_seconds = "#" * (30 * n_done // n_total), seconds * (n_total - n_done) / n_done
+    bar = "#" * (30 * n_done // n_total)
+    remaining_seconds = seconds * (n_total - n_done) / n_done
     end = "\n" if n_done == n_total else ""
-    sys.stderr.write(f"\r{name} [{bar:30}] {n_done:,} of {n_total:,}, {remaining_seconds:,.0f} s left {end}")
+    sys.stderr.write(
+        f"\r{name} [{bar:30}] {n_done:,} of {n_total:,}, {remaining_seconds:,.0f} s left {end}"
+    )
     sys.stderr.flush()
 
 
-#: Functions that convert a named model or a module to an encoder; see ``as_input_encoder`` for the arguments.
-#: ``daband.neural`` adds one when it is imported.
+#: Functions that convert a named model or a module to an encoder; see ``as_input_encoder`` for the
+#: arguments. ``daband.neural`` adds one when it is imported.
 encoder_builders: list[Callable[[Any, tuple[int, int] | None], InputEncoder]] = []
 
 
 def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> InputEncoder:
     """Return the encoder for the argument ``encoder`` of a reader.
 
-    ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a path. The path is a
-    module written by ``torch.save``, an ONNX file, or a folder with model.onnx and tokenizer.json. ``framing`` is
-    (resize, crop), the sides in pixels to which images are resized and then cropped, for a module or an ONNX file.
-    Named models have their own sizes.
+    ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a
+    path. The path is a module written by ``torch.save``, an ONNX file, or a folder with model.onnx
+    and tokenizer.json. ``framing`` is (resize, crop), the sides in pixels to which images are
+    resized and then cropped, for a module or an ONNX file. Named models have their own sizes.
     """
     if isinstance(encoder, InputEncoder):
         return encoder
@@ -346,7 +421,8 @@ def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> In
     if path is not None and (path / "model.onnx").is_file():
         if not (path / "tokenizer.json").is_file():
             raise InvalidInput(f"encoder {encoder} has no tokenizer.json next to model.onnx")
-        content, tokenizer = (path / "model.onnx").read_bytes(), (path / "tokenizer.json").read_text()
+        content = (path / "model.onnx").read_bytes()
+        tokenizer = (path / "tokenizer.json").read_text()
         return InputEncoder(path.name, OnnxProgram(content), tokenizer=tokenizer)
     try:
         for name in () if encoder_builders else sys.modules["daband"].PLUGINS:

@@ -20,7 +20,9 @@ else:
             try:
                 import polars
             except ImportError:
-                raise DataError("tables and Parquet files are read with polars: pip install polars") from None
+                raise DataError(
+                    "tables and Parquet files are read with polars: pip install polars"
+                ) from None
             return getattr(polars, name)
 
     pl = _Polars()

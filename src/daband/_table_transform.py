@@ -1,17 +1,22 @@
 """Convert raw table values to the features of a context.
 
-``TableTransform`` has one transform per column. It is fitted once, saved, and applied to tables (``apply``) and to
-single rows (``TableRowReader``). The functions ``as_number``, ``as_category`` and ``as_date_or_time`` read one value.
-So the same rules hold for files, pandas and polars frames, mappings and HTTP requests:
+``TableTransform`` has one transform per column. It is fitted once, saved, and applied to tables
+(``apply``) and to single rows (``TableRowReader``). The functions ``as_number``, ``as_category``
+and ``as_date_or_time`` read one value. So the same rules hold for files, pandas and polars frames,
+mappings and HTTP requests:
 
-* A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not count.
-* A number is a number, True or False, or a text with one of these: ``41``, ``" 41.0"`` and ``4.1e1`` are equal.
-* A category is a text. Equal numbers are the same category: ``1``, ``1.0`` and ``"1.0"`` are the category ``1``. A text
-  with leading zeros is not a number here: ``"01"`` and ``"1"`` are two categories.
-* A date is a date, a time of day, or a text such as ``2024-05-31``, ``31.05.2024``, ``2024-05-31 18:30`` or ``18:30``.
+* A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not
+  count.
+* A number is a number, True or False, or a text with one of these: ``41``, ``" 41.0"`` and
+  ``4.1e1`` are equal.
+* A category is a text. Equal numbers are the same category: ``1``, ``1.0`` and ``"1.0"`` are the
+  category ``1``. A text with leading zeros is not a number here: ``"01"`` and ``"1"`` are two
+  categories.
+* A date is a date, a time of day, or a text such as ``2024-05-31``, ``31.05.2024``, ``2024-05-31
+  18:30`` or ``18:30``.
 
-``from_table`` fits a transform, which is then ``pair.table``. ``for_pair`` copies it to ``policy.table``, and the file
-of a policy contains it. Applying a transform needs only numpy.
+``from_table`` fits a transform, which is then ``pair.table``. ``for_pair`` copies it to
+``policy.table``, and the file of a policy contains it. Applying a transform needs only numpy.
 """
 
 from __future__ import annotations
@@ -43,11 +48,16 @@ DateOrTime: TypeAlias = datetime | time | None
 
 #: Texts that mean a missing value, in files and in rows.
 MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
-#: A regular expression for texts that are numbers. Leading zeros, or integers with more than 18 digits, mean an id.
-NUMBER_PATTERN = r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
-#: The name of a column that frames have if rows were dropped: the row number in the user's table, for messages.
+#: A regular expression for texts that are numbers. Leading zeros, or integers with more than 18
+#: digits, mean an id.
+NUMBER_PATTERN = (
+    r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
+)
+#: The name of a column that frames have if rows were dropped: the row number in the user's table,
+#: for messages.
 ROW_COLUMN = "row of the table"
-#: A number that is further from the training mean, in standard deviations, causes the warning "far_outside".
+#: A number that is further from the training mean, in standard deviations, causes the warning
+#: "far_outside".
 FAR_DEVIATIONS = 8.0
 
 _NUMBER_REGEX = re.compile(NUMBER_PATTERN)
@@ -62,15 +72,17 @@ _BOOLEAN_TEXTS = {"true": 1.0, "false": 0.0}
 #: The names of the types of pandas' missing values.
 _PANDAS_MISSING_TYPES = ("NAType", "NaTType")
 _CATEGORY_TYPES = (str, bool, int, float, np.bool_, np.integer, np.floating)
-#: The category of missing values, and the end of the name of a feature that is 1 if the value is missing.
+#: The category of missing values, and the end of the name of a feature that is 1 if the value is
+#: missing.
 _MISSING_CATEGORY = "(missing)"
 _FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
-#: Rows with larger numbers, or columns with a smaller standard deviation than 1 / this, are read without the fast path.
+#: Rows with larger numbers, or columns with a smaller standard deviation than 1 / this, are read
+#: without the fast path.
 _MAX_FAST_NUMBER = 1e100
 #: The maximum number of categories or columns that one message lists.
 _MAX_LISTED = 8
-#: ``CategoricalColumn.fit`` warns if there are more categories than this, and fewer rows per category than
-#: ``_MIN_ROWS_PER_CATEGORY``.
+#: ``CategoricalColumn.fit`` warns if there are more categories than this, and fewer rows per
+#: category than ``_MIN_ROWS_PER_CATEGORY``.
 _MAX_CATEGORIES = 50
 _MIN_ROWS_PER_CATEGORY = 20
 #: The maximum number of words of ``WordsColumn``.
@@ -80,7 +92,10 @@ _FORMAT_NAME = "daband table transform"
 
 
 def is_missing(value: Any) -> bool:
-    """Return True if a value is None, NaN or missing in pandas. Texts are never missing here; see ``as_text``."""
+    """Return True if a value is None, NaN or missing in pandas.
+
+    Texts are never missing here; see ``as_text``.
+    """
     is_nan = isinstance(value, float | np.floating) and math.isnan(value)
     return value is None or is_nan or type(value).__name__ in _PANDAS_MISSING_TYPES
 
@@ -97,10 +112,13 @@ def as_number(value: Any, name: str) -> float:
         text = as_text(value)
         if text is None:
             return math.nan
-        number = float(text) if _ANY_NUMBER_PATTERN.fullmatch(text) else _BOOLEAN_TEXTS.get(text.lower())
+        number = (
+            float(text) if _ANY_NUMBER_PATTERN.fullmatch(text) else _BOOLEAN_TEXTS.get(text.lower())
+        )
     else:
         try:
-            number = math.nan if is_missing(value) else math.fsum((value,))  # accepts real numbers only
+            # accepts real numbers only
+            number = math.nan if is_missing(value) else math.fsum((value,))
         except (TypeError, ValueError):
             number = None
         except OverflowError:
@@ -108,13 +126,17 @@ def as_number(value: Any, name: str) -> float:
     if number is None or math.isinf(number):
         condition = "" if number is None else "finite "
         raise InvalidInput(
-            f"{name!r} must be a {condition}number or None, got {repr(value)[:60]} ({type(value).__name__})"
+            f"{name!r} must be a {condition}number or None, got {repr(value)[:60]}"
+            f" ({type(value).__name__})"
         )
     return number
 
 
 def as_category(value: Any, name: str) -> str | None:
-    """Return a value as the text of its category, or None if it is missing. Errors name the column ``name``."""
+    """Return a value as the text of its category, or None if it is missing.
+
+    Errors name the column ``name``.
+    """
     if isinstance(value, str):
         text = as_text(value)
         if text is None or not _NUMBER_REGEX.fullmatch(text):
@@ -123,12 +145,17 @@ def as_category(value: Any, name: str) -> str | None:
     if is_missing(value):
         return None
     if not isinstance(value, _CATEGORY_TYPES):
-        raise InvalidInput(f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})")
+        raise InvalidInput(
+            f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})"
+        )
     return format_value(value)
 
 
 def format_value(value: Any) -> str:
-    """Return a number or boolean as a text. Equal numbers have equal texts: 1 and 1.0 are "1", and True is "true"."""
+    """Return a number or boolean as a text.
+
+    Equal numbers have equal texts: 1 and 1.0 are "1", and True is "true".
+    """
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
     if isinstance(value, float | np.floating):
@@ -137,7 +164,10 @@ def format_value(value: Any) -> str:
 
 
 def as_date_or_time(value: Any, name: str) -> DateOrTime:
-    """Return a value as a date or a time of day, or None if it is missing. Errors name the column ``name``."""
+    """Return a value as a date or a time of day, or None if it is missing.
+
+    Errors name the column ``name``.
+    """
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
     if isinstance(value, str):
@@ -153,19 +183,26 @@ def as_date_or_time(value: Any, name: str) -> DateOrTime:
         return datetime.fromisoformat(text)
     except (TypeError, ValueError):
         raise InvalidInput(
-            f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, or a time such as 18:30, got {value!r}"
+            f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, or a time such as"
+            f" 18:30, got {value!r}"
         ) from None
 
 
-def read_numbers(frame: Any, name: str, *, table_name: str = "", is_context: bool = True) -> FloatArray:
+def read_numbers(
+    frame: Any, name: str, *, table_name: str = "", is_context: bool = True
+) -> FloatArray:
     """Return a column of a frame as numbers (n,), with NaN for missing values.
 
-    Errors name the column, the row, and the table if ``table_name`` is given. For context columns they suggest a
-    remedy.
+    Errors name the column, the row, and the table if ``table_name`` is given. For context columns
+    they suggest a remedy.
     """
     column = _get_column(frame, name, table_name)
     dtype = column.dtype
-    if dtype.is_numeric() if hasattr(dtype, "is_numeric") else isinstance(dtype, np.dtype) and dtype.kind in "iufb":
+    if (
+        dtype.is_numeric()
+        if hasattr(dtype, "is_numeric")
+        else isinstance(dtype, np.dtype) and dtype.kind in "iufb"
+    ):
         values = np.array(column.cast(float) if hasattr(column, "cast") else column, np.float64)
         if np.isinf(values).any():
             row = row_number(frame, int(np.isinf(values).argmax()))
@@ -177,7 +214,9 @@ def read_numbers(frame: Any, name: str, *, table_name: str = "", is_context: boo
 
 
 def read_categories(frame: Any, name: str, *, table_name: str = "") -> list[str | None]:
-    """Return a column of a frame as the texts of its categories (n,), with None for missing values."""
+    """Return a column of a frame as the texts of its categories (n,), with None for missing
+    values.
+    """
     return _read_values(frame, name, table_name, as_category)
 
 
@@ -191,8 +230,13 @@ def row_number(frame: Any, row: int) -> int:
     return int(frame[ROW_COLUMN][int(row)]) if ROW_COLUMN in frame.columns else int(row)
 
 
-def _read_values(frame: Any, name: str, table_name: str, convert: Callable[[Any, str], T], remedy: str = "") -> list[T]:
-    """Return ``convert(value, name)`` for each value of a column. It is called once for equal values of one type."""
+def _read_values(
+    frame: Any, name: str, table_name: str, convert: Callable[[Any, str], T], remedy: str = ""
+) -> list[T]:
+    """Return ``convert(value, name)`` for each value of a column.
+
+    It is called once for equal values of one type.
+    """
     results_by_value: dict[Any, T] = {}
     results: list[T] = []
     for row, value in enumerate(_get_column(frame, name, table_name).to_list()):
@@ -202,7 +246,9 @@ def _read_values(frame: Any, name: str, table_name: str, convert: Callable[[Any,
                 results_by_value[key] = convert(value, name)
         except InvalidInput as error:
             table = f" of the {table_name} table" if table_name else ""
-            raise InvalidInput(f"column {error} in row {row_number(frame, row)}{table}{remedy}") from None
+            raise InvalidInput(
+                f"column {error} in row {row_number(frame, row)}{table}{remedy}"
+            ) from None
         results.append(results_by_value[key])
     return results
 
@@ -212,7 +258,10 @@ def _get_column(frame: Any, name: str, table_name: str) -> Any:
     if name not in frame.columns:
         table = f"{table_name} table" if table_name else "table"
         names = [str(column) for column in frame.columns if column != ROW_COLUMN]
-        raise InvalidInput(f"the {table} has no column {name!r}{did_you_mean(name, names)} (it has {', '.join(names)})")
+        raise InvalidInput(
+            f"the {table} has no column {name!r}{did_you_mean(name, names)} (it has"
+            f" {', '.join(names)})"
+        )
     return frame[name]
 
 
@@ -231,41 +280,54 @@ class RowWarning:
 class NumericColumn:
     """The transform of a numeric column.
 
-    Missing values are replaced by the median. The feature is the value minus the mean, divided by the standard
-    deviation.
+    Missing values are replaced by the median. The feature is the value minus the mean, divided by
+    the standard deviation.
     """
 
     name: str
     median: float
     mean: float
     std: float
-    #: If True, a second feature is 1 for missing values and 0 for others. ``fit`` sets it if it saw missing values.
+    #: If True, a second feature is 1 for missing values and 0 for others. ``fit`` sets it if it saw
+    #: missing values.
     flags_missing: bool
     kind: ClassVar[str] = "numeric"
 
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> NumericColumn:
-        """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
-        values = np.concatenate([read_numbers(frame, name, table_name=table) for table, frame in tables.items()])
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by
+        table name.
+        """
+        values = np.concatenate(
+            [read_numbers(frame, name, table_name=table) for table, frame in tables.items()]
+        )
         is_nan = np.isnan(values)
         if is_nan.all():
-            raise DataError(f"column {name!r} has no value at all; remove it from the context columns")
+            raise DataError(
+                f"column {name!r} has no value at all; remove it from the context columns"
+            )
         median = float(np.median(values[~is_nan]))
         values = np.where(is_nan, median, values)
         # A constant column becomes 0.
-        return cls(name, median, float(values.mean()), float(values.std()) or 1.0, bool(is_nan.any()))
+        return cls(
+            name, median, float(values.mean()), float(values.std()) or 1.0, bool(is_nan.any())
+        )
 
     @property
     def feature_names(self) -> list[str]:
         """The names of the features of this column."""
-        return [self.name, f"{self.name} {_MISSING_CATEGORY}"] if self.flags_missing else [self.name]
+        return (
+            [self.name, f"{self.name} {_MISSING_CATEGORY}"] if self.flags_missing else [self.name]
+        )
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, 1 or 2) of a frame's rows."""
         values = read_numbers(frame, self.name)
         is_nan = np.isnan(values)
         scaled = (np.where(is_nan, self.median, values) - self.mean) / self.std
-        return np.stack([scaled, is_nan.astype(np.float64)] if self.flags_missing else [scaled], axis=1)
+        return np.stack(
+            [scaled, is_nan.astype(np.float64)] if self.flags_missing else [scaled], axis=1
+        )
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
@@ -274,11 +336,19 @@ class NumericColumn:
         if is_nan:
             number = self.median
             if not self.flags_missing:
-                row_warnings.append(_make_missing_warning(self.name, f"the training median, {self.median:g}, is used"))
+                row_warnings.append(
+                    _make_missing_warning(
+                        self.name, f"the training median, {self.median:g}, is used"
+                    )
+                )
         scaled = (number - self.mean) / self.std
         if abs(scaled) > FAR_DEVIATIONS:
-            distance = f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
-            row_warnings.append(RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {distance}"))
+            distance = (
+                f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
+            )
+            row_warnings.append(
+                RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {distance}")
+            )
         return [scaled, float(is_nan)] if self.flags_missing else [scaled]
 
 
@@ -286,7 +356,8 @@ class NumericColumn:
 class CategoricalColumn:
     """The one-hot encoding of a column.
 
-    Missing values are a category if ``fit`` saw some. The features of a category that ``fit`` did not see are all 0.
+    Missing values are a category if ``fit`` saw some. The features of a category that ``fit`` did
+    not see are all 0.
     """
 
     name: str
@@ -295,13 +366,22 @@ class CategoricalColumn:
 
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> CategoricalColumn:
-        """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
-        texts = [text for table, frame in tables.items() for text in read_categories(frame, name, table_name=table)]
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by
+        table name.
+        """
+        texts = [
+            text
+            for table, frame in tables.items()
+            for text in read_categories(frame, name, table_name=table)
+        ]
         categories = sorted({text for text in texts if text is not None})
-        if len(categories) > _MAX_CATEGORIES and len(texts) < _MIN_ROWS_PER_CATEGORY * len(categories):
+        if len(categories) > _MAX_CATEGORIES and len(texts) < _MIN_ROWS_PER_CATEGORY * len(
+            categories
+        ):
             warnings.warn(
-                f"column {name!r} has {len(categories):,} categories in {len(texts):,} rows, and becomes as many "
-                "features: too few rows of each to learn from. Group them, convert them to numbers, or drop the column",
+                f"column {name!r} has {len(categories):,} categories in {len(texts):,} rows, and"
+                " becomes as many features: too few rows of each to learn from. Group them,"
+                " convert them to numbers, or drop the column",
                 stacklevel=5,
             )
         return cls(name, (*categories, *([_MISSING_CATEGORY] if None in texts else [])))
@@ -309,7 +389,10 @@ class CategoricalColumn:
     @functools.cached_property
     def index(self) -> dict[str | None, int]:
         """The index of each category. The key of missing values is None."""
-        return {None if text == _MISSING_CATEGORY else text: index for index, text in enumerate(self.categories)}
+        return {
+            None if text == _MISSING_CATEGORY else text: index
+            for index, text in enumerate(self.categories)
+        }
 
     @property
     def feature_names(self) -> list[str]:
@@ -318,7 +401,9 @@ class CategoricalColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return zeros and ones (n, number of categories) for a frame's rows."""
-        codes = np.array([self.index.get(text, -1) for text in read_categories(frame, self.name)], np.int64)
+        codes = np.array(
+            [self.index.get(text, -1) for text in read_categories(frame, self.name)], np.int64
+        )
         return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
@@ -337,7 +422,9 @@ class CategoricalColumn:
             return _make_missing_warning(self.name, "it counts as none of the categories")
         ellipsis = ["..."] if len(self.categories) > _MAX_LISTED else []
         seen_list = ", ".join((*self.categories[:_MAX_LISTED], *ellipsis))
-        message = f"{self.name!r} is {text!r}, a category that training never saw (it saw {seen_list})"
+        message = (
+            f"{self.name!r} is {text!r}, a category that training never saw (it saw {seen_list})"
+        )
         return RowWarning("unseen_category", self.name, message)
 
 
@@ -345,9 +432,10 @@ class CategoricalColumn:
 class DateColumn:
     """The transform of a column of dates or times of day.
 
-    The features are the standardised year, and the sine and cosine of month, weekday and time of day. So December is
-    near January. There are no features of the time of day if no value in ``fit`` had one, and no features of year,
-    month and weekday if all values in ``fit`` were times of day. The features of a missing date are 0.
+    The features are the standardised year, and the sine and cosine of month, weekday and time of
+    day. So December is near January. There are no features of the time of day if no value in
+    ``fit`` had one, and no features of year, month and weekday if all values in ``fit`` were times
+    of day. The features of a missing date are 0.
     """
 
     name: str
@@ -357,32 +445,58 @@ class DateColumn:
     std: float
     #: True if there are features of the time of day.
     has_times: bool
-    #: If True, the last feature is 1 for missing dates and 0 for others. ``fit`` sets it if it saw missing dates.
+    #: If True, the last feature is 1 for missing dates and 0 for others. ``fit`` sets it if it saw
+    #: missing dates.
     flags_missing: bool
     kind: ClassVar[str] = "date"
 
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> DateColumn:
-        """Return the transform fitted on the column ``name`` of all tables, which are frames by table name."""
-        values = [value for table, frame in tables.items() for value in read_dates(frame, name, table_name=table)]
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by
+        table name.
+        """
+        values = [
+            value
+            for table, frame in tables.items()
+            for value in read_dates(frame, name, table_name=table)
+        ]
         present_values = [value for value in values if value is not None]
         if not present_values:
-            raise DataError(f"column {name!r} has no value at all; remove it from the context columns")
-        years = np.array([value.year for value in present_values if isinstance(value, datetime)] or [0])
+            raise DataError(
+                f"column {name!r} has no value at all; remove it from the context columns"
+            )
+        years = np.array(
+            [value.year for value in present_values if isinstance(value, datetime)] or [0]
+        )
         if years.min() > 0 and len(years) < len(present_values):
             raise InvalidInput(
-                f"column {name!r} has dates and also times without a date; give all rows a date, or remove the column"
+                f"column {name!r} has dates and also times without a date; give all rows a date, or"
+                " remove the column"
             )
-        has_times = not years.any() or any((value.hour, value.minute) != (0, 0) for value in present_values)
-        return cls(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(present_values) < len(values))
+        has_times = not years.any() or any(
+            (value.hour, value.minute) != (0, 0) for value in present_values
+        )
+        return cls(
+            name,
+            float(years.mean()),
+            float(years.std()) or 1.0,
+            has_times,
+            len(present_values) < len(values),
+        )
 
     @property
     def feature_names(self) -> list[str]:
         """The names of the features of this column."""
-        cycles = [*(["month", "weekday"] if self._has_dates else []), *(["time"] if self.has_times else [])]
+        cycles = [
+            *(["month", "weekday"] if self._has_dates else []),
+            *(["time"] if self.has_times else []),
+        ]
         suffixes = [*(["year"] if self._has_dates else [])]
         suffixes += [f"{cycle} {axis}" for cycle in cycles for axis in ("sine", "cosine")]
-        return [f"{self.name} {suffix}" for suffix in (*suffixes, *([_MISSING_CATEGORY] if self.flags_missing else []))]
+        return [
+            f"{self.name} {suffix}"
+            for suffix in (*suffixes, *([_MISSING_CATEGORY] if self.flags_missing else []))
+        ]
 
     @property
     def _has_dates(self) -> bool:
@@ -406,23 +520,33 @@ class DateColumn:
     def _to_features(self, value: DateOrTime) -> list[float]:
         """Return the features of a date or a time of day."""
         if value is None:
-            return [0.0] * (len(self.feature_names) - self.flags_missing) + [1.0] * self.flags_missing
-        scaled_year, fractions = [], []
+            return [0.0] * (len(self.feature_names) - self.flags_missing) + [
+                1.0
+            ] * self.flags_missing
+        scaled_year = []
+        fractions = []
         if self._has_dates:
             if isinstance(value, time):
-                raise InvalidInput(f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M} alone")
+                raise InvalidInput(
+                    f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M}"
+                    " alone"
+                )
             scaled_year = [(value.year - self.mean) / self.std]
             fractions = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
         if self.has_times:
             fractions.append((value.hour + value.minute / 60) / 24)
         angles = [2 * math.pi * fraction for fraction in fractions]
-        sines_and_cosines = [coordinate for angle in angles for coordinate in (math.sin(angle), math.cos(angle))]
+        sines_and_cosines = [
+            coordinate for angle in angles for coordinate in (math.sin(angle), math.cos(angle))
+        ]
         return [*scaled_year, *sines_and_cosines, *([0.0] if self.flags_missing else [])]
 
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """The transform of a column of images (bytes, base64 or paths) or texts to the features of a frozen encoder."""
+    """The transform of a column of images (bytes, base64 or paths) or texts to the features of a
+    frozen encoder.
+    """
 
     name: str
     encoder: InputEncoder
@@ -438,7 +562,10 @@ class EncodedColumn:
         values = _get_column(frame, self.name, "").to_list()
 
         def describe_row(row: int) -> str:
-            return f"column {self.name!r} has {str(values[row])[-80:]!r} in row {row_number(frame, row)}"
+            return (
+                f"column {self.name!r} has {str(values[row])[-80:]!r} in row"
+                f" {row_number(frame, row)}"
+            )
 
         return self.encoder.encode_column(values, describe_row)
 
@@ -467,8 +594,14 @@ class WordsColumn:
 
     @classmethod
     def fit(cls, name: str, tables: Mapping[str, Any]) -> WordsColumn:
-        """Return the transform for the 50 most frequent words that at least two rows have, but not all rows."""
-        texts = [text for table, frame in tables.items() for text in read_categories(frame, name, table_name=table)]
+        """Return the transform for the 50 most frequent words that at least two rows have, but not
+        all rows.
+        """
+        texts = [
+            text
+            for table, frame in tables.items()
+            for text in read_categories(frame, name, table_name=table)
+        ]
         counts = Counter(word for text in texts for word in split_words(text))
         sorted_counts = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         words = [word for word, count in sorted_counts if 1 < count < len(texts)]
@@ -492,20 +625,30 @@ class WordsColumn:
 
 def split_words(text: str | None) -> set[str]:
     """Return the words of a text in lower case; none for None."""
-    return set() if text is None else {word for word in _SEPARATOR_PATTERN.split(text.lower()) if word}
+    return (
+        set() if text is None else {word for word in _SEPARATOR_PATTERN.split(text.lower()) if word}
+    )
 
 
 #: The transform of one column.
 AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn | WordsColumn
 #: The transforms of columns, by the name in a file.
 _COLUMN_CLASSES: dict[str, type[AnyColumn]] = {
-    column.kind: column for column in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
+    column.kind: column
+    for column in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
 }
 
 
 def _make_missing_warning(name: str, replacement: str) -> RowWarning:
-    """Return the warning about a value that was never missing in training. The message ends with ``replacement``."""
-    return RowWarning("missing_value", name, f"{name!r} has no value, which never happened in training; {replacement}")
+    """Return the warning about a value that was never missing in training.
+
+    The message ends with ``replacement``.
+    """
+    return RowWarning(
+        "missing_value",
+        name,
+        f"{name!r} has no value, which never happened in training; {replacement}",
+    )
 
 
 @dataclass(frozen=True)
@@ -514,7 +657,8 @@ class TableTransform:
 
     #: The transform of each column, in the order of the features.
     columns: tuple[AnyColumn, ...]
-    #: The names of columns that rows may have, but contexts do not use, such as an id. They cause no warning.
+    #: The names of columns that rows may have, but contexts do not use, such as an id. They cause
+    #: no warning.
     ids: tuple[str, ...] = ()
 
     @classmethod
@@ -533,24 +677,31 @@ class TableTransform:
 
         Args:
             frame: a polars or pandas frame, or a mapping from names to frames.
-            context: the names of the columns of a context. Those that are not listed below must be numeric.
+            context: the names of the columns of a context. Those that are not listed below must be
+                numeric.
             categorical: columns to encode one-hot (``CategoricalColumn``).
             dates: columns of dates or times of day (``DateColumn``).
             ids: columns that identify a row, and are not part of a context.
             encoders: the encoder of each column of images or texts (``EncodedColumn``).
-            words: columns of texts or lists, with a feature for each frequent word (``WordsColumn``).
+            words: columns of texts or lists, with a feature for each frequent word
+                (``WordsColumn``).
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
         classes: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
         classes |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
         encoded = wrap_encoders(encoders or {})
-        columns = [encoded.get(name) or classes.get(name, NumericColumn).fit(name, tables) for name in context]
+        columns = [
+            encoded.get(name) or classes.get(name, NumericColumn).fit(name, tables)
+            for name in context
+        ]
         return cls(tuple(columns), tuple(ids))
 
     def with_medians(self, frame: Any, own_units: Sequence[bool]) -> TableTransform:
-        """Return a copy that replaces missing values of some numeric columns by the medians of this frame.
+        """Return a copy that replaces missing values of some numeric columns by the medians of this
+        frame.
 
-        These are the columns that each domain measures in its own units. ``own_units`` (d,) is True for their features.
+        These are the columns that each domain measures in its own units. ``own_units`` (d,) is True
+        for their features.
         """
         columns = list(self.columns)
         start = 0
@@ -577,19 +728,26 @@ class TableTransform:
         return np.concatenate([column.apply(frame) for column in self.columns], axis=1)
 
     def contexts(self, rows: Any) -> FloatArray:
-        """Return the contexts (n, d) of one row such as ``{"age": 41, "city": "Oslo"}``, several rows, or a frame.
+        """Return the contexts (n, d) of one row such as ``{"age": 41, "city": "Oslo"}``, several
+        rows, or a frame.
 
         Missing columns and values of another type raise an error. Other columns are ignored.
         """
         if hasattr(rows, "columns"):
             return self.apply(rows)
-        row_list = [rows] if isinstance(rows, Mapping) else list(rows) if isinstance(rows, Iterable) else [rows]
+        row_list = (
+            [rows]
+            if isinstance(rows, Mapping)
+            else list(rows)
+            if isinstance(rows, Iterable)
+            else [rows]
+        )
         contexts = np.empty((len(row_list), len(self.feature_names)))
         for index, row in enumerate(row_list):
             if not isinstance(row, Mapping):
                 raise InvalidInput(
-                    "rows must be a mapping from columns to values, a list of such mappings, or a frame, got "
-                    f"{type(rows).__name__}"
+                    "rows must be a mapping from columns to values, a list of such mappings, or a"
+                    f" frame, got {type(rows).__name__}"
                 )
             try:
                 contexts[index] = self.row_reader.read(row)[0]
@@ -603,9 +761,15 @@ class TableTransform:
         return TableRowReader(self)
 
     def state(self) -> dict[str, Any]:
-        """Return the fitted state in JSON types, without the arrays of encoders. ``from_state`` reads both."""
+        """Return the fitted state in JSON types, without the arrays of encoders.
+
+        ``from_state`` reads both.
+        """
         columns = [
-            {"kind": column.kind, **(column.state() if isinstance(column, EncodedColumn) else asdict(column))}
+            {
+                "kind": column.kind,
+                **(column.state() if isinstance(column, EncodedColumn) else asdict(column)),
+            }
             for column in self.columns
         ]
         return {"format": _FORMAT_NAME, "columns": columns, "ids": list(self.ids)}
@@ -613,10 +777,16 @@ class TableTransform:
     def arrays(self) -> dict[str, AnyArray]:
         """Return the arrays of encoders. Their names start with the digest of the encoder."""
         encoders = [column.encoder for column in self.columns if isinstance(column, EncodedColumn)]
-        return {f"{encoder.digest}/{name}": array for encoder in encoders for name, array in encoder.arrays().items()}
+        return {
+            f"{encoder.digest}/{name}": array
+            for encoder in encoders
+            for name, array in encoder.arrays().items()
+        }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray] | None = None) -> TableTransform:
+    def from_state(
+        cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray] | None = None
+    ) -> TableTransform:
         """Return the transform with this ``state`` and these ``arrays``."""
         try:
             if state["format"] != _FORMAT_NAME:
@@ -627,61 +797,92 @@ class TableTransform:
             raise DataError(f"this is not the state of a table transform ({error})") from None
 
 
-def wrap_encoders(encoders: Mapping[str, Any], framing: tuple[int, int] | None = None) -> dict[str, EncodedColumn]:
+def wrap_encoders(
+    encoders: Mapping[str, Any], framing: tuple[int, int] | None = None
+) -> dict[str, EncodedColumn]:
     """Return the column transform for each of these encoders, by column name.
 
-    Encoders and ``framing`` are arguments of ``daband._input_encoders.as_input_encoder``, called once per encoder,
-    even if several columns use it.
+    Encoders and ``framing`` are arguments of ``daband._input_encoders.as_input_encoder``, called
+    once per encoder, even if several columns use it.
     """
     from daband._input_encoders import as_input_encoder
 
-    encoders_by_id = {id(encoder): as_input_encoder(encoder, framing) for encoder in encoders.values()}
-    return {name: EncodedColumn(name, encoders_by_id[id(encoder)]) for name, encoder in encoders.items()}
+    encoders_by_id = {
+        id(encoder): as_input_encoder(encoder, framing) for encoder in encoders.values()
+    }
+    return {
+        name: EncodedColumn(name, encoders_by_id[id(encoder)]) for name, encoder in encoders.items()
+    }
 
 
 def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> AnyColumn:
-    """Return the transform of a column that was saved as ``state`` and, if it has an encoder, ``arrays``."""
-    name, column_class = str(state["name"]), _COLUMN_CLASSES.get(state["kind"])
+    """Return the transform of a column that was saved as ``state`` and, if it has an encoder,
+    ``arrays``.
+    """
+    name = str(state["name"])
+    column_class = _COLUMN_CLASSES.get(state["kind"])
     if column_class is None:
         raise ValueError(f"column {name!r} is of the unknown kind {state['kind']!r}")
     if column_class is EncodedColumn:
         from daband._input_encoders import InputEncoder
 
         return EncodedColumn(
-            name, InputEncoder.from_state(state["encoder"], drop_prefix(f"{state['digest']}/", arrays))
+            name,
+            InputEncoder.from_state(state["encoder"], drop_prefix(f"{state['digest']}/", arrays)),
         )
     if column_class is WordsColumn:
         return WordsColumn(name, tuple(str(word) for word in state["words"]))
     if column_class is CategoricalColumn:
         return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
-    field_types = {field.name: float if field.type == "float" else bool for field in fields(column_class)[1:]}
-    settings: dict[str, Any] = {field_name: convert(state[field_name]) for field_name, convert in field_types.items()}
+    field_types = {
+        field.name: float if field.type == "float" else bool for field in fields(column_class)[1:]
+    }
+    settings: dict[str, Any] = {
+        field_name: convert(state[field_name]) for field_name, convert in field_types.items()
+    }
     if not all(map(math.isfinite, settings.values())) or not settings["std"] > 0:
         raise ValueError(f"the numbers of column {name!r} are not finite, or its std is not > 0")
     return column_class(name, **settings)
 
 
 class TableRowReader:
-    """A fast reader of single rows, which are mappings from columns to values. See ``TableTransform.row_reader``."""
+    """A fast reader of single rows, which are mappings from columns to values.
+
+    See ``TableTransform.row_reader``.
+    """
 
     def __init__(self, transform: TableTransform) -> None:
         self.names = transform.names
         self._known_names = frozenset((*self.names, *transform.ids))
         self._n_features = len(transform.feature_names)
-        starts = np.cumsum([0, *(len(column.feature_names) for column in transform.columns)]).tolist()
+        starts = np.cumsum(
+            [0, *(len(column.feature_names) for column in transform.columns)]
+        ).tolist()
         # Each column with the index of its first feature.
         columns = list(zip(transform.columns, starts, strict=False))
-        self._numeric = [(column, start) for column, start in columns if isinstance(column, NumericColumn)]
-        self._categorical = [(column, start) for column, start in columns if isinstance(column, CategoricalColumn)]
-        self._dates_and_words = [
-            (column, start) for column, start in columns if isinstance(column, DateColumn | WordsColumn)
+        self._numeric = [
+            (column, start) for column, start in columns if isinstance(column, NumericColumn)
         ]
-        self._encoded = [(column, start) for column, start in columns if isinstance(column, EncodedColumn)]
+        self._categorical = [
+            (column, start) for column, start in columns if isinstance(column, CategoricalColumn)
+        ]
+        self._dates_and_words = [
+            (column, start)
+            for column, start in columns
+            if isinstance(column, DateColumn | WordsColumn)
+        ]
+        self._encoded = [
+            (column, start) for column, start in columns if isinstance(column, EncodedColumn)
+        ]
         self._numeric_indices = np.array([start for _, start in self._numeric], np.int64)
         self._mean = np.array([column.mean for column, _ in self._numeric])
         self._std = np.array([column.std for column, _ in self._numeric])
         names = [column.name for column, _ in self._numeric]
-        self._get_numeric = itemgetter(*names) if len(names) > 1 and self._std.min() > 1.0 / _MAX_FAST_NUMBER else None
+        self._get_numeric = (
+            itemgetter(*names)
+            if len(names) > 1 and self._std.min() > 1.0 / _MAX_FAST_NUMBER
+            else None
+        )
         self._is_all_numeric = self._n_features == len(names)
 
     @property
@@ -691,13 +892,20 @@ class TableRowReader:
 
     @property
     def feature_moments(self) -> tuple[FloatArray, FloatArray]:
-        """The centre and scale (d,) of each feature. The scale is infinite for features that cannot be outliers."""
-        centre, scale = np.zeros(self._n_features), np.full(self._n_features, np.inf)
+        """The centre and scale (d,) of each feature.
+
+        The scale is infinite for features that cannot be outliers.
+        """
+        centre = np.zeros(self._n_features)
+        scale = np.full(self._n_features, np.inf)
         scale[self._numeric_indices] = 1.0
         return centre, scale
 
     def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
-        """Return the context (d,) of a row, and its warnings. A missing column or an invalid value raises an error."""
+        """Return the context (d,) of a row, and its warnings.
+
+        A missing column or an invalid value raises an error.
+        """
         scaled = self._scale_plain_numbers(row)
         if scaled is not None and self._is_all_numeric and len(row) == len(self.names):
             return scaled, ()
@@ -725,7 +933,9 @@ class TableRowReader:
                 features = date_or_words.encode_one(row[date_or_words.name], row_warnings)
                 context[start : start + len(features)] = features
             for encoded, start in self._encoded:
-                context[start : start + encoded.encoder.n_features] = encoded.encode_one(row[encoded.name])
+                context[start : start + encoded.encoder.n_features] = encoded.encode_one(
+                    row[encoded.name]
+                )
         except KeyError as error:
             raise self._make_missing_column_error(row, error.args[0]) from None
         if len(row) != len(self.names):
@@ -733,7 +943,10 @@ class TableRowReader:
         return context, tuple(row_warnings)
 
     def read_all(self, rows: Sequence[Mapping[str, Any]]) -> FloatArray:
-        """Return the contexts (n, d) of rows, without warnings. For many rows this is faster than ``read``."""
+        """Return the contexts (n, d) of rows, without warnings.
+
+        For many rows this is faster than ``read``.
+        """
         contexts = np.zeros((len(rows), self._n_features))
         try:
             if self._numeric:
@@ -744,15 +957,27 @@ class TableRowReader:
                     raise TypeError
                 is_nan = np.isnan(numbers)
                 if is_nan.any():
-                    numbers = np.where(is_nan, [column.median for column, _ in self._numeric], numbers)
-                    flagged_columns = [index for index, (column, _) in enumerate(self._numeric) if column.flags_missing]
-                    contexts[:, self._numeric_indices[flagged_columns] + 1] = is_nan[:, flagged_columns]
+                    numbers = np.where(
+                        is_nan, [column.median for column, _ in self._numeric], numbers
+                    )
+                    flagged_columns = [
+                        index
+                        for index, (column, _) in enumerate(self._numeric)
+                        if column.flags_missing
+                    ]
+                    contexts[:, self._numeric_indices[flagged_columns] + 1] = is_nan[
+                        :, flagged_columns
+                    ]
                 with np.errstate(over="ignore"):
                     contexts[:, self._numeric_indices] = (numbers - self._mean) / self._std
             for column, start in (*self._categorical, *self._dates_and_words):
                 values = [row[column.name] for row in rows]
-                codes: dict[Any, int] = {}  # the number of each distinct value, which is encoded once
-                row_codes = [codes.setdefault(key, len(codes)) for key in zip(map(type, values), values, strict=True)]
+                # the number of each distinct value, which is encoded once
+                codes: dict[Any, int] = {}
+                row_codes = [
+                    codes.setdefault(key, len(codes))
+                    for key in zip(map(type, values), values, strict=True)
+                ]
                 encoded_values = np.array([column.encode_one(value, []) for _, value in codes])
                 contexts[:, start : start + encoded_values.shape[1]] = encoded_values[row_codes]
         except (KeyError, TypeError):  # a column is missing, or a value is infinite or not hashable
@@ -763,7 +988,9 @@ class TableRowReader:
         return contexts
 
     def _pack_numbers(self, row: Mapping[str, Any], pack: Callable[..., bytes]) -> bytes:
-        """Return the numeric columns of a row, with NaN for missing values, as the bytes of float64 numbers."""
+        """Return the numeric columns of a row, with NaN for missing values, as the bytes of float64
+        numbers.
+        """
         try:
             if self._get_numeric is not None:
                 return pack(*self._get_numeric(row))
@@ -772,12 +999,15 @@ class TableRowReader:
         return pack(*[as_number(row[column.name], column.name) for column, _ in self._numeric])
 
     def _scale_plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
-        """Return the scaled values of all numeric columns (n,), or None if one is missing, a text or far outside."""
+        """Return the scaled values of all numeric columns (n,), or None if one is missing, a text
+        or far outside.
+        """
         if self._get_numeric is None:
             return None
         try:
             values = self._get_numeric(row)
-            # NaN is a missing value, and larger numbers might overflow. Values that are not numbers raise an error.
+            # NaN is a missing value, and larger numbers might overflow. Values that are not numbers
+            # raise an error.
             if not math.hypot(*values) < _MAX_FAST_NUMBER:
                 return None
         except (KeyError, TypeError, ValueError, OverflowError):
@@ -785,28 +1015,42 @@ class TableRowReader:
         scaled: FloatArray = np.array(values, np.float64) - self._mean
         scaled /= self._std
         # Nearly always, the sum of all squares is below the limit for a single one.
-        if scaled.dot(scaled) <= _FAR_SQUARED or (scaled.max() <= FAR_DEVIATIONS and scaled.min() >= -FAR_DEVIATIONS):
+        if scaled.dot(scaled) <= _FAR_SQUARED or (
+            scaled.max() <= FAR_DEVIATIONS and scaled.min() >= -FAR_DEVIATIONS
+        ):
             return scaled
         return None
 
     def _make_missing_column_error(self, row: Mapping[str, Any], name: str) -> InvalidInput:
-        """Return the error for a row without the column ``name``. It suggests a similar name that the row has."""
+        """Return the error for a row without the column ``name``.
+
+        It suggests a similar name that the row has.
+        """
         extras = {str(key).lower(): str(key) for key in row if key not in self._known_names}
         matches = difflib.get_close_matches(name.lower(), list(extras)[:100], n=1)
-        hint = f" but {extras[matches[0]]!r}, which is not a column of training and may be misspelt" if matches else ""
+        hint = (
+            f" but {extras[matches[0]]!r}, which is not a column of training and may be misspelt"
+            if matches
+            else ""
+        )
         return InvalidInput(
-            f"the row has no {name!r}{hint}; if its value is missing, pass None, or null in JSON (columns: "
-            f"{', '.join(self.names)})"
+            f"the row has no {name!r}{hint}; if its value is missing, pass None, or null in JSON"
+            f" (columns: {', '.join(self.names)})"
         )
 
     def _make_extra_column_warnings(self, row: Mapping[str, Any]) -> list[RowWarning]:
         """Return warnings about columns that the training data did not have."""
         extra_names = [str(name) for name in row if name not in self._known_names]
         row_warnings = [
-            RowWarning("extra_column", name, f"{name[:80]!r} is not a column of training and was ignored")
+            RowWarning(
+                "extra_column", name, f"{name[:80]!r} is not a column of training and was ignored"
+            )
             for name in extra_names[:_MAX_LISTED]
         ]
         if len(extra_names) > _MAX_LISTED:
-            message = f"{len(extra_names) - _MAX_LISTED:,} more columns are not columns of training and were ignored"
+            message = (
+                f"{len(extra_names) - _MAX_LISTED:,} more columns are not columns of training and"
+                " were ignored"
+            )
             row_warnings.append(RowWarning("extra_column", "", message))
         return row_warnings

@@ -1,9 +1,10 @@
 """Read and write safetensors files with a JSON header and a digest. Reading a file runs no code.
 
-A safetensors file starts with its own JSON header, called file header here. The metadata in it has one entry, which is
-daband's header. safetensors writes several entries in no fixed order; with one entry, equal content gives equal files.
-The header starts with a SHA-256 digest of the whole file, computed with zeros in place of the digest itself. So a file
-is rejected if any bit of it has changed.
+A safetensors file starts with its own JSON header, called file header here. The metadata in it has
+one entry, which is daband's header. safetensors writes several entries in no fixed order; with one
+entry, equal content gives equal files. The header starts with a SHA-256 digest of the whole file,
+computed with zeros in place of the digest itself. So a file is rejected if any bit of it has
+changed.
 """
 
 from __future__ import annotations
@@ -50,16 +51,24 @@ class FileFormat:
 
     @property
     def header_start(self) -> bytes:
-        """The first bytes of the file header, which follow the eight bytes of its length. The digest is next."""
+        """The first bytes of the file header, which follow the eight bytes of its length.
+
+        The digest is next.
+        """
         return b'{"__metadata__":{"' + self.name.encode() + b'":"{\\"digest\\": \\"'
 
 
 def write_tensor_file(
-    path: str | Path, file_format: FileFormat, header: Mapping[str, Any], arrays: Mapping[str, AnyArray]
+    path: str | Path,
+    file_format: FileFormat,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, AnyArray],
 ) -> None:
     """Write a file with this header and these arrays, completely or not at all."""
     path = check_path(path)
-    header_json = json.dumps({"version": file_format.version, **header}, sort_keys=True, allow_nan=False)
+    header_json = json.dumps(
+        {"version": file_format.version, **header}, sort_keys=True, allow_nan=False
+    )
     header_text = f'{{"digest": "{_ZERO_DIGEST}", {header_json[1:]}'
     # ``np.ascontiguousarray`` would add a dimension to an array without dimensions.
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
@@ -71,7 +80,9 @@ def write_tensor_file(
     write_bytes(path, content)
 
 
-def read_tensor_file(path: str | Path, file_format: FileFormat) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def read_tensor_file(
+    path: str | Path, file_format: FileFormat
+) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Return the header and the arrays of a file, after checking the digest."""
     path = check_path(path)
     header = read_tensor_header(path, file_format)
@@ -88,7 +99,9 @@ def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, A
     path = check_path(path)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block, a device may have no end
-            raise CheckpointError(f"{path} cannot be read: it is a folder, a device or a pipe, not a file")
+            raise CheckpointError(
+                f"{path} cannot be read: it is a folder, a device or a pipe, not a file"
+            )
         file_size = os.stat(path).st_size
         with open(path, "rb") as file:
             first_nine_bytes = file.read(9)
@@ -96,8 +109,8 @@ def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, A
             _reject_other_formats(path, first_nine_bytes, file_size)
             if 8 + header_length > file_size or header_length > _MAX_HEADER_BYTES:
                 raise CheckpointError(
-                    f"{path} is truncated or not a safetensors file: its header would have {header_length} bytes, the "
-                    f"file has {file_size}"
+                    f"{path} is truncated or not a safetensors file: its header would have"
+                    f" {header_length} bytes, the file has {file_size}"
                 )
             file_header = first_nine_bytes[8:] + file.read(header_length - 1)
             header, digest = _parse_header(path, file_header, file_format)
@@ -112,24 +125,34 @@ def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, A
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     if hasher.hexdigest() != digest:
         raise CheckpointError(
-            f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
-            "saved; restore it from a copy"
+            f"{path} is damaged: its content does not match its digest, so at least one bit differs"
+            " from what was saved; restore it from a copy"
         )
     return header
 
 
 def _reject_other_formats(path: Path, first_nine_bytes: bytes, file_size: int) -> None:
-    """Raise an error if a file, given by its first nine bytes and its size, is too short, a pickle or a zip archive."""
+    """Raise an error if a file, given by its first nine bytes and its size, is too short, a pickle
+    or a zip archive.
+    """
     if file_size < 9:
-        raise CheckpointError(f"{path} is truncated: a safetensors file has more than {file_size} bytes")
-    # The first eight bytes of a safetensors file are a length, which may look like a pickle's mark. The ninth is "{".
-    if first_nine_bytes[8:] != b"{" and (first_nine_bytes[:1] == b"\x80" or first_nine_bytes[:4] == b"PK\x03\x04"):
         raise CheckpointError(
-            f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and are never opened"
+            f"{path} is truncated: a safetensors file has more than {file_size} bytes"
+        )
+    # The first eight bytes of a safetensors file are a length, which may look like a pickle's mark.
+    # The ninth is "{".
+    if first_nine_bytes[8:] != b"{" and (
+        first_nine_bytes[:1] == b"\x80" or first_nine_bytes[:4] == b"PK\x03\x04"
+    ):
+        raise CheckpointError(
+            f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and"
+            " are never opened"
         )
 
 
-def _parse_header(path: Path, file_header: bytes, file_format: FileFormat) -> tuple[dict[str, Any], str]:
+def _parse_header(
+    path: Path, file_header: bytes, file_format: FileFormat
+) -> tuple[dict[str, Any], str]:
     """Return daband's header, parsed from the bytes of the file header, and the digest in it."""
     try:
         metadata = json.loads(file_header).get("__metadata__") or {}
@@ -144,12 +167,21 @@ def _parse_header(path: Path, file_header: bytes, file_format: FileFormat) -> tu
         raise CheckpointError(f"{path} has a damaged header: {error}") from error
     if version != file_format.version:
         remedy = "a newer one reads it" if version > file_format.version else file_format.remedy
-        raise CheckpointError(f"{path} has format version {version}, this daband reads {file_format.version}; {remedy}")
+        raise CheckpointError(
+            f"{path} has format version {version}, this daband reads {file_format.version};"
+            f" {remedy}"
+        )
     header_start = file_format.header_start
     digest = file_header[len(header_start) :][: len(_ZERO_DIGEST)].decode("latin-1")
-    if not file_header.startswith(header_start) or len(digest) < len(_ZERO_DIGEST) or digest != header["digest"]:
+    if (
+        not file_header.startswith(header_start)
+        or len(digest) < len(_ZERO_DIGEST)
+        or digest != header["digest"]
+    ):
         raise CheckpointError(f"{path} has a damaged header: its digest is not where it should be")
     missing_keys = set(file_format.required_keys) - header.keys()
     if missing_keys:
-        raise CheckpointError(f"{path} has a damaged header: it lacks {', '.join(sorted(missing_keys))}")
+        raise CheckpointError(
+            f"{path} has a damaged header: it lacks {', '.join(sorted(missing_keys))}"
+        )
     return header, digest

@@ -1,6 +1,7 @@
 """Define the errors that daband raises on purpose. All derive from ``DabandError``.
 
-Each also derives from the built-in error that a caller would expect, so ``except ValueError`` keeps working.
+Each also derives from the built-in error that a caller would expect, so ``except ValueError`` keeps
+working.
 """
 
 from __future__ import annotations
@@ -9,9 +10,16 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "CheckpointError", "DabandError", "DataError", "DeviceOutOfMemory", "FolderInUse", "InvalidInput", "NotFitted",
-    "TrainingDiverged", "WorkerDied",
-]  # fmt: skip
+    "CheckpointError",
+    "DabandError",
+    "DataError",
+    "DeviceOutOfMemory",
+    "FolderInUse",
+    "InvalidInput",
+    "NotFitted",
+    "TrainingDiverged",
+    "WorkerDied",
+]
 
 
 class DabandError(Exception):
@@ -26,7 +34,9 @@ class DabandError(Exception):
 
 
 class InvalidInput(DabandError, ValueError):
-    """An argument has an invalid type, shape or value. The message names the argument. Nothing was changed.
+    """An argument has an invalid type, shape or value. The message names the argument.
+
+    Nothing was changed.
 
     >>> daband.LinUCB(context_shape=(2,), n_arms=0)
     Traceback (most recent call last):
@@ -45,7 +55,9 @@ class NotFitted(DabandError, RuntimeError):
 
 
 class CheckpointError(DabandError, OSError):
-    """A saved file cannot be read. It may be truncated or damaged, in another or newer format, or a pickle.
+    """A saved file cannot be read.
+
+    It may be truncated or damaged, in another or newer format, or a pickle.
 
     >>> with open("broken.safetensors", "wb") as file:
     ...     written = file.write(b"not a policy")
@@ -86,7 +98,8 @@ class DeviceOutOfMemory(DabandError, MemoryError):
 
 
 def did_you_mean(name: str, known_names: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the most similar known name; empty if none is similar.
+    """Return the end of an error message that suggests the most similar known name; empty if none
+    is similar.
 
     An example is ``"; did you mean 'episodes'?"``.
     """

@@ -1,4 +1,6 @@
-"""Bad input to the command line: one message on stderr, exit code 1 or 2, no traceback, and nothing written."""
+"""Bad input to the command line: one message on stderr, exit code 1 or 2, no traceback, and nothing
+written.
+"""
 
 import re
 import sys
@@ -31,29 +33,78 @@ def refused(monkeypatch, tmp_path, capsys):
 
 
 SETTINGS = [
-    "episodes", "=3", "episodes=0", "episodes=-1", "episodes=1.5", "episodes=many", "episodes=true", "episodes=[1]",
-    "episodes.x=1", "episods=3", "episode_length=0", "episode_length=x", "episode_length=1.5", "seeds=3", "seeds=[-1]",
-    "seeds=[a]", "seeds=[1.5]", "components=0", "components=x", "rule=best", "rule=1", "compare=linucb", "compare=[1]",
-    "pair=syntetic", "pair=[]", "pair=1", "pair=*nothing*", "pair_options=3", "pair_options.n_arm=2",
-    "policy=3", "policy.alfa=1", "policy.seed=3", "policy.n_arms=3", "methods=3", "methods.linucb=3",
-    "methods.linucb.ridg=1", "methods.lincub.ridge=1", "methods.linucb.context_shape=[3]", "grid=3", "selection=3",
-    "summary=3", "x.y.z=1", "..=1", "methods.=1", "policy.=1",
-]  # fmt: skip
+    "episodes",
+    "=3",
+    "episodes=0",
+    "episodes=-1",
+    "episodes=1.5",
+    "episodes=many",
+    "episodes=true",
+    "episodes=[1]",
+    "episodes.x=1",
+    "episods=3",
+    "episode_length=0",
+    "episode_length=x",
+    "episode_length=1.5",
+    "seeds=3",
+    "seeds=[-1]",
+    "seeds=[a]",
+    "seeds=[1.5]",
+    "components=0",
+    "components=x",
+    "rule=best",
+    "rule=1",
+    "compare=linucb",
+    "compare=[1]",
+    "pair=syntetic",
+    "pair=[]",
+    "pair=1",
+    "pair=*nothing*",
+    "pair_options=3",
+    "pair_options.n_arm=2",
+    "policy=3",
+    "policy.alfa=1",
+    "policy.seed=3",
+    "policy.n_arms=3",
+    "methods=3",
+    "methods.linucb=3",
+    "methods.linucb.ridg=1",
+    "methods.lincub.ridge=1",
+    "methods.linucb.context_shape=[3]",
+    "grid=3",
+    "selection=3",
+    "summary=3",
+    "x.y.z=1",
+    "..=1",
+    "methods.=1",
+    "policy.=1",
+]
 
 
 @pytest.mark.parametrize(
-    ("command", "setting"), [*(("bench", setting) for setting in SETTINGS), ("run", SETTINGS[0]), ("run", SETTINGS[-1])]
+    ("command", "setting"),
+    [*(("bench", setting) for setting in SETTINGS), ("run", SETTINGS[0]), ("run", SETTINGS[-1])],
 )
 def test_settings(command, setting, refused):
     refused([command, "synthetic", *SMALL, "--set", setting])
 
 
 RECIPES = [
-    "recipe=defaults", "recipe=3", "recipe.weights=3", "recipe.weights.adverserial=3",
+    "recipe=defaults",
+    "recipe=3",
+    "recipe.weights=3",
+    "recipe.weights.adverserial=3",
     "recipe.weights.adversarial=high",
-    "recipe.weights.adversarial.valu=3", "recipe.learning.step=3", "recipe.learning=3", "recipe.learning.batch=0",
-    "recipe.encoder.name=mpl", "recipe.replay.capacity=0", "recipe.base=nothing", "recipe.base=3", "recipes=default",
-]  # fmt: skip
+    "recipe.weights.adversarial.valu=3",
+    "recipe.learning.step=3",
+    "recipe.learning=3",
+    "recipe.learning.batch=0",
+    "recipe.encoder.name=mpl",
+    "recipe.replay.capacity=0",
+    "recipe.base=nothing",
+    "recipe.base=3",
+    "recipes=default",
+]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -121,12 +172,20 @@ def test_arguments(arguments, refused):
 @pytest.mark.parametrize(
     "content",
     [
-        "", "pair = ", "pair = 3", "pair = 'synthetic'\nepisodes = 0", "episodes = 3", "[[[",
+        "",
+        "pair = ",
+        "pair = 3",
+        "pair = 'synthetic'\nepisodes = 0",
+        "episodes = 3",
+        "[[[",
         "pair = 'synthetic'\nx = 1",
-        "pair = 'synthetic'\n[methods.lincub]\nalpha = 1", "pair = 'synthetic'\n[methods.linucb]\nalfa = 1",
-        "pair = 'syn\\u0000thetic'", "pair = 'synthetic'\nseeds = 'all'", "pair = 'synthetic'\ncompare = []",
+        "pair = 'synthetic'\n[methods.lincub]\nalpha = 1",
+        "pair = 'synthetic'\n[methods.linucb]\nalfa = 1",
+        "pair = 'syn\\u0000thetic'",
+        "pair = 'synthetic'\nseeds = 'all'",
+        "pair = 'synthetic'\ncompare = []",
     ],
-)  # fmt: skip
+)
 def test_files_of_settings(content, refused, tmp_path):
     (tmp_path / "mine.toml").write_text(content)
     refused(["bench", "mine.toml"], leaves=["mine.toml"])
@@ -146,7 +205,10 @@ def test_a_folder_of_settings(refused, tmp_path):
 def test_where_runs_go(place, refused, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("nowhere")
-    refused(["bench", "synthetic", "--methods", "random", *SMALL, "--out", place], leaves=["file", "link"])
+    refused(
+        ["bench", "synthetic", "--methods", "random", *SMALL, "--out", place],
+        leaves=["file", "link"],
+    )
 
 
 @pytest.mark.parametrize("content", ["", "{", "3", "[3]", '[{"folder": 3}]', "null", '"text"'])
@@ -158,18 +220,23 @@ def test_folders_with_damaged_results(command, content, refused, tmp_path):
 
 @pytest.mark.parametrize("adversarial", ["3", "0", "{value=2.0}"])
 def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
-    """Correctly spelt: a partial recipe without a base means a change of what the method does by default."""
+    """Correctly spelt: a partial recipe without a base means a change of what the method does by
+    default.
+    """
     from daband.bench._settings import load_experiment
 
-    (spec,) = load_experiment("synthetic", [f"methods.daband.recipe.weights.adversarial={adversarial}"]).runs(
-        ["daband"], [0]
-    )
+    (spec,) = load_experiment(
+        "synthetic", [f"methods.daband.recipe.weights.adversarial={adversarial}"]
+    ).runs(["daband"], [0])
     from daband.neural._daband import DABand
 
-    common = {"context_shape": (8,), "n_arms": 3, "device": "cpu", "shift": "style"}  # which has the term
-    changed, plain = DABand(**common, **spec.policy), DABand(**common)
+    # which has the term
+    common = {"context_shape": (8,), "n_arms": 3, "device": "cpu", "shift": "style"}
+    changed = DABand(**common, **spec.policy)
+    plain = DABand(**common)
     wanted = {"3": 3.0, "0": 0.0, "{value=2.0}": 2.0}[adversarial]
-    before, after = plain.recipe.settings(), changed.recipe.settings()
+    before = plain.recipe.settings()
+    after = changed.recipe.settings()
     assert after["weights"]["adversarial"] == {**before["weights"]["adversarial"], "value": wanted}
     before["weights"].pop("adversarial"), after["weights"].pop("adversarial")
     assert before == after

@@ -1,4 +1,6 @@
-"""Bad input to domains, training and evaluation: each case is a ``DabandError`` that says something."""
+"""Bad input to domains, training and evaluation: each case is a ``DabandError`` that says
+something.
+"""
 
 import numpy as np
 import polars as pl
@@ -7,7 +9,9 @@ import pytest
 import daband
 from daband import domains
 
-D, K, N = 3, 2, 12
+D = 3
+K = 2
+N = 12
 X = np.linspace(-1.0, 1.0, N * D).reshape(N, D)
 Y = np.arange(N) % K
 TABLE = np.tile([0.25, 0.75], (N, 1))
@@ -54,8 +58,22 @@ LABELS = {
     "rows of several lengths": [[0.0], [0.0, 1.0]],
     "objects": np.full(N, object()),
 }
-WHOLE = {"zero": 0, "negative": -1, "a float": 1.5, "text": "2", "yes": True, "a list": [2], "NaN": np.nan}
-NAMES = {"too few": ["a"], "too many": ["a", "b", "c"], "a number": 3, "numbers": [1, 2], "one text": "ab"}
+WHOLE = {
+    "zero": 0,
+    "negative": -1,
+    "a float": 1.5,
+    "text": "2",
+    "yes": True,
+    "a list": [2],
+    "NaN": np.nan,
+}
+NAMES = {
+    "too few": ["a"],
+    "too many": ["a", "b", "c"],
+    "a number": 3,
+    "numbers": [1, 2],
+    "one text": "ab",
+}
 
 
 def arrays(**changed):
@@ -64,11 +82,15 @@ def arrays(**changed):
 
 def log(**changed):
     source = (X, Y, np.linspace(0, 1, N), np.full(N, 0.5))
-    return domains.from_log(**{"source": source, "target": X, "target_test": (X, Y), "n_arms": K, **changed})
+    return domains.from_log(
+        **{"source": source, "target": X, "target_test": (X, Y), "n_arms": K, **changed}
+    )
 
 
 def table(**changed):
-    frame = pl.DataFrame({"age": range(N), "city": ["a", "b"] * (N // 2), "label": ["x", "y"] * (N // 2)})
+    frame = pl.DataFrame(
+        {"age": range(N), "city": ["a", "b"] * (N // 2), "label": ["x", "y"] * (N // 2)}
+    )
     columns = domains.Columns(context=("age", "city"), categorical=("city",), label="label")
     given = {"source": frame, "target": frame, "target_test": frame, "columns": columns}
     return domains.from_table(**{**given, **changed})
@@ -178,7 +200,15 @@ def test_arms_of_a_log(value):
     refused(log, source=(X, value, np.linspace(0, 1, N), np.full(N, 0.5)))
 
 
-@cases({"NaN": [np.nan] * N, "infinite": [np.inf] * N, "one less": [0.0] * (N - 1), "text": "a", "words": ["a"] * N})
+@cases(
+    {
+        "NaN": [np.nan] * N,
+        "infinite": [np.inf] * N,
+        "one less": [0.0] * (N - 1),
+        "text": "a",
+        "words": ["a"] * N,
+    }
+)
 def test_rewards_of_a_log(value):
     refused(log, source=(X, Y, value, np.full(N, 0.5)))
 
@@ -198,14 +228,22 @@ def test_propensities_of_a_log(value):
 
 @cases(
     {
-        "nothing": None, "a number": 3, "a list of words": ["a", "b"], "a dict": {"age": [1]},
+        "nothing": None,
+        "a number": 3,
+        "a list of words": ["a", "b"],
+        "a dict": {"age": [1]},
         "no column": pl.DataFrame(),
-        "no row": pl.DataFrame({"age": [], "city": [], "label": []}), "other columns": pl.DataFrame({"x": [1, 2]}),
-        "nothing in it": pl.DataFrame({"age": [None], "city": [None], "label": [None]}), "a folder": ".",
-        "no file": "nowhere.csv", "another ending": "table.xyz", "an empty name": "", "a NUL": "a\0b.csv",
+        "no row": pl.DataFrame({"age": [], "city": [], "label": []}),
+        "other columns": pl.DataFrame({"x": [1, 2]}),
+        "nothing in it": pl.DataFrame({"age": [None], "city": [None], "label": [None]}),
+        "a folder": ".",
+        "no file": "nowhere.csv",
+        "another ending": "table.xyz",
+        "an empty name": "",
+        "a NUL": "a\0b.csv",
         "an array": X,
     }
-)  # fmt: skip
+)
 class TestTables:
     def test_source(self, value):
         refused(table, source=value)
@@ -232,19 +270,30 @@ def test_columns(value):
 
 
 @cases(
-    {"text": "pair", "nothing": None, "a number": 1, "unknown": "syntetic", "NUL": "syn\0thetic", "path": "../digit"}
+    {
+        "text": "pair",
+        "nothing": None,
+        "a number": 1,
+        "unknown": "syntetic",
+        "NUL": "syn\0thetic",
+        "path": "../digit",
+    }
 )
 def test_names_of_pairs(value):
     refused(domains.load, value)
 
 
-@pytest.mark.parametrize("option", [{"n_arm": 3}, {"n_arms": 0}, {"n_arms": "x"}, {"data_seed": -1}], ids=str)
+@pytest.mark.parametrize(
+    "option", [{"n_arm": 3}, {"n_arms": 0}, {"n_arms": "x"}, {"data_seed": -1}], ids=str
+)
 def test_options_of_pairs(option):
     refused(domains.load, "synthetic", **option)
 
 
 class TestFolders:
-    @cases({"nothing": None, "a number": 3, "empty": "", "NUL": "a\0b", "nowhere": "no/such/folder"})
+    @cases(
+        {"nothing": None, "a number": 3, "empty": "", "NUL": "a\0b", "nowhere": "no/such/folder"}
+    )
     def test_images(self, value):
         refused(domains.from_images, source=value, target=value)
 
@@ -258,7 +307,15 @@ class TestFolders:
 
 
 class TestTraining:
-    @cases({"nothing": None, "text": "linucb", "a class": daband.LinUCB, "a number": 3, "a list of text": ["linucb"]})
+    @cases(
+        {
+            "nothing": None,
+            "text": "linucb",
+            "a class": daband.LinUCB,
+            "a number": 3,
+            "a list of text": ["linucb"],
+        }
+    )
     def test_no_policy(self, value):
         refused(daband.train, value, source=arrays().source, episodes=1, episode_length=2)
 
@@ -266,14 +323,26 @@ class TestTraining:
     def test_no_source(self, value):
         pair = arrays()
         policy = daband.LinUCB(context_shape=(D,), n_arms=K)
-        refused(daband.train, policy, source=pair.target if value == "target" else value, episodes=1, episode_length=2)
+        refused(
+            daband.train,
+            policy,
+            source=pair.target if value == "target" else value,
+            episodes=1,
+            episode_length=2,
+        )
 
     @cases({"text": "target", "arrays": X, "a pair": "pair", "the source": "source"})
     def test_no_target(self, value):
         pair = arrays()
-        given = {"pair": pair, "source": pair.source}.get(value, value) if isinstance(value, str) else value
+        given = (
+            {"pair": pair, "source": pair.source}.get(value, value)
+            if isinstance(value, str)
+            else value
+        )
         policy = daband.LinUCB(context_shape=(D,), n_arms=K)
-        refused(daband.train, policy, source=pair.source, target=given, episodes=1, episode_length=2)
+        refused(
+            daband.train, policy, source=pair.source, target=given, episodes=1, episode_length=2
+        )
         assert policy.counts.sum() == 0
 
     @pytest.mark.parametrize("changed", [{"context_shape": (D + 1,)}, {"n_arms": K + 1}], ids=str)
@@ -284,7 +353,9 @@ class TestTraining:
     @cases({"negative": -1, "a float": 1.5, "text": "0", "yes": True})
     def test_seeds(self, value):
         policy = daband.LinUCB(context_shape=(D,), n_arms=K)
-        refused(daband.train, policy, source=arrays().source, episodes=1, episode_length=2, seed=value)
+        refused(
+            daband.train, policy, source=arrays().source, episodes=1, episode_length=2, seed=value
+        )
 
     def test_more_rounds_than_there_are(self):
         policy = daband.LinUCB(context_shape=(D,), n_arms=K)
@@ -293,14 +364,24 @@ class TestTraining:
     @cases({"text": "often", "nothing": None, "NaN": np.nan, "negative": -1.0})
     def test_save_every(self, value, tmp_path):
         policy = daband.LinUCB(context_shape=(D,), n_arms=K)
-        settings = {"source": arrays().source, "episodes": 1, "episode_length": 2, "directory": tmp_path / "run"}
+        settings = {
+            "source": arrays().source,
+            "episodes": 1,
+            "episode_length": 2,
+            "directory": tmp_path / "run",
+        }
         refused(daband.train, policy, **settings, save_every=value)
         assert not (tmp_path / "run").exists()
 
     @cases({"text": "x", "a list": [1], "an array in it": {"x": X}, "a number": 3})
     def test_config(self, value, tmp_path):
         policy = daband.LinUCB(context_shape=(D,), n_arms=K)
-        settings = {"source": arrays().source, "episodes": 1, "episode_length": 2, "directory": tmp_path / "run"}
+        settings = {
+            "source": arrays().source,
+            "episodes": 1,
+            "episode_length": 2,
+            "directory": tmp_path / "run",
+        }
         refused(daband.train, policy, **settings, config=value)
         assert not (tmp_path / "run").exists()
 
@@ -310,4 +391,10 @@ def test_rounds_of_continuing(value):
     pair = arrays(target_labelled=(X, Y))
     policy = daband.LinUCB(context_shape=(D,), n_arms=K)
     refused(daband.continue_on_target, policy, target=pair.target_labelled, rounds=value)
-    refused(daband.continue_on_target, policy, target=pair.target_labelled, rounds=4, episode_length=value)
+    refused(
+        daband.continue_on_target,
+        policy,
+        target=pair.target_labelled,
+        rounds=4,
+        episode_length=value,
+    )

@@ -1,4 +1,7 @@
-"""Bad files: of policies, of runs, and archives. Each is refused by a ``DabandError`` that names it."""
+"""Bad files: of policies, of runs, and archives.
+
+Each is refused by a ``DabandError`` that names it.
+"""
 
 import numpy as np
 import pytest
@@ -28,7 +31,11 @@ def test_truncated_policies(share, saved, tmp_path):
 @pytest.mark.parametrize("more", [b"\0", b" ", b"{}", b"\n"])
 def test_longer_policies(where, more, saved, tmp_path):
     half = len(saved) // 2
-    content = {"before": more + saved, "behind": saved + more, "between": saved[:half] + more + saved[half:]}[where]
+    content = {
+        "before": more + saved,
+        "behind": saved + more,
+        "between": saved[:half] + more + saved[half:],
+    }[where]
     path = tmp_path / "long.safetensors"
     path.write_bytes(content)
     with pytest.raises(daband.CheckpointError, match=r"long\.safetensors"):
@@ -43,8 +50,13 @@ class TestNames:
 
     def test_write(self, path, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        for call in (lambda: write_bytes(path, b""), lambda: write_text(path, ""), lambda: make_folder(path),
-                     lambda: read_json(path), lambda: check_path(path)):  # fmt: skip
+        for call in (
+            lambda: write_bytes(path, b""),
+            lambda: write_text(path, ""),
+            lambda: make_folder(path),
+            lambda: read_json(path),
+            lambda: check_path(path),
+        ):
             with pytest.raises(daband.InvalidInput):
                 call()
         assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,6 @@
-"""Calls that raised an error of Python or numpy, or were accepted without reason: each raises an error of ours."""
+"""Calls that raised an error of Python or numpy, or were accepted without reason: each raises an
+error of ours.
+"""
 
 import numpy as np
 import polars as pl
@@ -35,17 +37,28 @@ def test_a_table_reads_frames_as_it_reads_rows(pair):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: daband.domains.load("files", source=FRAME, target=FRAME), "source must be a path, got a DataFrame"),
-        (lambda p: p.select(p.table.contexts(ROW), domain=np.zeros(2)), "domain must be 'source' or 'target'"),
+        (
+            lambda p: daband.domains.load("files", source=FRAME, target=FRAME),
+            "source must be a path, got a DataFrame",
+        ),
+        (
+            lambda p: p.select(p.table.contexts(ROW), domain=np.zeros(2)),
+            "domain must be 'source' or 'target'",
+        ),
         (lambda p: daband.export(p, "p.daband", arm_names=5), "arm_names must be a list"),
         (lambda p: daband.export(p, "p.daband", arm_names=[None, 1]), "arm_names must be strings"),
         (
-            lambda p: daband.domains.from_arrays(source=(np.eye(4), [0, 1, 0, 1]), target=np.eye(4), units=1.5),
+            lambda p: daband.domains.from_arrays(
+                source=(np.eye(4), [0, 1, 0, 1]), target=np.eye(4), units=1.5
+            ),
             "units must be columns",
         ),
         (lambda p: daband.evaluate_log(p, "a" * 10_000), "got 10,000 characters"),
         (lambda p: daband.LinUCB(context_shape=b"x", n_arms=2), "context_shape must be a tuple"),
-        (lambda p: daband.weights.recency([0.0], half_life=np.inf), "half_life must be a finite number"),
+        (
+            lambda p: daband.weights.recency([0.0], half_life=np.inf),
+            "half_life must be a finite number",
+        ),
     ],
 )
 def test_an_argument_is_refused_in_our_words(policy, tmp_path, monkeypatch, call, message):

@@ -1,8 +1,9 @@
-"""Bad input to policies: each case is a ``DabandError`` that says something, and leaves the policy as it was.
+"""Bad input to policies: each case is a ``DabandError`` that says something, and leaves the policy
+as it was.
 
-Every policy sends its input through the same checks. Each check is tested with all cases through one method of one
-policy, and every other method with one case (``tests/policies/test_base_class.py``).
-"""
+Every policy sends its input through the same checks. Each check is tested with all cases through
+one method of one policy, and every other method with one case
+(``tests/policies/test_base_class.py``)."""
 
 import datetime
 import decimal
@@ -13,7 +14,9 @@ import torch
 
 import daband
 
-D, K, B = 3, 2, 4
+D = 3
+K = 2
+B = 4
 GOOD = np.linspace(-1.0, 1.0, B * D).reshape(B, D)
 ARM = np.array([0, 1, 1, 0])
 REWARD = np.array([0.0, 1.0, 0.5, 0.25])
@@ -167,7 +170,9 @@ def policy():
 
 @pytest.fixture
 def refused(policy, tmp_path):
-    """Calls a method that must refuse; everything that a file of the policy would hold is the same afterwards."""
+    """Calls a method that must refuse; everything that a file of the policy would hold is the same
+    afterwards.
+    """
 
     def check(method, *arguments, **more):
         policy.save(tmp_path / "before")
@@ -226,17 +231,28 @@ BAD = CONTEXTS["NaN"]
 @pytest.mark.parametrize(
     ("method", "arguments", "more"),
     [
-        ("decide", (BAD,), {}), ("probabilities", (BAD,), {}), ("update", (BAD, ARM, REWARD), {}),
-        ("play", (BAD, TABLE), {}), ("observe_target", (BAD,), {}), ("observe_target", (GOOD, "source"), {}),
-        ("decide", (GOOD, "nowhere"), {}), ("probabilities", (GOOD, "nowhere"), {}), ("deploy", ("nowhere",), {}),
-        ("update", (GOOD, ARM, REWARD, "nowhere"), {}), ("play", (GOOD, TABLE, "nowhere"), {}),
-        ("decide", (GOOD, None, [False] * K), {}), ("probabilities", (GOOD, None, [False] * K), {}),
-        ("play", (GOOD, TABLE, None, [False] * K), {}), ("play", (GOOD, TABLE), {"weights": -np.ones(B)}),
-        ("probabilities", (GOOD,), {"rule": "best"}), ("update", (GOOD, ARM, REWARD), {"on_duplicate": "ignore"}),
-        ("frozen", ("nowhere",), {}), ("save", ("p",), {"notes": {"a": 1}}),
+        ("decide", (BAD,), {}),
+        ("probabilities", (BAD,), {}),
+        ("update", (BAD, ARM, REWARD), {}),
+        ("play", (BAD, TABLE), {}),
+        ("observe_target", (BAD,), {}),
+        ("observe_target", (GOOD, "source"), {}),
+        ("decide", (GOOD, "nowhere"), {}),
+        ("probabilities", (GOOD, "nowhere"), {}),
+        ("deploy", ("nowhere",), {}),
+        ("update", (GOOD, ARM, REWARD, "nowhere"), {}),
+        ("play", (GOOD, TABLE, "nowhere"), {}),
+        ("decide", (GOOD, None, [False] * K), {}),
+        ("probabilities", (GOOD, None, [False] * K), {}),
+        ("play", (GOOD, TABLE, None, [False] * K), {}),
+        ("play", (GOOD, TABLE), {"weights": -np.ones(B)}),
+        ("probabilities", (GOOD,), {"rule": "best"}),
+        ("update", (GOOD, ARM, REWARD), {"on_duplicate": "ignore"}),
+        ("frozen", ("nowhere",), {}),
+        ("save", ("p",), {"notes": {"a": 1}}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_every_method_calls_the_checks(refused, method, arguments, more):
     refused(method, *arguments, **more)
 
@@ -244,10 +260,15 @@ def test_every_method_calls_the_checks(refused, method, arguments, more):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("arm_names", [None, 1]), ("arm_names", 5), ("arm_names", ["a", "a"]), ("table", 3), ("alpha", "x"),
-        ("epsilon", 2.0), ("explore", "best"),
+        ("arm_names", [None, 1]),
+        ("arm_names", 5),
+        ("arm_names", ["a", "a"]),
+        ("table", 3),
+        ("alpha", "x"),
+        ("epsilon", 2.0),
+        ("explore", "best"),
     ],
-)  # fmt: skip
+)
 def test_attributes(policy, name, value):
     before = getattr(policy, name)
     with pytest.raises(daband.DabandError, match=name):
@@ -273,7 +294,21 @@ def test_rules(refused, value):
 # Constructors.
 
 LINEAR = {
-    "context_shape": [None, 3, b"x", (), (0,), (-1,), (1.5,), ("a",), "ab", (True, 2.0), ((3,),), (10**15,), [[3]]],
+    "context_shape": [
+        None,
+        3,
+        b"x",
+        (),
+        (0,),
+        (-1,),
+        (1.5,),
+        ("a",),
+        "ab",
+        (True, 2.0),
+        ((3,),),
+        (10**15,),
+        [[3]],
+    ],
     "n_arms": [None, 0, -1, 1.5, "2", True, 10**15, [2], np.nan],
     "alpha": [-1, np.nan, np.inf, "1", True, [1], {}, 1j],
     "ridge": [0, -1, np.nan, np.inf, None, "1", True, [1.0], 1j],
@@ -284,7 +319,7 @@ LINEAR = {
     "transform": ["pca", 64, daband.PCA],
     "form": ["both", "", 1, None, ["primal"]],
     "seed": [-1, None, 1.5, "0", True, [0], np.nan],
-}  # fmt: skip
+}
 NEURAL = {
     "n_arms": [0, 1.5, "2", 10**15],
     "context_shape": [(), (0,), (10**15,)],
@@ -294,20 +329,40 @@ NEURAL = {
     "feedback": ["one-hot", "", None, 1, ["bandit"], {}],
     "device": ["gpu", "", "cuda:99999", 3.5, "meta", None],
     "recipe": [
-        "defaults", "", 3, [], {"base": "nothing"}, {"base": 3}, {"weights": {"adverserial": 1}}, {"weights": 3},
-        {"weights": {"adversarial": "high"}}, {"weights": {"adversarial": {"valu": 1}}}, {"learning": {"steps": "x"}},
-        {"learning": {"batch": 0}}, {"learning": 3}, {"learningrate": 1}, {"encoder": {"name": "mpl"}},
-        {"encoder": {"options": {"width": (3,)}}}, {"encoder": {"options": {"widths": ()}}},
+        "defaults",
+        "",
+        3,
+        [],
+        {"base": "nothing"},
+        {"base": 3},
+        {"weights": {"adverserial": 1}},
+        {"weights": 3},
+        {"weights": {"adversarial": "high"}},
+        {"weights": {"adversarial": {"valu": 1}}},
+        {"learning": {"steps": "x"}},
+        {"learning": {"batch": 0}},
+        {"learning": 3},
+        {"learningrate": 1},
+        {"encoder": {"name": "mpl"}},
+        {"encoder": {"options": {"width": (3,)}}},
+        {"encoder": {"options": {"widths": ()}}},
         {"encoder": {"options": 3}},
-        {"encoder": {"name": "conv"}}, {"encoder": {"dense": {"dimension": 0}}}, {"replay": {"capacity": 0}},
-        {"replay": {"place": "cloud"}}, {"alpha": "x"}, {"learning": {"learning_rate": -1}},
-        {"learning": {"learning_rate": float("nan")}}, {"learning": {"ema_decay": 1.0}},
+        {"encoder": {"name": "conv"}},
+        {"encoder": {"dense": {"dimension": 0}}},
+        {"replay": {"capacity": 0}},
+        {"replay": {"place": "cloud"}},
+        {"alpha": "x"},
+        {"learning": {"learning_rate": -1}},
+        {"learning": {"learning_rate": float("nan")}},
+        {"learning": {"ema_decay": 1.0}},
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in LINEAR.items() for value in values], ids=str
+    ("name", "value"),
+    [(name, value) for name, values in LINEAR.items() for value in values],
+    ids=str,
 )
 def test_linear_constructor(name, value):
     with pytest.raises(daband.DabandError):
@@ -315,7 +370,9 @@ def test_linear_constructor(name, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in NEURAL.items() for value in values], ids=str
+    ("name", "value"),
+    [(name, value) for name, values in NEURAL.items() for value in values],
+    ids=str,
 )
 def test_neural_constructor(name, value):
     with pytest.raises(daband.DabandError):
@@ -360,7 +417,9 @@ class TestWhatLooksBadAndIsNot:
         policy, twin = (daband.LinUCB(context_shape=(D,), n_arms=K) for _ in range(2))
         policy.update(contexts, ARM, REWARD)
         twin.update(contexts.astype(dtype), ARM, REWARD)
-        np.testing.assert_array_equal(policy.select(contexts).mean, twin.select(contexts.astype(dtype)).mean)
+        np.testing.assert_array_equal(
+            policy.select(contexts).mean, twin.select(contexts.astype(dtype)).mean
+        )
 
     def test_arms_and_rewards(self):
         policy, twin = (daband.LinUCB(context_shape=(D,), n_arms=K) for _ in range(2))

@@ -16,7 +16,8 @@ PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 def test_the_policy_of_contributing_passes_every_check(monkeypatch, tmp_path):
     section = PAGE.read_text().partition("## A new policy")[2].partition("\n## ")[0]
     (code,) = re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
-    monkeypatch.setattr(policies, "_members", dict(policies._members))  # so that no other test finds it
+    # so that no other test finds it
+    monkeypatch.setattr(policies, "_members", dict(policies._members))
     (tmp_path / "contributed_policy.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     mine = importlib.import_module("contributed_policy").Mine

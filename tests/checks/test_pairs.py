@@ -86,10 +86,12 @@ def test_labels_are_found_wherever_they_hide(pair, side, place):
     )
     check_no_target_rewards_in_reach(leaky)
     test = leaky.target_test
-    test._labels = secret  # held as it is, so that a view of it is a view of what the evaluator holds
+    # held as it is, so that a view of it is a view of what the evaluator holds
+    test._labels = secret
     getattr(leaky, side).note = HIDING_PLACES[place](secret)
     with pytest.raises(
-        AssertionError, match=rf"pair\.{side} leads to an array that (shares memory with|repeats) target_test"
+        AssertionError,
+        match=rf"pair\.{side} leads to an array that (shares memory with|repeats) target_test",
     ):
         check_no_target_rewards_in_reach(leaky)
 
@@ -111,7 +113,9 @@ def test_domains_that_pay_or_evaluate_are_found(pair):
     with pytest.raises(AssertionError, match="which pays for the target"):
         check_no_target_rewards_in_reach(fresh)
     with pytest.raises(AssertionError, match="which pays for the target"):
-        check_no_target_rewards_in_reach(replace(load("synthetic", tiny=True), target=pair.target_labelled))
+        check_no_target_rewards_in_reach(
+            replace(load("synthetic", tiny=True), target=pair.target_labelled)
+        )
 
 
 def test_a_target_with_rewards_is_found(pair):
@@ -154,10 +158,22 @@ def noisy(contexts):
         (check_names, {"class_names": ("a", "b", "a")}, "not unique"),
         (check_names, {"n_arms": 1, "class_names": ("a",)}, "two arms"),
         (check_names, {"feature_names": ("a",)}, "1 feature names for 8"),
-        (check_names, {"source": ArrayRewards(CONTEXTS, GENERATOR.random((N, 4)))}, "source has 4 arms"),
-        (check_shapes, {"target": ArrayContexts(GENERATOR.random((N, 5)))}, "target contexts have shape"),
+        (
+            check_names,
+            {"source": ArrayRewards(CONTEXTS, GENERATOR.random((N, 4)))},
+            "source has 4 arms",
+        ),
+        (
+            check_shapes,
+            {"target": ArrayContexts(GENERATOR.random((N, 5)))},
+            "target contexts have shape",
+        ),
         (check_shapes, {"target": ArrayContexts(CONTEXTS.astype(np.float32))}, "different types"),
-        (check_shapes, {"target": ArrayContexts((9 * CONTEXTS).astype(np.int64))}, "not uint8 or floats"),
+        (
+            check_shapes,
+            {"target": ArrayContexts((9 * CONTEXTS).astype(np.int64))},
+            "not uint8 or floats",
+        ),
         (check_finite_contexts, {"target": noisy(CONTEXTS)}, "not finite"),
         (
             check_reward_values,

@@ -18,6 +18,8 @@ def daband(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as left:
             main()
         printed = capsys.readouterr()
-        return SimpleNamespace(returncode=left.value.code or 0, stdout=printed.out, stderr=printed.err)
+        return SimpleNamespace(
+            returncode=left.value.code or 0, stdout=printed.out, stderr=printed.err
+        )
 
     return call

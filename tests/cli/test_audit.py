@@ -11,7 +11,12 @@ import pytest
 
 def test_questions_then_answers(daband, tmp_path):
     small = ("--set", "episodes=2", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
-    assert daband("run", "warfarin/white-asian", "--method", "linucb", *small, "--out", "runs").returncode == 0
+    assert (
+        daband(
+            "run", "warfarin/white-asian", "--method", "linucb", *small, "--out", "runs"
+        ).returncode
+        == 0
+    )
     (run,) = (path.parent for path in (tmp_path / "runs").glob("*/done"))
 
     refused = daband("audit", str(run))
@@ -27,7 +32,8 @@ def test_questions_then_answers(daband, tmp_path):
     with open("questions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 20
-    assert daband("audit", str(run), "--budget", "20", "--out", "questions.csv").returncode == 0  # nothing is filled in
+    # nothing is filled in
+    assert daband("audit", str(run), "--budget", "20", "--out", "questions.csv").returncode == 0
     assert {row["arm_name"] for row in rows} <= {"low", "medium", "high"}
     for number, row in enumerate(rows):
         row["reward"] = str(number % 2)
@@ -44,7 +50,8 @@ def test_questions_then_answers(daband, tmp_path):
     again = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
     assert again.returncode == 2
     assert "pass it as --answers" in again.stderr
-    assert (tmp_path / "questions.csv").read_text() == filled  # rewards that were filled in are not written over
+    # rewards that were filled in are not written over
+    assert (tmp_path / "questions.csv").read_text() == filled
 
     part = answer(rows[:7])
     assert part.returncode == 0, part.stderr
@@ -78,10 +85,18 @@ def names(*, tiny: bool = False):
 def test_a_terminal_without_the_letters_of_a_name(tmp_path):
     (tmp_path / "names.py").write_text(PLUGIN, encoding="utf-8")
     bare = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    call = [sys.executable, "-c", "from daband.cli._main import main; main()", "--plugin", "names.py"]
+    call = [
+        sys.executable,
+        "-c",
+        "from daband.cli._main import main; main()",
+        "--plugin",
+        "names.py",
+    ]
     small = ["--seeds", "0", "--set", "episodes=1", "--set", "episode_length=16"]
     command = [*call, "bench", "names", "--methods", "linucb", *small]
-    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "B\u00fcndel" in (tmp_path / "runs/names/report.html").read_text(encoding="utf-8")
 

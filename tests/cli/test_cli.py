@@ -1,4 +1,6 @@
-"""The commands as a user calls them, in this process: importing torch anew for each would take most of the time."""
+"""The commands as a user calls them, in this process: importing torch anew for each would take most
+of the time.
+"""
 
 import io
 import json
@@ -18,14 +20,14 @@ SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_opt
 @pytest.mark.slow
 def test_help_names_every_command_and_where_to_start_without_importing_what_is_slow():
     script = (
-        "import atexit, sys\n"
-        "from daband.cli._main import main\n"
-        "slow = ('torch', 'matplotlib', 'polars', 'sklearn', 'scipy.stats', 'ray')\n"
-        "atexit.register(lambda: print('imported:', [name for name in slow if name in sys.modules]))\n"
-        "sys.argv = ['daband', '--help']\n"
-        "main()\n"
+        "import atexit, sys\nfrom daband.cli._main import main\nslow = ('torch', 'matplotlib',"
+        " 'polars', 'sklearn', 'scipy.stats', 'ray')\natexit.register(lambda: print('imported:',"
+        " [name for name in slow if name in sys.modules]))\nsys.argv = ['daband',"
+        " '--help']\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0
     for word in ("demo", "run", "bench", "ablate", "continue", "report", "presets", "Start with"):
         assert word in done.stdout
@@ -46,30 +48,56 @@ def test_bench_then_report(daband, tmp_path):
 def record(**changes):
     """What a run leaves in results.json, as far as tables show it."""
     return {
-        "pair": "digit", "method": "linucb", "variant": "default", "seed": 0, "selection": "none",
+        "pair": "digit",
+        "method": "linucb",
+        "variant": "default",
+        "seed": 0,
+        "selection": "none",
         "feedback": "one_hot",
-        "target_accuracy": 0.5, "target_accuracy_macro": 0.5, "target_value": 0.5, "target_best_value": 1.0,
-        "target_constant_value": 0.25, "target_regret": 1000.5, "target_arm_counts": [1, 3], "source_regret": 1234.5,
-        "source_reward": 0.75, "rounds": 19200, "wall_seconds": 3600.0, "class_names": ["a", "b"], **changes,
-    }  # fmt: skip
+        "target_accuracy": 0.5,
+        "target_accuracy_macro": 0.5,
+        "target_value": 0.5,
+        "target_best_value": 1.0,
+        "target_constant_value": 0.25,
+        "target_regret": 1000.5,
+        "target_arm_counts": [1, 3],
+        "source_regret": 1234.5,
+        "source_reward": 0.75,
+        "rounds": 19200,
+        "wall_seconds": 3600.0,
+        "class_names": ["a", "b"],
+        **changes,
+    }
 
 
-@pytest.mark.parametrize(("feedback", "unit"), [("one_hot", 1.0), ("bandit", 0.01), ("bandit", 1000.0)])
+@pytest.mark.parametrize(
+    ("feedback", "unit"), [("one_hot", 1.0), ("bandit", 0.01), ("bandit", 1000.0)]
+)
 def test_a_table_of_all_methods_fits_eighty_columns(feedback, unit):
     methods = ("constant", "random", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
     records = [
         record(
-            method=method, seed=seed, feedback=feedback, target_accuracy=0.5 + 0.1 * seed,
-            target_value=unit * (0.5 + 0.1 * seed), target_regret=unit * (1000.0 + seed),
-            source_regret=unit * (1234.5 + 17 * seed), source_reward=unit * 0.7, target_best_value=unit,
+            method=method,
+            seed=seed,
+            feedback=feedback,
+            target_accuracy=0.5 + 0.1 * seed,
+            target_value=unit * (0.5 + 0.1 * seed),
+            target_regret=unit * (1000.0 + seed),
+            source_regret=unit * (1234.5 + 17 * seed),
+            source_reward=unit * 0.7,
+            target_best_value=unit,
             target_constant_value=0.3 * unit,
         )
         for method in methods
         for seed in range(5)
-    ]  # fmt: skip
+    ]
     console = Console(width=80, file=io.StringIO())
     (table,) = build_comparison_tables("digit", records)
-    console.print(to_terminal_table(table, without=("by class", "paper", "rounds", "seeds", "seconds per run")))
+    console.print(
+        to_terminal_table(
+            table, without=("by class", "paper", "rounds", "seeds", "seconds per run")
+        )
+    )
     shown = console.file.getvalue()
     assert "…" not in shown
     assert all(f"│ {get_label(method, 'default')} " in shown for method in methods)
@@ -78,7 +106,8 @@ def test_a_table_of_all_methods_fits_eighty_columns(feedback, unit):
 
 def test_run_is_shown_again_without_work(daband):
     command = ("run", "synthetic", "--method", "linucb-p", "--seed", "3", *SMALL)
-    first, second = daband(*command), daband(*command)
+    first = daband(*command)
+    second = daband(*command)
     assert first.returncode == second.returncode == 0
     assert "finished" in first.stdout
     assert "found" in second.stdout
@@ -102,10 +131,23 @@ def test_presets_and_methods_and_version(daband):
         assert f"\n{name} " in presets
     methods = daband("methods").stdout.split()
     assert methods == [
-        "constant", "daband", "daband-p", "linucb", "linucb-p", "log",
-        "log-p", "mixture", "mixture-p", "nlinucb", "nlinucb-p", "random", "self-training",
-        "self-training-p", "trees", "trees-p",
-    ]  # fmt: skip
+        "constant",
+        "daband",
+        "daband-p",
+        "linucb",
+        "linucb-p",
+        "log",
+        "log-p",
+        "mixture",
+        "mixture-p",
+        "nlinucb",
+        "nlinucb-p",
+        "random",
+        "self-training",
+        "self-training-p",
+        "trees",
+        "trees-p",
+    ]
     assert daband("--version").stdout.startswith("daband 0.")
 
 
@@ -117,23 +159,51 @@ def test_presets_and_methods_and_version(daband):
         (("bench", "synthetic", "--seeds", "4-0"), "is below its start"),
         (("bench", "synthetic", "--seeds", "one"), "must look like"),
         (("bench", "synthetic", "--set", "nothing=1"), "unknown setting"),
-        (("bench", "synthetic", "--set", "episodes=0"), "setting 'episodes': Input should be greater"),
+        (
+            ("bench", "synthetic", "--set", "episodes=0"),
+            "setting 'episodes': Input should be greater",
+        ),
         (("bench", "synthetic", "--set", "seeds=0"), "setting 'seeds': it must be a list"),
-        (("bench", "synthetic", "--set", "rule=best"), "setting 'rule': Input should be 'ucb' or 'greedy'"),
-        (("bench", "synthetic", "--set", "methods.linuc.alpha=1"), "unknown method 'linuc'; did you mean 'linucb'?"),
-        (("bench", "synthetic", "--set", "policy.alfa=1"), "no setting 'alfa'; did you mean 'alpha'?"),
+        (
+            ("bench", "synthetic", "--set", "rule=best"),
+            "setting 'rule': Input should be 'ucb' or 'greedy'",
+        ),
+        (
+            ("bench", "synthetic", "--set", "methods.linuc.alpha=1"),
+            "unknown method 'linuc'; did you mean 'linucb'?",
+        ),
+        (
+            ("bench", "synthetic", "--set", "policy.alfa=1"),
+            "no setting 'alfa'; did you mean 'alpha'?",
+        ),
         (("bench", "synthetic", "--set", "policy.seed=1"), "no setting 'seed'"),
-        (("bench", "synthetic", "--set", "pair_options.nois=1"), "no option 'nois'; did you mean 'noise'?"),
+        (
+            ("bench", "synthetic", "--set", "pair_options.nois=1"),
+            "no option 'nois'; did you mean 'noise'?",
+        ),
         (("bench", "synthetic", "--set", "methods.daband.recipe=defalt"), "got 'defalt'"),
         (
-            ("bench", "synthetic", "--set", 'methods.daband.recipe={base="default",learning={stepss=3}}'),
+            (
+                "bench",
+                "synthetic",
+                "--set",
+                'methods.daband.recipe={base="default",learning={stepss=3}}',
+            ),
             "no setting 'learning.stepss'; did you mean 'steps'?",
         ),
         (
-            ("bench", "synthetic", "--set", 'methods.daband.recipe={base="default",weights={adversarail=3}}'),
+            (
+                "bench",
+                "synthetic",
+                "--set",
+                'methods.daband.recipe={base="default",weights={adversarail=3}}',
+            ),
             "unknown term 'adversarail'; did you mean 'adversarial'?",
         ),
-        (("ablate", "synthetic", "--base", "papr"), "no ablation of the recipe 'papr' (known: paper, default-rpd)"),
+        (
+            ("ablate", "synthetic", "--base", "papr"),
+            "no ablation of the recipe 'papr' (known: paper, default-rpd)",
+        ),
         (("continue", "nowhere"), "nowhere does not exist"),
         (("report", "nowhere"), "no folder nowhere"),
         (("run", "[/foo]"), "unknown preset '[/foo]'"),
@@ -144,7 +214,9 @@ def test_errors_are_one_clear_message_without_a_traceback(arguments, message, da
     done = daband(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in " ".join(done.stderr.split())
-    assert "failed" not in done.stdout or message == "passes", "a typing error is told before anything runs"
+    assert "failed" not in done.stdout or message == "passes", (
+        "a typing error is told before anything runs"
+    )
 
 
 def test_a_preset_whose_data_are_not_there_says_how_to_get_them(daband, tmp_path, monkeypatch):
@@ -163,7 +235,9 @@ def test_a_table_says_which_form_of_the_data_was_found(daband, tmp_path, monkeyp
 
 def test_a_folder_that_cannot_be_written_is_named(daband, tmp_path):
     (tmp_path / "taken").write_text("")
-    done = daband("bench", "synthetic", "--methods", "random", "--seeds", "0", "--out", "taken", *SMALL)
+    done = daband(
+        "bench", "synthetic", "--methods", "random", "--seeds", "0", "--out", "taken", *SMALL
+    )
     assert done.returncode == 2
     assert "Error: out taken is a file, not a folder" in done.stderr
 
@@ -185,7 +259,12 @@ def test_damaged_files_of_a_bench_are_named(daband, tmp_path):
 
 
 def test_ablate_prints_its_table(daband, tmp_path):
-    quick = ("--set", "methods.daband.recipe.base=paper", "--set", "methods.daband.recipe.learning.steps=2")
+    quick = (
+        "--set",
+        "methods.daband.recipe.base=paper",
+        "--set",
+        "methods.daband.recipe.learning.steps=2",
+    )
     command = ("ablate", "synthetic", "--base", "paper", "--seeds", "0-1", *SMALL, *quick)
     done = daband(*command)
     assert done.returncode == 0, done.stderr
@@ -196,7 +275,12 @@ def test_ablate_prints_its_table(daband, tmp_path):
 
 
 def test_a_whole_bench_is_continued(daband):
-    assert daband("bench", "synthetic", "--methods", "random,linucb", "--seeds", "0-1", *SMALL).returncode == 0
+    assert (
+        daband(
+            "bench", "synthetic", "--methods", "random,linucb", "--seeds", "0-1", *SMALL
+        ).returncode
+        == 0
+    )
     done = daband("continue", "runs/synthetic", "--rounds", "50")
     assert done.returncode == 0, done.stderr
     for word in ("finished", "target regret", "zero-shot", "│ LinUCB "):  # names fit in 80 columns

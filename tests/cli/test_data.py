@@ -29,7 +29,14 @@ def test_list_shows_every_pair(tmp_path):
 def test_check_on_a_fresh_clone():
     result = run("check")
     assert result.exit_code == 0
-    for word in ("digit", "missing", "download https://ossci", "CC BY-SA 3.0", "warfarin", "pharmgkb"):
+    for word in (
+        "digit",
+        "missing",
+        "download https://ossci",
+        "CC BY-SA 3.0",
+        "warfarin",
+        "pharmgkb",
+    ):
         assert word in result.output
     assert "needs no data files" in run("check", "synthetic").output
 

@@ -12,10 +12,13 @@ pl = pytest.importorskip("polars")
 
 def frame(n=400, seed=0):
     rng = np.random.default_rng(seed)
-    age, city = rng.normal(40, 10, n), rng.choice(["Oslo", "Bergen"], n)
+    age = rng.normal(40, 10, n)
+    city = rng.choice(["Oslo", "Bergen"], n)
     arm = rng.integers(0, 2, n)
     reward = (rng.random(n) < 0.3 + 0.4 * ((city == "Oslo") == (arm == 1))).astype(float)
-    return pl.DataFrame({"age": age, "city": city, "arm": arm, "reward": reward, "propensity": np.full(n, 0.5)})
+    return pl.DataFrame(
+        {"age": age, "city": city, "arm": arm, "reward": reward, "propensity": np.full(n, 0.5)}
+    )
 
 
 @pytest.fixture
@@ -36,26 +39,44 @@ def policy(tmp_path):
 
 
 def test_a_policy_of_tables_reads_raw_rows(daband, policy, tmp_path):
-    done = daband("evaluate-log", "p.safetensors", "log", "--estimators", "dr, snips", "--out", "found.json")
+    done = daband(
+        "evaluate-log", "p.safetensors", "log", "--estimators", "dr, snips", "--out", "found.json"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("dr: mean reward 0.")  # without empty lines before it
     found = json.loads((tmp_path / "found.json").read_text())
     assert [one["estimator"] for one in found["estimates"]] == ["dr", "snips"]
     rows = pl.concat([frame(seed=2 + number) for number in range(3)])
-    log = (policy.table.apply(rows), *(rows[name].to_numpy() for name in ("arm", "reward", "propensity")))
-    assert found["estimates"][0]["value"] == pytest.approx(library.evaluate_log(policy, log).value, abs=1e-9)
+    log = (
+        policy.table.apply(rows),
+        *(rows[name].to_numpy() for name in ("arm", "reward", "propensity")),
+    )
+    assert found["estimates"][0]["value"] == pytest.approx(
+        library.evaluate_log(policy, log).value, abs=1e-9
+    )
     assert 0.6 < found["estimates"][0]["value"] < 0.8  # it takes the arm that pays .7
 
 
 def test_a_run_and_its_folder(daband, tmp_path):
-    run = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true", "--out", "runs")
+    run = (
+        "--set",
+        "episodes=3",
+        "--set",
+        "episode_length=20",
+        "--set",
+        "pair_options.tiny=true",
+        "--out",
+        "runs",
+    )
     assert daband("run", "synthetic", "--method", "linucb", *run).returncode == 0
     (place,) = (path.parent for path in tmp_path.glob("runs/*/done"))
     saved = library.load(place / "policy.safetensors")
     rng = np.random.default_rng(0)
     columns = {f"x{i}": rng.normal(size=100) for i in range(saved.context_shape[0])}
     columns |= {"arm": rng.integers(0, saved.n_arms, 100), "reward": rng.random(100)}
-    pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_parquet("log.parquet")
+    pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_parquet(
+        "log.parquet"
+    )
     done = daband("evaluate-log", "runs", "log.parquet", "--domain", "target")
     assert done.returncode == 0, done.stderr
     (estimate,) = json.loads((place / "log_estimates.json").read_text())["estimates"]
@@ -70,7 +91,10 @@ def test_errors_name_what_is_wrong(daband, policy, tmp_path):
         (["nothing.safetensors", "log"], "nothing.safetensors"),
         (["p.safetensors", "logs"], "logs does not exist"),
         (["p.safetensors", "log", "--estimators", "best"], "'best'"),
-        (["p.safetensors", "log", "--context", "age"], "the context must be the policy's columns: age, city"),
+        (
+            ["p.safetensors", "log", "--context", "age"],
+            "the context must be the policy's columns: age, city",
+        ),
     ):
         done = daband("evaluate-log", *arguments)
         assert done.returncode == 2
@@ -83,7 +107,16 @@ def test_errors_name_what_is_wrong(daband, policy, tmp_path):
 
 
 def test_a_log_that_was_learned_is_refused(daband, tmp_path):
-    run = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true", "--out", "runs")
+    run = (
+        "--set",
+        "episodes=3",
+        "--set",
+        "episode_length=20",
+        "--set",
+        "pair_options.tiny=true",
+        "--out",
+        "runs",
+    )
     assert daband("run", "synthetic", "--method", "linucb", *run).returncode == 0
     (place,) = (path.parent for path in tmp_path.glob("runs/*/done"))
     saved = library.load(place / "policy.safetensors")
@@ -91,7 +124,9 @@ def test_a_log_that_was_learned_is_refused(daband, tmp_path):
         rng = np.random.default_rng(number)
         columns = {f"x{i}": rng.normal(size=100) for i in range(saved.context_shape[0])}
         columns |= {"arm": rng.integers(0, saved.n_arms, 100), "reward": rng.random(100)}
-        pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_csv(f"week{number}.csv")
+        pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_csv(
+            f"week{number}.csv"
+        )
     assert daband("learn", "runs", "week0.csv").returncode == 0
     done = daband("evaluate-log", "runs", "week0.csv")
     assert done.returncode == 2

@@ -16,7 +16,9 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     given = ["--set", "pair_options.tiny=true", "--set", "episodes=2", "--set", "episode_length=10"]
     for seed in ("0", "1"):
-        done = CliRunner().invoke(app, ["run", "synthetic", "--seed", seed, "--out", str(folder), *given])
+        done = CliRunner().invoke(
+            app, ["run", "synthetic", "--seed", seed, "--out", str(folder), *given]
+        )
         assert done.exit_code == 0, done.output
     return folder
 
@@ -41,7 +43,9 @@ class TestExport:
 
     def test_without_its_data(self, runs, tmp_path):
         run = sorted(path.parent for path in runs.glob("*/done"))[1]
-        done = CliRunner().invoke(app, ["export", str(run), str(tmp_path / "p"), "--no-data", "--domain", "source"])
+        done = CliRunner().invoke(
+            app, ["export", str(run), str(tmp_path / "p"), "--no-data", "--domain", "source"]
+        )
         assert done.exit_code == 0, done.output
         deployed = daband.load_deployed(tmp_path / "p")
         assert deployed.reference is None
@@ -49,13 +53,17 @@ class TestExport:
         assert deployed.arm_names == ("arm 0", "arm 1", "arm 2")
 
     def test_a_student(self, runs, tmp_path):
-        run = shutil.copytree(sorted(path.parent for path in runs.glob("*/done"))[0], tmp_path / "run")
+        run = shutil.copytree(
+            sorted(path.parent for path in runs.glob("*/done"))[0], tmp_path / "run"
+        )
         arguments = ["export", str(run), str(tmp_path / "p.daband"), "--no-data", "--student"]
         refused = CliRunner().invoke(app, arguments)
         assert isinstance(refused.exception, daband.InvalidInput)
         assert "needs a mixture of networks" in str(refused.exception)
         pair = daband.domains.load("synthetic", tiny=True)
-        policy = daband.DABand.for_pair(pair, members=2, recipe="small", shift="style", device="cpu")
+        policy = daband.DABand.for_pair(
+            pair, members=2, recipe="small", shift="style", device="cpu"
+        )
         daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=10)
         policy.save(run / "policy.safetensors")
         done = CliRunner().invoke(app, arguments)

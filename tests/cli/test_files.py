@@ -26,7 +26,8 @@ def market(tmp_path_factory):
     folder = tmp_path_factory.mktemp("market")
     generator = np.random.default_rng(1)
     for name, currency in (("old", 1.0), ("new", 4.3)):
-        spent, age = generator.normal(100.0, 30.0, 240), generator.normal(40.0, 9.0, 240)
+        spent = generator.normal(100.0, 30.0, 240)
+        age = generator.normal(40.0, 9.0, 240)
         offer = generator.integers(3, size=240)
         right = np.digitize(spent, [85.0, 115.0])
         table = pl.DataFrame(
@@ -41,7 +42,9 @@ def market(tmp_path_factory):
                 "p": [1 / 3] * 240,
             }
         )
-        (table if name == "old" else table.drop("offer", "euros", "p")).write_csv(folder / f"{name}.csv")
+        (table if name == "old" else table.drop("offer", "euros", "p")).write_csv(
+            folder / f"{name}.csv"
+        )
     return folder
 
 
@@ -62,11 +65,24 @@ def daband(*arguments, cwd, code=0):
     return " ".join(text.split())
 
 
-FILES = ("--source", "old.csv", "--target", "new.csv", "--arm", "offer", "--reward", "euros", "--id", "customer")
+FILES = (
+    "--source",
+    "old.csv",
+    "--target",
+    "new.csv",
+    "--arm",
+    "offer",
+    "--reward",
+    "euros",
+    "--id",
+    "customer",
+)
 
 
 def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
-    told = daband("run", *FILES, "--propensity", "p", "--units", "spent", "--set", "episodes=2", cwd=market)
+    told = daband(
+        "run", *FILES, "--propensity", "p", "--units", "spent", "--set", "episodes=2", cwd=market
+    )
     assert "old.csv: 240 rows; new.csv: 240" in told
     assert "│ spent │ number │" in told
     assert "│ city │ category │ 2 different values" in told
@@ -79,23 +95,58 @@ def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
     assert written["pair_options"]["units"] == ["spent"]
     (config,) = market.glob("runs/old-to-new/files-linucb-seed0-*/config.json")
     assert str(market / "old.csv") in config.read_text()
-    again = daband("run", str(settings), "--set", "episodes=2", "--out", "runs/old-to-new", cwd=market)
+    again = daband(
+        "run", str(settings), "--set", "episodes=2", "--out", "runs/old-to-new", cwd=market
+    )
     assert "files-linucb-seed0" in again
     assert "assessment.json" in daband("assess", str(config.parent), cwd=market)
 
 
 def test_the_command_that_repeats_a_call_has_all_its_options(market):
     """Before, the printed command lacked the incumbent and the folder of the first call."""
-    words = ("--incumbent", "mail", "--quick"), ("--set", "episodes=2", "--set", "episode_length=16")
-    told = daband("choose", *FILES, "--propensity", "p", *words[0], "--out", "my choice", *words[1], cwd=market)
-    *_, command = told.partition("edit the file and call `")[2].partition("`)")[0].partition("daband ")
+    words = (
+        ("--incumbent", "mail", "--quick"),
+        (
+            "--set",
+            "episodes=2",
+            "--set",
+            "episode_length=16",
+        ),
+    )
+    told = daband(
+        "choose",
+        *FILES,
+        "--propensity",
+        "p",
+        *words[0],
+        "--out",
+        "my choice",
+        *words[1],
+        cwd=market,
+    )
+    *_, command = (
+        told.partition("edit the file and call `")[2].partition("`)")[0].partition("daband ")
+    )
     again = shlex.split(command)
-    assert again == ["choose", "my choice/daband.toml", *words[0], "--out", "my choice-2", *words[1]]
+    assert again == [
+        "choose",
+        "my choice/daband.toml",
+        *words[0],
+        "--out",
+        "my choice-2",
+        *words[1],
+    ]
     settings = market / "my choice" / "daband.toml"
     settings.write_text(settings.read_text().replace('"customer"', '"customer", "city"'))
     assert "over always mail" in daband(*again, cwd=market)
-    choices = [json.loads((market / folder / "choice.json").read_text()) for folder in ("my choice", "my choice-2")]
-    assert [choice["pair_options"]["id"] for choice in choices] == [["customer"], ["customer", "city"]]
+    choices = [
+        json.loads((market / folder / "choice.json").read_text())
+        for folder in ("my choice", "my choice-2")
+    ]
+    assert [choice["pair_options"]["id"] for choice in choices] == [
+        ["customer"],
+        ["customer", "city"],
+    ]
 
 
 def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
@@ -106,11 +157,14 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     assert (market / "chosen/policy.safetensors").is_file()
     told += daband("export", "chosen", "m.daband", cwd=market)
     assert "UserWarning" not in told
-    assert "Please check: spent: its median is" in told.partition("Chosen:")[2]  # again beside the verdict
+    # again beside the verdict
+    assert "Please check: spent: its median is" in told.partition("Chosen:")[2]
 
 
 def test_numbers_are_in_the_stated_unit_or_in_that_of_the_reward_column(market):
-    told = daband("choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "units", cwd=market)
+    told = daband(
+        "choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "units", cwd=market
+    )
     assert " euros over always mail is expected" in told
     error = json.loads((market / "units/assessment.json").read_text())["source_error"]
     assert "┃ in the source ┃ standard error ┃" in told
@@ -118,7 +172,9 @@ def test_numbers_are_in_the_stated_unit_or_in_that_of_the_reward_column(market):
     assert "euros over always mail (standard error" in daband("assess", "units", cwd=market)
     assert "kroner over always mail" in daband("assess", "units", "--unit", "kroner", cwd=market)
     daband("audit", "units", "--budget", "3", "--out", "units.csv", cwd=market)
-    questions = (market / "units.csv").read_text().replace(",\n", ",1\n").replace("reward,1", "reward")
+    questions = (
+        (market / "units.csv").read_text().replace(",\n", ",1\n").replace("reward,1", "reward")
+    )
     (market / "units.csv").write_text(questions)
     told = daband("audit", "units", "--answers", "units.csv", cwd=market)
     assert "kroner over always mail" in told
@@ -126,15 +182,33 @@ def test_numbers_are_in_the_stated_unit_or_in_that_of_the_reward_column(market):
 
 
 def test_no_reward_is_asked_for_the_incumbents_own_choices(market):
-    """Before: questions were asked about the same arm twice, whose difference is 0 for any answer."""
-    table = pl.read_csv(market / "old.csv").with_columns(euros=pl.col("offer") == "call").cast({"euros": pl.Float64})
+    """Before: questions were asked about the same arm twice, whose difference is 0 for any
+    answer.
+    """
+    table = (
+        pl.read_csv(market / "old.csv")
+        .with_columns(euros=pl.col("offer") == "call")
+        .cast({"euros": pl.Float64})
+    )
     table.write_csv(market / "one.csv")
-    files = ("--source", "one.csv", *FILES[2:], "--propensity", "p", "--set", "episodes=2", "--out", "same")
+    files = (
+        "--source",
+        "one.csv",
+        *FILES[2:],
+        "--propensity",
+        "p",
+        "--set",
+        "episodes=2",
+        "--out",
+        "same",
+    )
     told = daband("choose", *files, "--budget", "5", cwd=market)
     assert "Keep the incumbent: the policy makes the same choices as always call." in told
     assert "Fill in" not in told
     told = daband("audit", "same", "--budget", "5", "--out", "same.csv", cwd=market)
-    assert told.startswith("No reward is needed: the policy makes the same choices as always call in the")
+    assert told.startswith(
+        "No reward is needed: the policy makes the same choices as always call in the"
+    )
     assert "Fill in" not in told
     assert not (market / "same.csv").exists()
 
@@ -142,8 +216,20 @@ def test_no_reward_is_asked_for_the_incumbents_own_choices(market):
 def test_todays_choices_are_a_column_that_only_the_target_has(market):
     """Before: --id rejected the column, and audit compared with another incumbent than choose."""
     new = pl.read_csv(market / "new.csv")
-    new.with_columns(today=pl.Series(["mail", "none"] * (len(new) // 2))).write_csv(market / "today.csv")
-    files = ("--source", "old.csv", "--target", "today.csv", *FILES[4:], "--propensity", "p", "--incumbent", "today")
+    new.with_columns(today=pl.Series(["mail", "none"] * (len(new) // 2))).write_csv(
+        market / "today.csv"
+    )
+    files = (
+        "--source",
+        "old.csv",
+        "--target",
+        "today.csv",
+        *FILES[4:],
+        "--propensity",
+        "p",
+        "--incumbent",
+        "today",
+    )
     options = ("--set", "episodes=2", "--out", "today")
     assert "given as id (--id today)" in daband("choose", *files, *options, cwd=market, code=2)
     told = daband("choose", *files, *options, "--id", "today", cwd=market)
@@ -159,9 +245,13 @@ def test_todays_choices_are_a_column_that_only_the_target_has(market):
 
 
 def test_an_audit_against_another_incumbent_leaves_the_assessment(market):
-    daband("choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "other", cwd=market)
+    daband(
+        "choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "other", cwd=market
+    )
     before = (market / "other/assessment.json").read_text()
-    daband("audit", "other", "--budget", "3", "--incumbent", "none", "--out", "other.csv", cwd=market)
+    daband(
+        "audit", "other", "--budget", "3", "--incumbent", "none", "--out", "other.csv", cwd=market
+    )
     (market / "other.csv").write_text((market / "other.csv").read_text().replace(",\n", ",1\n"))
     told = daband("audit", "other", "--answers", "other.csv", cwd=market)
     assert "3 target rewards" in told
@@ -175,11 +265,25 @@ def test_another_incumbent_is_assessed_on_rounds_that_the_policy_has_not_learned
     generator = np.random.default_rng(0)
     frame = pl.DataFrame({f"x{column}": generator.normal(size=900) for column in range(8)})
     arm = generator.integers(3, size=900)
-    gain = np.stack([np.zeros(900), frame["x0"].to_numpy(), frame["x1"].to_numpy()], axis=1)[np.arange(900), arm]
+    gain = np.stack([np.zeros(900), frame["x0"].to_numpy(), frame["x1"].to_numpy()], axis=1)[
+        np.arange(900), arm
+    ]
     columns = {"arm": arm, "reward": gain + generator.normal(size=900), "propensity": [1 / 3] * 900}
-    frame.with_columns(**{name: pl.Series(values) for name, values in columns.items()}).write_csv(market / "noisy.csv")
+    frame.with_columns(**{name: pl.Series(values) for name, values in columns.items()}).write_csv(
+        market / "noisy.csv"
+    )
     roles = ("--arm", "arm", "--reward", "reward", "--propensity", "propensity")
-    files = ("--source", "noisy.csv", "--target", "noisy.csv", *roles, "--out", "noisy", "--incumbent", "1")
+    files = (
+        "--source",
+        "noisy.csv",
+        "--target",
+        "noisy.csv",
+        *roles,
+        "--out",
+        "noisy",
+        "--incumbent",
+        "1",
+    )
     assert "arms are chosen by context" in daband("choose", *files, cwd=market)
     before = json.loads((market / "noisy/assessment.json").read_text())
     assert "warning" not in daband("assess", "noisy", "--incumbent", "1", cwd=market)
@@ -190,7 +294,16 @@ def test_another_incumbent_is_assessed_on_rounds_that_the_policy_has_not_learned
 def test_fit_log_takes_a_table(market):
     import daband as library
 
-    told = daband("fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "fitted.safetensors", cwd=market)
+    told = daband(
+        "fit-log",
+        "old.csv",
+        *FILES[4:],
+        "--propensity",
+        "p",
+        "--out",
+        "fitted.safetensors",
+        cwd=market,
+    )
     assert "│ spent │ number │" in told
     assert "old.csv: 240 rows ┏" in told
     policy = library.load(market / "fitted.safetensors")
@@ -198,14 +311,24 @@ def test_fit_log_takes_a_table(market):
     columns = ("--arm", "offer", "--reward", "euros", "--propensity", "p")
     told = daband("evaluate-log", "fitted.safetensors", "old.csv", *columns, cwd=market, code=2)
     assert "the policy has learned the log" in told
-    rows = [{"spent": spent, "age": 40.0, "city": "Oslo", "joined": "2021-05-11"} for spent in (40.0, 160.0)]
+    rows = [
+        {"spent": spent, "age": 40.0, "city": "Oslo", "joined": "2021-05-11"}
+        for spent in (40.0, 160.0)
+    ]
     assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
-    told = daband("assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market)
+    told = daband(
+        "assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market
+    )
     assert "shifts between real domains with data of this kind" in " ".join(told.split())
     assert "old.csv, so its source advantage is too high" in told
-    assert "edit the file and call `daband assess fitted.safetensors --on runs/old-to-new/daband.toml`" in told
+    assert (
+        "edit the file and call `daband assess fitted.safetensors --on runs/old-to-new/daband.toml`"
+        in told
+    )
     assert "which needs data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
-    told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)
+    told = daband(
+        "fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2
+    )
     assert "arm 'offer' needs a reward" in told
 
 
@@ -219,7 +342,10 @@ def test_fit_log_takes_a_table(market):
         ((*FILES, "--units", "city"), "--units city is not a numeric column (spent, age)"),
         (
             (*FILES[:4], "--arm", "offer"),
-            "arm 'offer' needs a reward: the column with the reward of the chosen arm (--reward COLUMN)",
+            (
+                "arm 'offer' needs a reward: the column with the reward of the chosen arm (--reward"
+                " COLUMN)"
+            ),
         ),
         (("--source", "no.csv", "--target", "new.csv", "--label", "y"), "no.csv does not exist"),
     ],
@@ -231,15 +357,23 @@ def test_what_is_wrong_is_said_in_a_line(market, arguments, says):
 def pay(path, *, late):
     """Fill in the rewards of a log that ``daband decide`` wrote, all but every ``late``-th."""
     log = pl.read_csv(path)
-    right = np.array(["call", "mail", "none"])[np.digitize(log["spent"].to_numpy() / 4.3, [85.0, 115.0])]
+    right = np.array(["call", "mail", "none"])[
+        np.digitize(log["spent"].to_numpy() / 4.3, [85.0, 115.0])
+    ]
     rewards = [5.0 if arm == best else 1.0 for arm, best in zip(log["arm"], right, strict=True)]
-    known = [None if late and number % late == 0 else reward for number, reward in enumerate(rewards)]
+    known = [
+        None if late and number % late == 0 else reward for number, reward in enumerate(rewards)
+    ]
     log.with_columns(reward=pl.Series(known, dtype=pl.Float64)).write_csv(path)
 
 
 def test_the_daily_loop_on_the_command_line(market):
-    """No command decided on a file, `learn` knew no arm by name and no reward that is late, `export` no epsilon."""
-    told = daband("choose", *FILES, "--propensity", "p", "--set", "episodes=3", "--out", "loop", cwd=market)
+    """No command decided on a file, `learn` knew no arm by name and no reward that is late,
+    `export` no epsilon.
+    """
+    told = daband(
+        "choose", *FILES, "--propensity", "p", "--set", "episodes=3", "--out", "loop", cwd=market
+    )
     assert "spent: its median is" in told
     assert "If its unit differs, use --units spent" in told
     assert "The incumbent is the source's best arm" in told
@@ -260,7 +394,8 @@ def test_the_daily_loop_on_the_command_line(market):
     assert set(log["propensity"].round(6)) <= {0.1, 0.8}
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market, code=2)
     assert "log.csv has no reward yet; fill in the column 'reward' as rewards arrive" in told
-    daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)  # nothing is lost by deciding again
+    # nothing is lost by deciding again
+    daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)
     _check_odd_rows(market)
     pay(market / "log.csv", late=4)
     told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market, code=2)
@@ -272,11 +407,18 @@ def test_the_daily_loop_on_the_command_line(market):
     pay(market / "log.csv", late=0)
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "Learned 60 target rounds" in told
-    assert "Ignored: 180 rows whose customer was learned before; new decisions need new ids." in told
+    assert (
+        "Ignored: 180 rows whose customer was learned before; new decisions need new ids." in told
+    )
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "the policy has learned log.csv (rows 0 to 239) before" in told
-    told = daband("serve", "v0.daband", "--learn", "loop", "--log", "sqlite:///none.db", cwd=market, code=2)
-    assert "but loop has version 2; export it again: daband export loop v0.daband --epsilon 0.3" in told
+    told = daband(
+        "serve", "v0.daband", "--learn", "loop", "--log", "sqlite:///none.db", cwd=market, code=2
+    )
+    assert (
+        "but loop has version 2; export it again: daband export loop v0.daband --epsilon 0.3"
+        in told
+    )
     assert not (market / "none.db").exists()
     assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)
     log.rename({"arm": "offer"}).with_columns(reward=1.0).write_csv(market / "other.csv")
@@ -285,10 +427,19 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "--arm, --reward or --propensity" in told
     log.with_columns(arm=pl.lit("cal"), reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
-    assert "other.csv has 'cal' in the arm's column 'arm', which is not an arm; did you mean 'call'?" in told
-    assert "snips:" in daband("evaluate-log", "v0.daband", "log.csv", "--estimators", "snips", cwd=market)
+    assert (
+        "other.csv has 'cal' in the arm's column 'arm', which is not an arm; did you mean 'call'?"
+        in told
+    )
+    assert "snips:" in daband(
+        "evaluate-log", "v0.daband", "log.csv", "--estimators", "snips", cwd=market
+    )
     told = daband("audit", "loop", "--budget", "10", "--out", "questions.csv", cwd=market)
-    assert (market / "questions.csv").read_text().startswith("id,context,customer,arm,arm_name,reward\n")
+    assert (
+        (market / "questions.csv")
+        .read_text()
+        .startswith("id,context,customer,arm,arm_name,reward\n")
+    )
     assert "daband learn loop LOG.csv" in daband("continue", "loop", cwd=market, code=2)
     assert "has a column 'arm', which is needed" in daband(
         "decide", "v0.daband", "log.csv", "--out", "x.csv", cwd=market, code=2
@@ -296,7 +447,9 @@ def test_the_daily_loop_on_the_command_line(market):
 
 
 def _check_odd_rows(market):
-    """Before: a text in one cell was said of row 0, no misspelt column was guessed, a far number had a line a row."""
+    """Before: a text in one cell was said of row 0, no misspelt column was guessed, a far number
+    had a line a row.
+    """
     new = pl.read_csv(market / "new.csv")
     commas = pl.col("age").cast(pl.String).str.replace(".", ",", literal=True)
     text = pl.when(pl.col("customer") == "new4").then(pl.lit("old")).otherwise(commas)
@@ -305,10 +458,15 @@ def _check_odd_rows(market):
     assert "row 4: 'age' must be a number or None, got 'old' (str)" in told
     new.rename({"age": "Age"}).write_csv(market / "odd.csv")
     told = daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
-    assert "odd.csv has no column 'age'; did you mean 'Age'? (its columns: customer, spent, Age, city, joined)" in told
+    assert (
+        "odd.csv has no column 'age'; did you mean 'Age'? (its columns: customer, spent, Age, city,"
+        " joined)" in told
+    )
     new.head(0).write_csv(market / "odd.csv")
     assert "odd.csv has no rows" in daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
-    new.with_columns(pl.col("age") * 100).write_csv(market / "odd.csv", separator=";", decimal_comma=True)
+    new.with_columns(pl.col("age") * 100).write_csv(
+        market / "odd.csv", separator=";", decimal_comma=True
+    )
     told = daband("decide", "v0.daband", "odd.csv", "--out", "odd-log.csv", cwd=market)
     assert told.count("standard deviations from the training mean") == 1
     assert "(and 239 more rows)" in told
@@ -344,7 +502,9 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
 
     rng = np.random.default_rng(0)
     (tmp_path / "photos").mkdir()
-    shown = {f"photos/{number}.png": rng.integers(0, 256, (3, 16, 16), np.uint8) for number in range(40)}
+    shown = {
+        f"photos/{number}.png": rng.integers(0, 256, (3, 16, 16), np.uint8) for number in range(40)
+    }
     for name, pixels in shown.items():
         Image.fromarray(pixels.transpose(1, 2, 0)).save(tmp_path / name)
     policy = library.LinUCB(context_shape=(3, 16, 16), n_arms=2, seed=0)
@@ -356,20 +516,27 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
     log = pl.read_csv(tmp_path / "log.csv")
     rewarded = log.with_columns(reward=pl.when(pl.col("arm") == "dog").then(1.0).otherwise(0.25))
     rewarded.write_csv(tmp_path / "log.csv")
-    told = daband("learn", "p.safetensors", "log.csv", "--id", "file", "--out", "q.safetensors", cwd=tmp_path)
+    told = daband(
+        "learn", "p.safetensors", "log.csv", "--id", "file", "--out", "q.safetensors", cwd=tmp_path
+    )
     assert "Learned 40 target rounds" in told
     learned = library.load(tmp_path / "q.safetensors")
     contexts = np.stack([shown[name] for name in log["file"]])
     arms = np.array([policy.arm_names.index(name) for name in log["arm"]])
     by_hand = library.load(tmp_path / "p.safetensors")
     by_hand.update(contexts, arms, rewarded["reward"].to_numpy(), "target")
-    np.testing.assert_allclose(learned.decide(contexts).mean, by_hand.decide(contexts).mean, rtol=1e-9)
+    np.testing.assert_allclose(
+        learned.decide(contexts).mean, by_hand.decide(contexts).mean, rtol=1e-9
+    )
     found = daband("evaluate-log", "q.safetensors", "log.csv", cwd=tmp_path, code=2)
     assert "the policy has learned the log" in found
     Image.fromarray(rng.integers(0, 256, (40, 30, 3), np.uint8)).save(tmp_path / "photos/7.png")
     rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
-    told = daband("learn", "p.safetensors", "log.csv", "--out", "r.safetensors", cwd=tmp_path, code=2)
-    assert "the image has 30 x 40 pixels" in told  # the policy was trained on arrays: nothing says how to resize it
+    told = daband(
+        "learn", "p.safetensors", "log.csv", "--out", "r.safetensors", cwd=tmp_path, code=2
+    )
+    # the policy was trained on arrays: nothing says how to resize it
+    assert "the image has 30 x 40 pixels" in told
     (tmp_path / "photos/7.png").unlink()
     rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
     told = daband("learn", "p.safetensors", "log.csv", cwd=tmp_path, code=2)
@@ -387,8 +554,12 @@ def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
     for number in range(40):
         for folder in (tmp_path / "drawn" / "ab"[number % 2], tmp_path / "photos"):
             folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (30, 26, 3), np.uint8)).save(folder / f"{number}.png")
-    pair = library.domains.from_images(source=tmp_path / "drawn", target=tmp_path / "photos", framing=(24, 16))
+            Image.fromarray(rng.integers(0, 256, (30, 26, 3), np.uint8)).save(
+                folder / f"{number}.png"
+            )
+    pair = library.domains.from_images(
+        source=tmp_path / "drawn", target=tmp_path / "photos", framing=(24, 16)
+    )
     policy = library.LinUCB.for_pair(pair, seed=0)
     policy.save(tmp_path / "p.safetensors")
     library.export(policy, tmp_path / "p.daband", domain="target", epsilon=1.0)  # every weight is 1
@@ -396,11 +567,20 @@ def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
     log = pl.read_csv(tmp_path / "log.csv").with_columns(reward=pl.Series(rng.random(40)))
     log.write_csv(tmp_path / "log.csv")
     daband("learn", "p.safetensors", "log.csv", "--out", "q.safetensors", cwd=tmp_path)
-    contexts = np.stack([read_pixels(tmp_path / name, 24, 16).transpose(2, 0, 1) for name in log["file"]])
+    contexts = np.stack(
+        [read_pixels(tmp_path / name, 24, 16).transpose(2, 0, 1) for name in log["file"]]
+    )
     by_hand = library.load(tmp_path / "p.safetensors")
-    by_hand.update(contexts, [policy.arm_names.index(name) for name in log["arm"]], log["reward"].to_numpy(), "target")
+    by_hand.update(
+        contexts,
+        [policy.arm_names.index(name) for name in log["arm"]],
+        log["reward"].to_numpy(),
+        "target",
+    )
     learned = library.load(tmp_path / "q.safetensors")
-    np.testing.assert_allclose(learned.decide(contexts).mean, by_hand.decide(contexts).mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        learned.decide(contexts).mean, by_hand.decide(contexts).mean, rtol=1e-6
+    )
     assert learned.framing == (24, 16)
 
 
@@ -413,10 +593,23 @@ def test_a_file_in_the_place_of_a_preset_says_which_options_take_it(market):
 
 def test_a_csv_of_a_european_spreadsheet(market, tmp_path):
     for name in ("old", "new"):
-        pl.read_csv(market / f"{name}.csv").write_csv(tmp_path / f"{name}.csv", separator=";", decimal_comma=True)
-    told = daband("fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "p.safetensors", cwd=tmp_path)
+        pl.read_csv(market / f"{name}.csv").write_csv(
+            tmp_path / f"{name}.csv", separator=";", decimal_comma=True
+        )
+    told = daband(
+        "fit-log",
+        "old.csv",
+        *FILES[4:],
+        "--propensity",
+        "p",
+        "--out",
+        "p.safetensors",
+        cwd=tmp_path,
+    )
     assert "│ spent │ number │" in told
-    fitted = daband("fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "p.safetensors", cwd=market)
+    fitted = daband(
+        "fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "p.safetensors", cwd=market
+    )
     assert told == fitted
 
 
@@ -433,7 +626,9 @@ def test_decisions_are_shown_where_no_file_is_named(market):
 
 
 def test_labels_that_the_target_has_measure_the_choice_and_it_is_said(market):
-    """Before: half of the target's rows were kept apart without a word, and what they showed was not printed."""
+    """Before: half of the target's rows were kept apart without a word, and what they showed was
+    not printed.
+    """
     labelled = pl.read_csv(market / "old.csv").drop("euros", "p")
     labelled[0, "spent"] = labelled[1, "spent"] = -999.0
     labelled.write_csv(market / "labelled.csv")
@@ -447,9 +642,13 @@ def test_labels_that_the_target_has_measure_the_choice_and_it_is_said(market):
 
 
 def test_a_policy_learns_from_the_log_of_rows_with_decimal_commas(tmp_path):
-    """Before: the log had decimal commas too, and a point in the name of an arm made text of every number."""
+    """Before: the log had decimal commas too, and a point in the name of an arm made text of every
+    number.
+    """
     old = pl.DataFrame({"age": [number / 7 for number in range(80)], "dose": [0.5, 1.5] * 40})
-    pair = from_table(source=old, target=old.drop("dose"), columns=Columns(context=["age"], label="dose"))
+    pair = from_table(
+        source=old, target=old.drop("dose"), columns=Columns(context=["age"], label="dose")
+    )
     policy = LinUCB.for_pair(pair, seed=0)
     train(policy, source=pair.source, target=pair.target, episodes=1)
     policy.deploy("target")
@@ -461,26 +660,54 @@ def test_a_policy_learns_from_the_log_of_rows_with_decimal_commas(tmp_path):
         log.write_csv(tmp_path / name, separator="\t" if name.endswith("tsv") else ",")
         learned = copy.deepcopy(policy)
         learn_log(learned, tmp_path / name)
-        assert (learned.counts - policy.counts).tolist() == [log["arm"].to_list().count(dose) for dose in (0.5, 1.5)]
+        assert (learned.counts - policy.counts).tolist() == [
+            log["arm"].to_list().count(dose) for dose in (0.5, 1.5)
+        ]
 
 
 @pytest.mark.slow
 def test_a_catalogue_of_arms_from_choose_to_learn(market, tmp_path):
     for name in ("old.csv", "new.csv"):
         (tmp_path / name).write_bytes((market / name).read_bytes())
-    kinds = pl.DataFrame({"offer": ["call", "mail", "none", "visit"], "price": [2.0, 1.0, 0.0, 4.0]})
+    kinds = pl.DataFrame(
+        {"offer": ["call", "mail", "none", "visit"], "price": [2.0, 1.0, 0.0, 4.0]}
+    )
     kinds[:3].write_csv(tmp_path / "offers.csv")
     kinds[1:].write_csv(tmp_path / "new_offers.csv")
-    named = ["--arm", "offer", "--reward", "euros", "--propensity", "p", "--id", "customer", "--out", "market"]
+    named = [
+        "--arm",
+        "offer",
+        "--reward",
+        "euros",
+        "--propensity",
+        "p",
+        "--id",
+        "customer",
+        "--out",
+        "market",
+    ]
     arms = ["--arms", "offers.csv", "--arms", "new_offers.csv"]
     printed = daband(
-        "choose", "--source", "old.csv", "--target", "new.csv", *named, *arms, "--set", "episodes=2", cwd=tmp_path
+        "choose",
+        "--source",
+        "old.csv",
+        "--target",
+        "new.csv",
+        *named,
+        *arms,
+        "--set",
+        "episodes=2",
+        cwd=tmp_path,
     )
     assert "Arms: 4, with the features price." in printed
-    assert "1 target arms have no reward anywhere (visit)" in " ".join(daband("assess", "market", cwd=tmp_path).split())
+    assert "1 target arms have no reward anywhere (visit)" in " ".join(
+        daband("assess", "market", cwd=tmp_path).split()
+    )
     daband("export", "market", "market.daband", "--epsilon", "0.5", cwd=tmp_path)
     daband("decide", "market.daband", "new.csv", "--out", "log.csv", cwd=tmp_path)
     log = read_table(tmp_path / "log.csv")
     assert set(log["arm"]) == {"mail", "none", "visit"}
     log.with_columns(reward=pl.lit(1.0)).write_csv(tmp_path / "log.csv")
-    assert "Learned 240 target rounds" in daband("learn", "market", "log.csv", "--id", "customer", cwd=tmp_path)
+    assert "Learned 240 target rounds" in daband(
+        "learn", "market", "log.csv", "--id", "customer", cwd=tmp_path
+    )

@@ -1,4 +1,6 @@
-"""``--domain COLUMN``: one table with a column of markets; the target is a value of it, every other one a source."""
+"""``--domain COLUMN``: one table with a column of markets; the target is a value of it, every other
+one a source.
+"""
 
 import json
 
@@ -14,7 +16,8 @@ from daband.cli._main import app
 def table(tmp_path):
     rng = np.random.default_rng(0)
     n = 600
-    country, age = rng.choice(["de", "fr", "pl", "cz"], n), rng.uniform(20, 70, n)
+    country = rng.choice(["de", "fr", "pl", "cz"], n)
+    age = rng.uniform(20, 70, n)
     columns = {"country": country, "age": age, "offer": np.where(age > 45, "card", "loan")}
     pl.DataFrame(columns).write_csv(tmp_path / "markets.csv")
     return tmp_path / "markets.csv"
@@ -33,7 +36,16 @@ def test_a_run_has_the_sources_of_the_column(table, tmp_path):
     (config,) = out.glob("*/config.json")
     domains = json.loads(config.read_text())["policy"]["domains"]
     assert domains == {"sources": ["cz", "de", "fr"], "targets": ["pl"]}
-    again = run("run", out / "daband.toml", "--method", "constant", "--set", "episodes=4", "--out", tmp_path / "b")
+    again = run(
+        "run",
+        out / "daband.toml",
+        "--method",
+        "constant",
+        "--set",
+        "episodes=4",
+        "--out",
+        tmp_path / "b",
+    )
     assert again.exit_code == 0, again.output
 
 
@@ -55,6 +67,17 @@ def test_a_choice_is_for_one_target_which_is_said_before_training(table, tmp_pat
     ],
 )
 def test_what_splits_nothing_is_refused(table, tmp_path, words, message):
-    found = run("run", "--source", table, *words, "--label", "offer", "--method", "linucb", "--out", tmp_path / "o")
+    found = run(
+        "run",
+        "--source",
+        table,
+        *words,
+        "--label",
+        "offer",
+        "--method",
+        "linucb",
+        "--out",
+        tmp_path / "o",
+    )
     assert found.exit_code != 0
     assert message in " ".join((found.output + str(found.exception)).split())

@@ -51,7 +51,14 @@ def test_live_lines_tell_episode_regret_time_and_the_whole(specs, console):
         hear(episode(specs[1], 7, regret=40.4, of=10))
     lines = last_frame(screen)
     text = " ".join(lines)
-    for word in ("2.9/4 runs", "failed    [2/4]", "random, seed 0", "7/10", "source regret 40", "ETA"):
+    for word in (
+        "2.9/4 runs",
+        "failed    [2/4]",
+        "random, seed 0",
+        "7/10",
+        "source regret 40",
+        "ETA",
+    ):
         assert word in text, word
     assert "[bold]no[/bold] markup" in text
 
@@ -94,7 +101,9 @@ def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs, console):
 
 def test_a_table_of_a_report_keeps_its_words_in_a_narrow_terminal_and_may_be_empty():
     numbers = {f"regret in the target {n}": ["1,234.5 ± 67.8", "2.0 ± 0.1"] for n in range(4)}
-    table = Table.from_columns("t", "what it says [v2]", {"method": ["linucb", "daband"], **numbers})
+    table = Table.from_columns(
+        "t", "what it says [v2]", {"method": ["linucb", "daband"], **numbers}
+    )
     narrow = Console(file=io.StringIO(), width=60)
     narrow.print(to_terminal_table(table))
     narrow.print(to_terminal_table(Table("empty", "", ["method", "seeds"], [])))
@@ -105,17 +114,23 @@ def test_a_table_of_a_report_keeps_its_words_in_a_narrow_terminal_and_may_be_emp
 
 
 def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):
-    before, screen = warnings.showwarning, console(False)
+    before = warnings.showwarning
+    screen = console(False)
     with show_warnings_once():
         warnings.simplefilter("always")
         for _ in range(3):
-            warnings.warn("nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1)
+            warnings.warn(
+                "nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1
+            )
     assert screen.file.getvalue() == "warning   nearly all target contexts go to one arm [95%]\n"
     assert warnings.showwarning is before
 
 
-def test_the_time_left_is_told_as_soon_as_it_is_known_and_then_every_two_seconds(console, monkeypatch):
-    screen, now = console(False), [0.0]
+def test_the_time_left_is_told_as_soon_as_it_is_known_and_then_every_two_seconds(
+    console, monkeypatch
+):
+    screen = console(False)
+    now = [0.0]
     monkeypatch.setattr("daband.cli._trust.time.monotonic", lambda: now[0])
     with show_candidates_bar() as show:
         for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.2, 40.0), (0.5, 20.0)):
@@ -129,10 +144,16 @@ def test_the_time_left_is_told_as_soon_as_it_is_known_and_then_every_two_seconds
 
 def test_a_long_choice_is_not_silent(console, monkeypatch):
     """Before: nothing for eighteen minutes, and nothing while both domains were scored."""
-    screen, now = console(False), [0.0]
+    screen = console(False)
+    now = [0.0]
     monkeypatch.setattr("daband.cli._trust.time.monotonic", lambda: now[0])
     with show_candidates_bar() as show:
-        for seconds, share, done in ((5.0, 0.01, 0), (30.0, 0.011, 0), (70.0, 0.012, 0), (71.0, 0.05, 3)):
+        for seconds, share, done in (
+            (5.0, 0.01, 0),
+            (30.0, 0.011, 0),
+            (70.0, 0.012, 0),
+            (71.0, 0.05, 3),
+        ):
             now[0] = seconds
             show(CandidateProgress("daband", 1, 9, done, 3, 600.0, share))
     assert screen.file.getvalue().splitlines() == [

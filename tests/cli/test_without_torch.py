@@ -1,4 +1,6 @@
-"""What the comments promise: a comparison of linear methods imports no torch, which takes seconds."""
+"""What the comments promise: a comparison of linear methods imports no torch, which takes
+seconds.
+"""
 
 import subprocess
 import sys
@@ -21,14 +23,31 @@ print("torch is imported:", "torch" in sys.modules)
     "arguments",
     [
         ["--help"],
-        ["bench", "synthetic", "--methods", "linucb,linucb-p,random", "--seeds", "0", "--set", "pair_options.tiny=true",
-         "--set", "episodes=2", "--set", "episode_length=10", "--set", "components=3", "--out"],
+        [
+            "bench",
+            "synthetic",
+            "--methods",
+            "linucb,linucb-p,random",
+            "--seeds",
+            "0",
+            "--set",
+            "pair_options.tiny=true",
+            "--set",
+            "episodes=2",
+            "--set",
+            "episode_length=10",
+            "--set",
+            "components=3",
+            "--out",
+        ],
     ],
     ids=["help", "bench"],
-)  # fmt: skip
+)
 def test_linear_methods_do_without_torch(arguments, tmp_path):
     if arguments[-1] == "--out":
         arguments = [*arguments, str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "torch is imported: False" in done.stdout

@@ -17,10 +17,18 @@ sys.path.insert(0, str(DOCS / "_ext"))
 import command_pages
 import public_names
 
-ROOMS = [found.name for found in pkgutil.iter_modules(daband.__path__) if found.ispkg and found.name != "cli"]
+ROOMS = [
+    found.name
+    for found in pkgutil.iter_modules(daband.__path__)
+    if found.ispkg and found.name != "cli"
+]
 PUBLIC = public_names.public_names()
 NEEDED = [public for public in PUBLIC if public.name.count(".") == 1]
-EXAMPLES = [public for public in PUBLIC if public in NEEDED or ">>> " in (inspect.getdoc(public.value) or "")]
+EXAMPLES = [
+    public
+    for public in PUBLIC
+    if public in NEEDED or ">>> " in (inspect.getdoc(public.value) or "")
+]
 
 
 def test_every_public_name_has_its_place():
@@ -57,4 +65,8 @@ def test_the_page_of_commands_has_every_option():
         assert f"## {name}\n" in page
         for parameter in command.params:
             if parameter.name not in ("install_completion", "show_completion"):
-                assert (parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.name.upper()) in page
+                assert (
+                    parameter.opts[0]
+                    if parameter.opts[0].startswith("-")
+                    else parameter.name.upper()
+                ) in page

@@ -1,4 +1,6 @@
-"""README is the front page, tutorials say what they answer, and the check of a built site finds what is broken."""
+"""README is the front page, tutorials say what they answer, and the check of a built site finds
+what is broken.
+"""
 
 import ast
 import re
@@ -17,7 +19,9 @@ import browse_site
 import check_site
 from shared_text import with_shared_text
 
-TUTORIALS = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.stem.endswith("_to_decision"))
+TUTORIALS = sorted(
+    path for path in (ROOT / "examples").glob("*.py") if not path.stem.endswith("_to_decision")
+)
 
 
 def test_the_front_page_is_the_readme():
@@ -32,16 +36,29 @@ def test_the_readme_is_short():
 
 
 def test_pip_install_lines_are_the_same_everywhere():
-    """A line names daband or daband-serving, and extras in quotes; a path would work in a clone only."""
+    """A line names daband or daband-serving, and extras in quotes; a path would work in a clone
+    only.
+    """
     allowed = {"daband", "daband-serving"}
-    for name, file in (("daband", "pyproject.toml"), ("daband-serving", "packaging/serving/pyproject.toml")):
+    for name, file in (
+        ("daband", "pyproject.toml"),
+        ("daband-serving", "packaging/serving/pyproject.toml"),
+    ):
         extras = tomllib.loads((ROOT / file).read_text())["project"]["optional-dependencies"]
         allowed |= {f"'{name}[{extra}]'" for extra in extras}
     folders = [ROOT / name for name in ("docs", "examples", "src", "packaging")]
-    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(file for one in folders for file in one.rglob("*"))]:
-        if path.suffix in (".md", ".py", ".toml") and not {"tutorials", "generated"} & set(path.parts):
+    for path in [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *(file for one in folders for file in one.rglob("*")),
+    ]:
+        if path.suffix in (".md", ".py", ".toml") and not {"tutorials", "generated"} & set(
+            path.parts
+        ):
             for given in re.findall(r"pip install (\.\S*|'?daband[^\s`\"),;:]*)", path.read_text()):
-                assert given.rstrip(".") in allowed, f"{path.relative_to(ROOT)}: pip install {given}"
+                assert given.rstrip(".") in allowed, (
+                    f"{path.relative_to(ROOT)}: pip install {given}"
+                )
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
@@ -55,7 +72,9 @@ def test_shared_links_point_into_the_site(tmp_path):
         "[a](docs/guide/data.md#your-own) [b](examples/loop.py) [c](https://x.org/docs/)"
     )
     page = with_shared_text("%% README.md", "project/page", tmp_path)
-    assert page == "[a](../guide/data.md#your-own) [b](../tutorials/loop.rst) [c](https://x.org/docs/)"
+    assert (
+        page == "[a](../guide/data.md#your-own) [b](../tutorials/loop.rst) [c](https://x.org/docs/)"
+    )
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
@@ -64,7 +83,9 @@ def test_a_tutorial_opens_with_its_question_and_a_picture(path):
     title, _, rest = text.partition("\n")
     assert re.match(r"=+\n", rest), "the first line is the title, underlined"
     assert re.search(r"^\*\*[^*]+\?\*\*", rest, re.MULTILINE), "the question, in bold"
-    assert f".. image:: images/sphx_glr_{path.stem}_001.png" in rest or ".. image:: /images/" in rest, "a picture"
+    assert (
+        f".. image:: images/sphx_glr_{path.stem}_001.png" in rest or ".. image:: /images/" in rest
+    ), "a picture"
     assert len(title) < 70
 
 
@@ -74,10 +95,16 @@ def test_the_check_of_a_site(tmp_path):
     (tmp_path / "p.png").write_text("")
     assert check_site.problems(tmp_path) == []
     (tmp_path / "a.html").write_text(
-        '<a href="b.html#gone">x</a><a href="c.html">x</a><img src="p.png"><script src="https://cdn.example/x.js">'
+        '<a href="b.html#gone">x</a><a href="c.html">x</a><img src="p.png"><script'
+        ' src="https://cdn.example/x.js">'
     )
     found = "\n".join(check_site.problems(tmp_path))
-    for part in ("#gone: there is no such place", "c.html leads nowhere", "has no text", "from the network"):
+    for part in (
+        "#gone: there is no such place",
+        "c.html leads nowhere",
+        "has no text",
+        "from the network",
+    ):
         assert part in found
 
 
@@ -85,10 +112,13 @@ def test_the_look_in_a_browser(tmp_path):
     browser = next((path for path in map(shutil.which, browse_site.BROWSERS) if path), None)
     if browser is None:
         pytest.skip("no Chromium: install one (apt-get install chromium)")
-    (tmp_path / "good.html").write_text('<meta name="viewport" content="width=device-width"><p>words</p>')
+    (tmp_path / "good.html").write_text(
+        '<meta name="viewport" content="width=device-width"><p>words</p>'
+    )
     assert browse_site.problems(*browse_site.browse(tmp_path, browser)) == []
     (tmp_path / "bad.html").write_text(
-        '<div style="width:700px">wide</div><img src="lost.png" alt="x"><script>console.error("oh")</script>'
+        '<div style="width:700px">wide</div><img src="lost.png"'
+        ' alt="x"><script>console.error("oh")</script>'
     )
     found = "\n".join(browse_site.problems(*browse_site.browse(tmp_path, browser)))
     assert "bad.html at 390 pixels" in found
@@ -100,7 +130,13 @@ def test_the_look_in_a_browser(tmp_path):
 
 def test_code_fits_into_88_characters():
     """A tired reader does not scroll sideways; in results the commands are those that were run."""
-    for path in (ROOT / "README.md", *sorted((DOCS / "guide").glob("*.md")), *sorted((DOCS / "moving").glob("*.md"))):
-        for code in re.findall(r"^```[a-z]*\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE):
+    for path in (
+        ROOT / "README.md",
+        *sorted((DOCS / "guide").glob("*.md")),
+        *sorted((DOCS / "moving").glob("*.md")),
+    ):
+        for code in re.findall(
+            r"^```[a-z]*\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE
+        ):
             wide = [line for line in code.splitlines() if len(line) > 88]
             assert not wide, f"{path.name}: {wide[0]}"

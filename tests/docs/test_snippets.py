@@ -1,8 +1,9 @@
-"""What pages show is executed: their Python in order, in a folder of its own, on small data; their commands are parsed.
+"""What pages show is executed: their Python in order, in a folder of its own, on small data; their
+commands are parsed.
 
-A page takes names such as ``pair`` or ``x_target`` for granted. ``given`` makes them. Large budgets are made small by
-replacements, each of which must be found, so that a page cannot change without this file.
-"""
+A page takes names such as ``pair`` or ``x_target`` for granted. ``given`` makes them. Large budgets
+are made small by replacements, each of which must be found, so that a page cannot change without
+this file."""
 
 import re
 import shlex
@@ -22,7 +23,10 @@ from daband.cli._main import app
 from daband.trust._choose import Candidate
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*/*.md"))]
+PAGES = [
+    "README.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*/*.md")),
+]
 OTHERS = ("import vowpalwabbit", "from obp")
 """What marks the other library's side of a comparison."""
 SMALLER = {
@@ -34,7 +38,9 @@ SMALLER = {
     "docs/guide/data.md": {"episodes=100": "episodes=2", "framing=224": "framing=16"},
     "docs/guide/logs.md": {"episodes=50": "episodes=8"},
     "README.md": {
-        'choose(pair).policy, "photos': 'choose(pair, episodes=1, episode_length=8, candidates=few).policy, "photos',
+        'choose(pair).policy, "photos': (
+            'choose(pair, episodes=1, episode_length=8, candidates=few).policy, "photos'
+        ),
         "timm:resnet18": "efficientnet_lite0",
     },
     "docs/guide/report.md": {"progress=log": "progress=log, episodes=2"},
@@ -43,7 +49,9 @@ SMALLER = {
 
 def blocks(page, *kinds):
     """The fenced blocks of these languages on a page, in order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(
+        r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE
+    )
     return [text for kind, text in found if kind in kinds]
 
 
@@ -52,12 +60,17 @@ def snippets(page):
 
 
 def given():
-    """What pages take for granted: arrays, a log, a pair, a trained policy, a stream and what it pays."""
+    """What pages take for granted: arrays, a log, a pair, a trained policy, a stream and what it
+    pays.
+    """
     rng = np.random.default_rng(0)
-    x, x_target = rng.normal(size=(640, 6)), rng.normal(0.3, 1.0, (600, 6))
+    x = rng.normal(size=(640, 6))
+    x_target = rng.normal(0.3, 1.0, (600, 6))
     best = np.eye(4)[x[:, :4].argmax(axis=1)]
     arms = rng.integers(0, 4, len(x))
-    pair = daband.domains.from_arrays(source=(x, best.argmax(axis=1)), target=x_target, target_test=(x[:60], best[:60]))
+    pair = daband.domains.from_arrays(
+        source=(x, best.argmax(axis=1)), target=x_target, target_test=(x[:60], best[:60])
+    )
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=8)
 
@@ -67,20 +80,39 @@ def given():
         return float(context[:4].argmax() == arm)
 
     return {
-        "daband": daband, "np": np, "x": x, "y": best.argmax(axis=1), "x_target": x_target, "row": x_target[0],
-        "contexts": x[:5], "reward": np.ones(5), "arms": arms, "rewards": best[np.arange(len(x)), arms],
-        "propensities": np.full(len(x), 0.25), "pair": pair, "policy": policy, "stream": x[:20], "pay": pay,
-        "few": [Candidate("constant", "constant"), Candidate("linucb", "linucb")], "new_contexts": x_target,
+        "daband": daband,
+        "np": np,
+        "x": x,
+        "y": best.argmax(axis=1),
+        "x_target": x_target,
+        "row": x_target[0],
+        "contexts": x[:5],
+        "reward": np.ones(5),
+        "arms": arms,
+        "rewards": best[np.arange(len(x)), arms],
+        "propensities": np.full(len(x), 0.25),
+        "pair": pair,
+        "policy": policy,
+        "stream": x[:20],
+        "pay": pay,
+        "few": [Candidate("constant", "constant"), Candidate("linucb", "linucb")],
+        "new_contexts": x_target,
         "log": lambda *columns: None,
-        "reward_of": lambda contexts, arms: [pay(one, arm) for one, arm in zip(contexts, arms, strict=True)],
-    }  # fmt: skip
+        "reward_of": lambda contexts, arms: [
+            pay(one, arm) for one, arm in zip(contexts, arms, strict=True)
+        ],
+    }
 
 
 def prepare_ab_test(names):
     """Write the tables of a test in one market and of customers in the next."""
     rng = np.random.default_rng(0)
     table = pl.DataFrame(
-        {"age": rng.integers(20, 80, 400), "spent": rng.random(400), "channel": rng.choice(["web", "shop"], 400)}
+        {
+            "age": rng.integers(20, 80, 400),
+            "spent": rng.random(400),
+            "channel": rng.choice(["web", "shop"], 400),
+        }
     )
     table.write_csv("sweden.csv")
     offers = pl.Series(rng.choice(["coupon", "visit"], 400))
@@ -89,7 +121,9 @@ def prepare_ab_test(names):
 
 def prepare_offers(names):
     """Write a catalogue of that test's offers."""
-    pl.DataFrame({"id": ["coupon", "visit"], "price": [1.0, 2.0], "kind": ["trip", "trip"]}).write_csv("offers.csv")
+    pl.DataFrame(
+        {"id": ["coupon", "visit"], "price": [1.0, 2.0], "kind": ["trip", "trip"]}
+    ).write_csv("offers.csv")
     names["row"] = {"age": 24, "spent": 80.0, "channel": "web"}
 
 
@@ -97,16 +131,24 @@ def prepare_arms(names):
     prepare_ab_test(names)
     prepare_offers(names)
     context = ["age", "spent", "channel"]
-    names["columns"] = daband.domains.Columns(context, ["channel"], arm="offer", reward="euros", propensity="p")
+    names["columns"] = daband.domains.Columns(
+        context, ["channel"], arm="offer", reward="euros", propensity="p"
+    )
 
 
 def prepare_deployed_arms(names):
     """Export a policy with the catalogue that the page's request names."""
     offers = pl.DataFrame(
-        {"id": ["coupon", "visit", "offer 3"], "price": [1.0, 2.0, 3.0], "kind": ["fund", "trip", "fund"]}
+        {
+            "id": ["coupon", "visit", "offer 3"],
+            "price": [1.0, 2.0, 3.0],
+            "kind": ["fund", "trip", "fund"],
+        }
     )
     offers = offers.with_columns(tags=pl.Series(["green|new", "old|new", "green|travel"]))
-    pair = daband.domains.from_table(source="norway.csv", target="sweden.csv", columns=names["columns"], arms=offers)
+    pair = daband.domains.from_table(
+        source="norway.csv", target="sweden.csv", columns=names["columns"], arms=offers
+    )
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=16)
     daband.export(policy, "sweden.daband", pair=pair, domain="target")
@@ -114,7 +156,9 @@ def prepare_deployed_arms(names):
 
 def prepare_data(names):
     """Files, folders, data sets and functions as the page on data names them."""
-    table = pl.DataFrame({"age": np.arange(40.0), "city": ["Oslo", "Rome"] * 20, "offer": ["card", "loan"] * 20})
+    table = pl.DataFrame(
+        {"age": np.arange(40.0), "city": ["Oslo", "Rome"] * 20, "offer": ["card", "loan"] * 20}
+    )
     table.write_parquet("old.parquet")
     table.drop("offer").write_csv("new.csv")
     write_images()
@@ -122,7 +166,9 @@ def prepare_data(names):
     names["torch_dataset"] = torch.utils.data.TensorDataset(tensor, torch.as_tensor(names["y"]))
     names["unlabelled_dataset"] = torch.utils.data.TensorDataset(tensor)
     names["draw"] = names["draw_target"] = lambda rng, n: rng.normal(size=(n, 6))
-    names["pay"] = lambda rng, contexts, arms: (contexts[:, :5].argmax(axis=1) == arms).astype(float)
+    names["pay"] = lambda rng, contexts, arms: (contexts[:, :5].argmax(axis=1) == arms).astype(
+        float
+    )
 
 
 def write_images(names=None):
@@ -139,14 +185,22 @@ def prepare_export(names):
 
     def customers(n):
         return pl.DataFrame(
-            {"age": rng.integers(20, 80, n), "income": rng.normal(2e4, 5e3, n), "city": rng.choice(["Oslo", "Rome"], n)}
+            {
+                "age": rng.integers(20, 80, n),
+                "income": rng.normal(2e4, 5e3, n),
+                "city": rng.choice(["Oslo", "Rome"], n),
+            }
         )
 
     old = customers(400).with_columns(offer=pl.Series(rng.choice(["loan", "bond", "card"], 400)))
-    columns = daband.domains.Columns(context=["age", "income", "city"], categorical=["city"], label="offer")
+    columns = daband.domains.Columns(
+        context=["age", "income", "city"], categorical=["city"], label="offer"
+    )
     names["pair"] = daband.domains.from_table(source=old, target=customers(300), columns=columns)
     names["policy"] = daband.LinUCB.for_pair(names["pair"], seed=0)
-    daband.train(names["policy"], source=names["pair"].source, target=names["pair"].target, episodes=4)
+    daband.train(
+        names["policy"], source=names["pair"].source, target=names["pair"].target, episodes=4
+    )
     names["row"] = {"age": 41, "income": 20_000.0, "city": "Oslo"}
 
 
@@ -200,9 +254,12 @@ def prepare_service(names):
 
 def prepare_obp(names):
     names["feedback"] = {
-        "context": names["x"], "action": names["arms"], "reward": names["rewards"], "pscore": names["propensities"],
+        "context": names["x"],
+        "action": names["arms"],
+        "reward": names["rewards"],
+        "pscore": names["propensities"],
         "n_actions": 4,
-    }  # fmt: skip
+    }
 
 
 PREPARE = {
@@ -232,7 +289,8 @@ def test_every_preparation_and_replacement_has_its_page():
 @pytest.mark.filterwarnings("ignore")
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names, unused = given(), dict(SMALLER.get(page, {}))
+    names = given()
+    unused = dict(SMALLER.get(page, {}))
     for number, text in enumerate(snippets(page)):
         PREPARE.get((page, number), lambda names: None)(names)
         code = text
@@ -262,14 +320,19 @@ def commands(page):
     return [line for line in [*lines, *spans] if line.startswith("daband ") and "..." not in line]
 
 
-@pytest.mark.parametrize("page", [page for page in [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"] if commands(page)])
+@pytest.mark.parametrize(
+    "page", [page for page in [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"] if commands(page)]
+)
 def test_the_commands_of_a_page_exist_with_their_options(page):
     commands_of_all = typer.main.get_command(app)
     for line in commands(page):
-        words, command = iter(shlex.split(line, comments=True)[1:]), commands_of_all
+        words = iter(shlex.split(line, comments=True)[1:])
+        command = commands_of_all
         for word in words:
             if word.startswith("--"):
-                options = {name: own for own in command.params for name in (*own.opts, *own.secondary_opts)}
+                options = {
+                    name: own for own in command.params for name in (*own.opts, *own.secondary_opts)
+                }
                 assert word.partition("=")[0] in options, f"{page}: {line}: there is no {word}"
                 if not options[word].is_flag:
                     next(words, None)  # its value; running text may name an option alone

@@ -10,7 +10,9 @@ import daband
 from daband.domains import Columns, from_log, from_table
 from daband.linear._catalogue import Catalogue
 
-COLUMNS = Columns(context=["age", "city"], categorical=["city"], arm="offer", reward="euros", propensity="p")
+COLUMNS = Columns(
+    context=["age", "city"], categorical=["city"], arm="offer", reward="euros", propensity="p"
+)
 
 
 def offers(n=12):
@@ -29,16 +31,25 @@ def offers(n=12):
 
 def log(n, arms, seed):
     draw = np.random.default_rng(seed)
-    age, arm = draw.normal(40, 9, n), draw.choice(arms, n)
+    age = draw.normal(40, 9, n)
+    arm = draw.choice(arms, n)
     euros = (age - 40) / 9 * (arm % 3 - 1) + 0.1 * arm + 0.1 * draw.normal(size=n)
-    names = {"age": age, "city": draw.choice(["Oslo", "Rome"], n), "offer": [f"o{at}" for at in arm], "euros": euros}
+    names = {
+        "age": age,
+        "city": draw.choice(["Oslo", "Rome"], n),
+        "offer": [f"o{at}" for at in arm],
+        "euros": euros,
+    }
     return pl.DataFrame(names).with_columns(p=1.0 / len(arms))
 
 
 def pair_of(arms=None):
     arms = {"source": offers()[:9], "target": offers()[3:]} if arms is None else arms
     return from_table(
-        source=log(600, np.arange(9), 1), target=log(200, np.arange(3, 12), 2), columns=COLUMNS, arms=arms
+        source=log(600, np.arange(9), 1),
+        target=log(200, np.arange(3, 12), 2),
+        columns=COLUMNS,
+        arms=arms,
     )
 
 
@@ -79,7 +90,11 @@ SMALL = {"recipe": {"base": "small", "learning": {"steps": 2}}, "device": "cpu"}
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(daband.LinUCB, {}), (daband.NeuralLinUCB, SMALL), (daband.DABand, {**SMALL, "members": 2, "shift": "style"})],
+    [
+        (daband.LinUCB, {}),
+        (daband.NeuralLinUCB, SMALL),
+        (daband.DABand, {**SMALL, "members": 2, "shift": "style"}),
+    ],
 )
 def test_a_saved_policy_keeps_its_catalogue_and_learns_a_new_arm(kind, settings, tmp_path):
     pair = pair_of()
@@ -109,19 +124,24 @@ def test_a_log_is_learned_by_sums_as_round_by_round(tmp_path):
     streamed, summed = (daband.LinUCB.for_pair(pair, seed=0) for _ in range(2))
     for policy in (streamed, summed):
         policy.prepare(pair.source.read(np.arange(200)), pair.target.read(np.arange(100)))
-    rounds.rename({"offer": "arm", "euros": "reward", "p": "propensity"}).write_parquet(tmp_path / "log.parquet")
+    rounds.rename({"offer": "arm", "euros": "reward", "p": "propensity"}).write_parquet(
+        tmp_path / "log.parquet"
+    )
     daband.fit_log(summed, tmp_path / "log.parquet")
     arms = [int(name[1:]) for name in rounds["offer"]]
     weights = daband.weights.importance(np.full(500, 1 / 9), 12, power=streamed.propensity_power)
     streamed.update(pair.table.contexts(rounds), arms, rounds["euros"].to_numpy(), weights=weights)
     streamed.adapt()  # fits penalties, as learning a log does
     contexts = pair.target.read(np.arange(20))
-    np.testing.assert_allclose(summed.decide(contexts).mean, streamed.decide(contexts).mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        summed.decide(contexts).mean, streamed.decide(contexts).mean, rtol=1e-6
+    )
 
 
 def test_arrays_of_features_and_a_log_of_arrays():
     draw = np.random.default_rng(3)
-    features, contexts = draw.normal(size=(6, 2)), draw.normal(size=(100, 3))
+    features = draw.normal(size=(6, 2))
+    contexts = draw.normal(size=(100, 3))
     source = (contexts, draw.integers(0, 6, 100), draw.random(100), np.full(100, 1 / 6))
     pair = from_log(source=source, target=contexts, arms=features)
     assert (pair.n_arms, len(pair.catalogue.names)) == (6, 6)
@@ -147,8 +167,15 @@ def test_files_and_rewards_of_every_arm(tmp_path):
     log(300, np.arange(9), 1).write_csv(tmp_path / "old.csv")
     log(100, np.arange(9), 2).write_csv(tmp_path / "new.csv")
     offers().write_csv(tmp_path / "offers.csv")
-    named = {"arm": "offer", "reward": "euros", "propensity": "p", "arms": str(tmp_path / "offers.csv")}
-    pair = daband.domains.load("files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), **named)
+    named = {
+        "arm": "offer",
+        "reward": "euros",
+        "propensity": "p",
+        "arms": str(tmp_path / "offers.csv"),
+    }
+    pair = daband.domains.load(
+        "files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), **named
+    )
     assert len(pair.catalogue.names) == 12
     frame = log(100, np.arange(9), 3).with_columns(o0=pl.lit(1.0), o5=pl.lit(2.0))
     columns = Columns(context=["age"], rewards=["o5", "o0"])
@@ -168,9 +195,11 @@ def test_an_assessment_names_the_arms_without_rewards():
     assert any("no reward anywhere" in reason for reason in assessment.reasons)
     assert assessment.incumbent in [f"always o{at}" for at in range(3, 9)]
     other = from_table(
-        source=log(200, np.arange(6), 1), target=log(100, np.arange(6, 12), 2), columns=COLUMNS,
+        source=log(200, np.arange(6), 1),
+        target=log(100, np.arange(6, 12), 2),
+        columns=COLUMNS,
         arms={"source": offers()[:6], "target": offers()[6:]},
-    )  # fmt: skip
+    )
     policy = daband.LinUCB.for_pair(other, seed=0)
     daband.train(policy, source=other.source, target=other.target, episodes=2, episode_length=64)
     with pytest.raises(daband.InvalidInput, match="no arm in common"):
@@ -186,14 +215,21 @@ def test_choose_compares_policies_that_know_the_features():
 
 
 def feature_log(effect, new=0, n=3000):
-    """Rewards depend on the product of a context and an arm feature, by ``effect``; the last ``new`` arms are new."""
+    """Rewards depend on the product of a context and an arm feature, by ``effect``; the last
+    ``new`` arms are new.
+    """
     draw = np.random.default_rng(7)
-    features, x = np.linspace(-1.0, 1.0, 15)[:, None], draw.normal(size=(n, 2))
+    features = np.linspace(-1.0, 1.0, 15)[:, None]
+    x = draw.normal(size=(n, 2))
     arms = draw.integers(0, 15 - new, n)
     rewards = effect * x[:, 0] * features[arms, 0] + 0.2 * (arms == 4) + draw.normal(size=n)
     offered = np.arange(15) < 15 - new
-    tables = [pl.DataFrame({"id": np.arange(15).astype(str), "size": features[:, 0]}).filter(pl.Series(offered | every))
-              for every in (False, True)]  # fmt: skip
+    tables = [
+        pl.DataFrame({"id": np.arange(15).astype(str), "size": features[:, 0]}).filter(
+            pl.Series(offered | every)
+        )
+        for every in (False, True)
+    ]
     return from_log(
         source=(x, arms, rewards, np.full(n, 1 / (15 - new))),
         target=draw.normal(size=(300, 2)),
@@ -203,10 +239,12 @@ def feature_log(effect, new=0, n=3000):
 
 def test_choose_on_a_log_personalises_only_if_the_log_proves_it_with_a_catalogue_too():
     choice = daband.choose(feature_log(0.0), quick=True)
-    assert choice.candidate == "log"  # before: LinUCB or a mixture, which chose by context without proof
+    # before: LinUCB or a mixture, which chose by context without proof
+    assert choice.candidate == "log"
     assert choice.rule.endswith("is chosen")
     assert len(set(choice.policy.select(np.random.default_rng(0).normal(size=(50, 2))).arm)) == 1
-    assert daband.choose(feature_log(1.5), quick=True).candidate == "log"  # proven, and all arms have rewards
+    # proven, and all arms have rewards
+    assert daband.choose(feature_log(1.5), quick=True).candidate == "log"
 
 
 def test_new_arms_are_chosen_if_the_log_proves_that_features_predict_arms_left_out():
@@ -234,12 +272,14 @@ def test_new_arms_are_not_chosen_without_proof_and_an_assessment_doubts_them():
 
 def test_a_log_policy_compares_with_the_best_arm_that_both_domains_have():
     draw = np.random.default_rng(2)
-    x, arms = draw.normal(size=(900, 2)), draw.integers(0, 3, 900)
+    x = draw.normal(size=(900, 2))
+    arms = draw.integers(0, 3, 900)
     table = pl.DataFrame({"id": ["a", "b", "c"], "size": [1.0, 2.0, 4.0]})
     pair = from_log(
-        source=(x, arms, 1.0 * arms + draw.normal(size=900), np.full(900, 1 / 3)), target=x,
+        source=(x, arms, 1.0 * arms + draw.normal(size=900), np.full(900, 1 / 3)),
+        target=x,
         arms={"source": table, "target": table[:2]},
-    )  # fmt: skip
+    )
     policy = daband.LogPolicy.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target)
     assert policy.evidence.arm == 1  # c is better, and is not offered in the target
@@ -256,7 +296,8 @@ def test_an_exported_policy_leaves_out_the_same_arms_as_the_policy(tmp_path):
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=64)
     daband.export(policy, tmp_path / "p.daband", domain="target", pair=pair)
-    deployed, contexts = daband.load_deployed(tmp_path / "p.daband"), pair.target.read(np.arange(9))
+    deployed = daband.load_deployed(tmp_path / "p.daband")
+    contexts = pair.target.read(np.arange(9))
     some = np.tile(np.arange(12) < 4, (9, 1))
     assert policy.decide(contexts, "target", available=some).arm.tolist() == [3] * 9
     assert deployed.decide(contexts, arms=some).arm.tolist() == [3] * 9
@@ -274,7 +315,9 @@ def test_members_that_all_use_arm_features_decide_by_their_mean(tmp_path):
     parts = [member.decide(contexts, "target").mean for member in policy.members.values()]
     np.testing.assert_allclose(means, np.mean(parts, axis=0), atol=1e-12)
     policy.save(tmp_path / "p")
-    np.testing.assert_array_equal(daband.load(tmp_path / "p").decide(contexts, "target").mean, means)
+    np.testing.assert_array_equal(
+        daband.load(tmp_path / "p").decide(contexts, "target").mean, means
+    )
     daband.export(policy, tmp_path / "p.daband", domain="target")
     deployed = daband.load_deployed(tmp_path / "p.daband").decide(contexts, arms=["o4", "o11"])
     np.testing.assert_allclose(deployed.mean, means[:, [4, 11]], atol=1e-4)
@@ -282,7 +325,10 @@ def test_members_that_all_use_arm_features_decide_by_their_mean(tmp_path):
 
 def test_arm_features_are_used_by_one_member_or_by_all():
     pair = pair_of()
-    with_features = [daband.LinUCB.for_pair(pair, transform=None), daband.NeuralLinUCB.for_pair(pair, **SMALL)]
+    with_features = [
+        daband.LinUCB.for_pair(pair, transform=None),
+        daband.NeuralLinUCB.for_pair(pair, **SMALL),
+    ]
     per_arm = daband.Constant.for_pair(pair)
     per_arm.catalogue = None
     for members in (with_features, with_features[:1], [with_features[1], per_arm]):
@@ -291,7 +337,9 @@ def test_arm_features_are_used_by_one_member_or_by_all():
         assert policy.joint_member is policy.members["0"]
     with pytest.raises(daband.InvalidInput, match=r"used by one member .*or by all"):
         daband.Mixture.for_pair(
-            pair, members={"a": with_features[0], "b": with_features[1], "c": per_arm}, transform=None
+            pair,
+            members={"a": with_features[0], "b": with_features[1], "c": per_arm},
+            transform=None,
         )
 
 
@@ -312,12 +360,17 @@ def test_a_mixture_of_a_mixture_and_a_regression_with_arm_features_exports(tmp_p
     pair = pair_of()
     joint = [daband.LinUCB.for_pair(pair, transform=None, seed=seed) for seed in (0, 1)]
     per_arm = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
-    inner = daband.Mixture.for_pair(pair, members={"joint": joint[0], "own": per_arm}, transform=None)
-    policy = daband.Mixture.for_pair(pair, members={"inner": inner, "joint": joint[1]}, transform=None)
+    inner = daband.Mixture.for_pair(
+        pair, members={"joint": joint[0], "own": per_arm}, transform=None
+    )
+    policy = daband.Mixture.for_pair(
+        pair, members={"inner": inner, "joint": joint[1]}, transform=None
+    )
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=64)
     daband.export(policy, tmp_path / "p.daband", domain="target", pair=pair)
     contexts = pair.target.read(np.arange(9))
-    deployed, expected = daband.load_deployed(tmp_path / "p.daband").decide(contexts), policy.decide(contexts, "target")
+    deployed = daband.load_deployed(tmp_path / "p.daband").decide(contexts)
+    expected = policy.decide(contexts, "target")
     np.testing.assert_allclose(deployed.mean, expected.mean, atol=1e-9)
     np.testing.assert_allclose(deployed.bonus, expected.bonus, atol=1e-9)
     with pytest.raises(daband.InvalidInput, match="one member that is not a mixture"):
@@ -336,9 +389,17 @@ def test_a_named_arm_of_a_policy_without_names_keeps_its_name():
 def test_the_bonus_of_a_greedy_member_is_the_same_after_export(prior):
     pair = pair_of()
     shape = {"context_shape": pair.context_shape, "n_arms": pair.n_arms}
-    members = {"joint": daband.LinUCB(**shape, catalogue=pair.catalogue), "greedy": daband.LinUCB(**shape, alpha=0.0)}
-    policy = daband.Mixture(**shape, members=members, prior={"joint": 1.0, "greedy": prior}, learn_weights=False,
-                            bonus_weights={"joint": 1.0, "greedy": 1.0})  # fmt: skip
+    members = {
+        "joint": daband.LinUCB(**shape, catalogue=pair.catalogue),
+        "greedy": daband.LinUCB(**shape, alpha=0.0),
+    }
+    policy = daband.Mixture(
+        **shape,
+        members=members,
+        prior={"joint": 1.0, "greedy": prior},
+        learn_weights=False,
+        bonus_weights={"joint": 1.0, "greedy": 1.0},
+    )
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=64)
     contexts = pair.target.read(np.arange(20))
     mean, bonus = policy.frozen("target").score_in_user_units(contexts)[:2]
@@ -356,11 +417,13 @@ def test_the_name_of_a_new_arm_is_checked_before_anything_changes():
 
 
 def test_a_thread_decides_while_another_one_adds_an_arm():
-    pair, features = pair_of(), {"price": 3.0, "kind": "card", "tags": "new|cheap", "code": 7}
+    pair = pair_of()
+    features = {"price": 3.0, "kind": "card", "tags": "new|cheap", "code": 7}
     policy = daband.Mixture.for_pair(pair, network=False)
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
     contexts = pair.target.read(np.arange(3))
-    policy._catalogue = policy.catalogue.with_arms(["new"], [features])  # the steps of add_arm, one by one
+    # the steps of add_arm, one by one
+    policy._catalogue = policy.catalogue.with_arms(["new"], [features])
     for available in (None, np.ones((3, 12), np.bool_)):
         assert policy.decide(contexts, "target", available=available).mean.shape == (3, 12)
     policy._grow()

@@ -6,9 +6,12 @@ from daband.errors import InvalidInput
 from tests.leaks import check_pair, reachable
 
 GENERATOR = np.random.default_rng(0)
-X, Y = GENERATOR.random((30, 4)), GENERATOR.integers(0, 3, 30)
+X = GENERATOR.random((30, 4))
+Y = GENERATOR.integers(0, 3, 30)
 Y[:3] = [0, 1, 2]
-X_TARGET, X_TEST, Y_TEST = GENERATOR.random((20, 4)), GENERATOR.random((10, 4)), GENERATOR.integers(0, 3, 10)
+X_TARGET = GENERATOR.random((20, 4))
+X_TEST = GENERATOR.random((10, 4))
+Y_TEST = GENERATOR.integers(0, 3, 10)
 
 
 def made(**changed):
@@ -18,7 +21,9 @@ def made(**changed):
 
 def test_labels_and_tables_make_sound_pairs():
     check_pair(made(target_labelled=(X_TARGET, GENERATOR.integers(0, 3, 20))))
-    tables = made(source=(X, GENERATOR.random((30, 3))), target_test=(X_TEST, GENERATOR.random((10, 3))))
+    tables = made(
+        source=(X, GENERATOR.random((30, 3))), target_test=(X_TEST, GENERATOR.random((10, 3)))
+    )
     check_pair(tables)
     assert (made().feedback, tables.feedback) == ("one_hot", "bandit")
     per_arm = made(
@@ -35,21 +40,35 @@ def test_labels_and_tables_make_sound_pairs():
 def test_shared_arms_need_a_context_per_arm_on_every_side(side):
     sizes = {"source": 30, "target": 20, "target_test": 10, "target_labelled": 20}
     contexts = {name: np.zeros((n, 4 if name == side else 3, 4)) for name, n in sizes.items()}
-    given = {name: (contexts[name], GENERATOR.random((n, 3))) for name, n in sizes.items() if name != "target"}
-    with pytest.raises(InvalidInput, match=rf"shared arms need {side} contexts \(n, 3, \*C\), got \(\d+, 4, 4\)"):
+    given = {
+        name: (contexts[name], GENERATOR.random((n, 3)))
+        for name, n in sizes.items()
+        if name != "target"
+    }
+    with pytest.raises(
+        InvalidInput, match=rf"shared arms need {side} contexts \(n, 3, \*C\), got \(\d+, 4, 4\)"
+    ):
         from_arrays(**given, target=contexts["target"], arms="shared")
 
 
 def test_contexts_are_not_copied():
     pair = made(target=X_TARGET, target_labelled=(X_TARGET, np.arange(20) % 3))
-    for domain, given in ((pair.source, X), (pair.target, X_TARGET), (pair.target_labelled, X_TARGET)):
+    for domain, given in (
+        (pair.source, X),
+        (pair.target, X_TARGET),
+        (pair.target_labelled, X_TARGET),
+    ):
         assert any(found is given for found in reachable(domain))
     assert "not copied" in from_arrays.__doc__
 
 
 def test_torch_tensors_are_welcome():
     torch = pytest.importorskip("torch")
-    pair = made(source=(torch.as_tensor(X), torch.as_tensor(Y)), target=torch.as_tensor(X_TARGET), source_test=None)
+    pair = made(
+        source=(torch.as_tensor(X), torch.as_tensor(Y)),
+        target=torch.as_tensor(X_TARGET),
+        source_test=None,
+    )
     np.testing.assert_array_equal(pair.source.read(np.arange(30)), X)
 
 
@@ -58,7 +77,9 @@ def test_a_run_goes_on_from_a_round_number_across_passes():
     whole = stream.batch(0, 21, seed=5)
     for start, stop in ((0, 3), (5, 9), (6, 21), (14, 14)):
         np.testing.assert_array_equal(stream.batch(start, stop, seed=5), whole[start:stop])
-    np.testing.assert_array_equal(np.sort(whole.reshape(3, 7), axis=1), np.tile(np.arange(7.0), (3, 1)))
+    np.testing.assert_array_equal(
+        np.sort(whole.reshape(3, 7), axis=1), np.tile(np.arange(7.0), (3, 1))
+    )
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 8)])
@@ -82,7 +103,10 @@ def test_impossible_rounds(start, stop):
         ({"class_names": ["one"]}, "each of 3 arms, got 1 names"),
         ({"arms": "many"}, "'disjoint' or 'shared'"),
         ({"source": (X, np.where(Y == 1, np.nan, Y))}, "source labels must be integers"),
-        ({"source": (X, np.where(Y == 1, np.nan, Y)), "n_arms": 3}, "source labels must be integers"),
+        (
+            {"source": (X, np.where(Y == 1, np.nan, Y)), "n_arms": 3},
+            "source labels must be integers",
+        ),
         ({"target_test": (X_TEST, np.full(10, np.nan))}, "target_test labels must be integers"),
         ({"passes": 0}, "passes must be an integer >= 1"),
         ({"passes": "2"}, "passes must be an integer >= [0-9], got '2'"),
@@ -101,28 +125,42 @@ def test_wrong_arrays_are_named(changed, message):
 
 def test_numpy_integers_are_whole_numbers():
     pair = made(n_arms=np.int64(3), passes=np.int32(2), source_test=0)
-    assert (type(pair.n_arms), pair.source.rounds_available, pair.target.rounds_available) == (int, 60, 40)
+    assert (type(pair.n_arms), pair.source.rounds_available, pair.target.rounds_available) == (
+        int,
+        60,
+        40,
+    )
 
 
 def test_feedback_is_one_hot_for_labels_alone():
-    x, labels = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    labels = np.arange(20) % 2
     assert from_arrays(source=(x, labels), target=x).feedback == "one_hot"
-    with_table = from_arrays(source=(x, labels), target=x, target_labelled=(x, np.full((20, 2), 0.3)))
+    with_table = from_arrays(
+        source=(x, labels), target=x, target_labelled=(x, np.full((20, 2), 0.3))
+    )
     assert with_table.feedback == "bandit"
 
 
 @pytest.mark.parametrize("labels", [["card", "loan"] * 20, np.array(["card", "loan"] * 20)])
 def test_names_in_the_place_of_labels_are_told_what_to_do(labels):
     x = np.zeros((40, 2))
-    with pytest.raises(InvalidInput, match=r"source labels must be integers, got names such as 'card'.*numpy\.unique"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"source labels must be integers, got names such as 'card'.*numpy\.unique",
+    ):
         from_arrays(source=(x, labels), target=x)
     names, numbers = np.unique(labels, return_inverse=True)
-    assert from_arrays(source=(x, numbers), target=x, class_names=names).class_names == ("card", "loan")
+    assert from_arrays(source=(x, numbers), target=x, class_names=names).class_names == (
+        "card",
+        "loan",
+    )
 
 
 def test_labels_that_begin_at_1_are_warned_about():
     """Before: an arm more than there are, which never pays, without a word."""
-    x, y = np.zeros((40, 2)), np.arange(40) % 3 + 1
+    x = np.zeros((40, 2))
+    y = np.arange(40) % 3 + 1
     with pytest.warns(UserWarning, match="no label is 0: arms are 0 to 3"):
         from_arrays(source=(x, y), target=x)
     from_arrays(source=(x, y), target=x, n_arms=4)

@@ -9,7 +9,9 @@ from daband.errors import InvalidInput
 def test_every_pair_is_listed_and_says_what_it_needs():
     records = {name: pairs.get(name) for name in pairs.names()}
     made = {name for name in records if name.partition("/")[0] == "market"}
-    assert {"digit", "files", "synthetic"} | made == {name for name, entry in records.items() if entry.is_ready}
+    assert {"digit", "files", "synthetic"} | made == {
+        name for name, entry in records.items() if entry.is_ready
+    }
     for entry in records.values():
         assert entry.about.summary
         assert entry.about.licence
@@ -24,10 +26,22 @@ def test_every_resource_can_be_got_somehow():
 
 
 def test_real_files_are_whole(shared_data):
-    for name in ("digit", "handwritten", "signs", "amazon", "office_caltech", "warfarin", "natural_tables", "sat12"):
+    for name in (
+        "digit",
+        "handwritten",
+        "signs",
+        "amazon",
+        "office_caltech",
+        "warfarin",
+        "natural_tables",
+        "sat12",
+    ):
         assert {status.state for status in check_data(name)} == {"there"}
     ready = {name for name in pairs.names() if pairs.get(name).is_ready}
-    assert {name for name in pairs if not name.startswith("emoji")} - ready == {"visda17", "s2rda49"}
+    assert {name for name in pairs if not name.startswith("emoji")} - ready == {
+        "visda17",
+        "s2rda49",
+    }
 
 
 def test_damaged_mnist_is_told(places):

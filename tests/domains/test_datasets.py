@@ -11,10 +11,13 @@ MARKETS = ("covariate", "units", "inverted", "moved", "labels")
 
 
 def linear_value(pair, contexts):
-    """What a ridge regression per arm, fitted on the log, earns on these contexts of the target's test."""
+    """What a ridge regression per arm, fitted on the log, earns on these contexts of the target's
+    test.
+    """
     rows = np.arange(len(pair.source))
     x, (arms, rewards, _) = pair.source.read(rows), pair.source.read_log(rows)
-    x, seen = np.c_[x, np.ones(len(x))], np.c_[contexts, np.ones(len(contexts))]
+    x = np.c_[x, np.ones(len(x))]
+    seen = np.c_[contexts, np.ones(len(contexts))]
     expected = pair.target_test.read_expected(0, len(pair.target_test))
     scores = []
     for arm in range(pair.n_arms):
@@ -25,7 +28,9 @@ def linear_value(pair, contexts):
 
 
 def value_and_own(pair):
-    """The value of the linear policy, and with the target's contexts moved to the source's mean and deviation."""
+    """The value of the linear policy, and with the target's contexts moved to the source's mean and
+    deviation.
+    """
     source, target = (domain.read(np.arange(len(domain))) for domain in (pair.source, pair.target))
     held = pair.target_test.read(0, len(pair.target_test))
     own = (held - target.mean(0)) / (target.std(0) + 1e-9) * source.std(0) + source.mean(0)
@@ -36,13 +41,20 @@ def value_and_own(pair):
 def test_markets_need_what_their_kind_says(seed):
     values = {kind: value_and_own(load(f"market/{kind}", data_seed=seed)) for kind in MARKETS}
     constant = {
-        kind: load(f"market/{kind}", data_seed=seed).target_test.read_expected(0, 10**6).mean(axis=0).max()
+        kind: (
+            load(f"market/{kind}", data_seed=seed)
+            .target_test.read_expected(0, 10**6)
+            .mean(axis=0)
+            .max()
+        )
         for kind in MARKETS
     }
-    assert values["units"][1] > values["units"][0] + 1.0  # own statistics are what another currency needs
+    # own statistics are what another currency needs
+    assert values["units"][1] > values["units"][0] + 1.0
     assert values["units"][1] > constant["units"] + 1.0
     for kind in ("covariate", "labels"):
-        assert values[kind][0] > constant[kind] + 0.5  # and they only hurt where a number means the same
+        # and they only hurt where a number means the same
+        assert values[kind][0] > constant[kind] + 0.5
         assert values[kind][0] > values[kind][1]
     assert max(values["moved"]) < constant["moved"]  # nothing without rewards of the target helps
 
@@ -58,7 +70,8 @@ def test_a_market_is_a_log_in_euros_with_gaps_and_a_category():
     assert rewards.min() < 0
     assert rewards.max() > 5
     assert ((propensities >= 0.06) & (propensities < 1)).all()
-    # The propensities are right: an inverse-propensity estimate of every arm has the same total weight.
+    # The propensities are right: an inverse-propensity estimate of every arm has the same total
+    # weight.
     weights = [np.sum(1 / propensities[arms == arm]) / len(arms) for arm in range(5)]
     np.testing.assert_allclose(weights, 1.0, atol=0.15)
     other = load("market/units", data_seed=1)
@@ -67,7 +80,12 @@ def test_a_market_is_a_log_in_euros_with_gaps_and_a_category():
 
 def test_natural_tables_are_read_as_users_tables_are(shared_data):
     pair = load("natural_tables/credit-home")
-    assert (len(pair.source), len(pair.source_test), len(pair.target), len(pair.target_test)) == (1896, 211, 879, 877)
+    assert (len(pair.source), len(pair.source_test), len(pair.target), len(pair.target_test)) == (
+        1896,
+        211,
+        879,
+        877,
+    )
     assert "Income (missing)" in pair.feature_names
     assert "Marital = married" in pair.feature_names
     assert pair.table is not None
@@ -90,7 +108,8 @@ def test_sat12_rewards_are_every_solvers_time(shared_data):
     pair = load("sat12/indu-hand", source_test=None)
     assert (pair.context_shape, pair.n_arms, pair.feedback) == ((117,), 31, "bandit")
     with np.load(shared_data / "sat12/sat12-indu.npz") as packed:
-        seconds, arms = packed["seconds"], tuple(packed["arms"])
+        seconds = packed["seconds"]
+        arms = tuple(packed["arms"])
     assert pair.class_names == arms
     rewards, _ = pair.source.read_rewards(np.arange(len(pair.source)))
     np.testing.assert_allclose(rewards, 1 - np.log1p(seconds) / np.log1p(1200.0), atol=1e-6)
@@ -124,7 +143,9 @@ def test_a_class_without_an_example_is_told(monkeypatch):
         y = np.arange(8) % labels
         return PairData({"source": (x, y), "target": x, "target_test": (x, y)})
 
-    monkeypatch.setitem(load_catalogue(), "declared here", {"summary": "of a test", "class_names": ["a", "b", "c"]})
+    monkeypatch.setitem(
+        load_catalogue(), "declared here", {"summary": "of a test", "class_names": ["a", "b", "c"]}
+    )
     declare("declared here", read=read)
     try:
         assert load("declared here", labels=3, passes=2).source.passes == 2

@@ -15,7 +15,9 @@ from daband.errors import DataError, InvalidInput
 
 
 def write_idx(path, array, *, packed=True):
-    header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(
+        size.to_bytes(4, "big") for size in array.shape
+    )
     content = header + array.tobytes()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if packed else content)
@@ -38,7 +40,8 @@ def write_release(folder, *, n=20):
     generator = np.random.default_rng(1)
     (folder / "mnist_m").mkdir(parents=True)
     images = {
-        f"x_{split}": generator.integers(0, 256, size=(n, 28, 28, 3), dtype=np.uint8) for split in ("train", "test")
+        f"x_{split}": generator.integers(0, 256, size=(n, 28, 28, 3), dtype=np.uint8)
+        for split in ("train", "test")
     }
     labels = (np.arange(n) % 10).astype(np.uint8)
     np.savez(folder / "mnist_m" / "mnist_m_28.npz", **images, y_train=labels, y_test=labels)
@@ -57,7 +60,8 @@ def test_the_embedded_form_needs_nothing_and_holds_real_digits():
     contexts = pair.source.read(np.arange(100))
     assert contexts.dtype == np.uint8
     np.testing.assert_array_equal(contexts[:, 0], contexts[:, 1])
-    assert labels_of(pair.source)[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]  # as everyone knows MNIST to begin
+    # as everyone knows MNIST to begin
+    assert labels_of(pair.source)[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
 
 
 def test_the_embedded_digits_carry_their_attribution():
@@ -70,7 +74,9 @@ def test_the_embedded_digits_carry_their_attribution():
 def test_blending_follows_the_published_recipe():
     generator = np.random.default_rng(5)
     photographs = [generator.integers(0, 256, size=(30, 33, 3), dtype=np.uint8) for _ in range(3)]
-    digits = generator.integers(0, 2, size=(60, 28, 28), dtype=np.uint8) * generator.integers(1, 256, dtype=np.uint8)
+    digits = generator.integers(0, 2, size=(60, 28, 28), dtype=np.uint8) * generator.integers(
+        1, 256, dtype=np.uint8
+    )
     made = blend(digits, photographs, seed=7)
     patches = {
         photograph[top : top + 28, left : left + 28].astype(int).tobytes(): (which, top, left)
@@ -81,7 +87,8 @@ def test_blending_follows_the_published_recipe():
     used = set()
     for digit, image in zip(digits, made, strict=True):
         binary = (digit > 0).astype(int)[..., None]
-        # |patch - 255 d| is its own inverse, so the patch can be had back and must be one of a photograph.
+        # |patch - 255 d| is its own inverse, so the patch can be had back and must be one of a
+        # photograph.
         patch = np.abs(image.transpose(1, 2, 0).astype(int) - 255 * binary)
         used.add(patches[patch.tobytes()])
     assert len({which for which, _, _ in used}) == 3
@@ -93,7 +100,9 @@ def test_blending_follows_the_published_recipe():
 def test_blending_is_seeded():
     photographs = load_packaged_photographs()
     digits = np.zeros((5, 28, 28), dtype=np.uint8)
-    np.testing.assert_array_equal(blend(digits, photographs, seed=1), blend(digits, photographs, seed=1))
+    np.testing.assert_array_equal(
+        blend(digits, photographs, seed=1), blend(digits, photographs, seed=1)
+    )
     assert (blend(digits, photographs, seed=1) != blend(digits, photographs, seed=2)).any()
 
 
@@ -132,7 +141,9 @@ def test_released_as_an_npz(places, packed):
     assert "released" in pair.about.summary
     assert (len(pair.source), len(pair.target), len(pair.target_test)) == (40, 20, 20)
     with np.load(places / "mnist_m/mnist_m_28.npz") as arrays:
-        np.testing.assert_array_equal(pair.target_test.read(3, 4)[0], arrays["x_test"][3].transpose(2, 0, 1))
+        np.testing.assert_array_equal(
+            pair.target_test.read(3, 4)[0], arrays["x_test"][3].transpose(2, 0, 1)
+        )
 
 
 def test_real_released_form(shared_data):
@@ -141,16 +152,21 @@ def test_real_released_form(shared_data):
 
 
 def test_released_images_are_made_by_the_recipe(shared_data):
-    """Each released image, taken back through |patch - 255 digit|, is smooth where the binary digit has its edges."""
+    """Each released image, taken back through |patch - 255 digit|, is smooth where the binary digit
+    has its edges.
+    """
     with np.load(shared_data / "mnist_m" / "mnist_m_28.npz") as packed:
-        images, index = packed["x_test"][:300], packed["mnist_index_test"][:300]
+        images = packed["x_test"][:300]
+        index = packed["mnist_index_test"][:300]
     digits = read_idx(shared_data / "mnist" / "t10k-images-idx3-ubyte.gz")[index]
 
     def edge(threshold):
         ink = (digits > threshold)[..., None]
         back = np.abs(images.astype(int) - 255 * ink)
         border = ink[:, :, 1:] != ink[:, :, :-1]
-        return np.abs(back[:, :, 1:] - back[:, :, :-1])[np.broadcast_to(border, back[:, :, 1:].shape)].mean()
+        return np.abs(back[:, :, 1:] - back[:, :, :-1])[
+            np.broadcast_to(border, back[:, :, 1:].shape)
+        ].mean()
 
     assert edge(0) < 0.5 * min(edge(100), edge(254))
 

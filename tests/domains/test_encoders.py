@@ -1,4 +1,6 @@
-"""Frozen encoders of images and texts: by name, path or module, with features that are computed once."""
+"""Frozen encoders of images and texts: by name, path or module, with features that are computed
+once.
+"""
 
 import base64
 import io
@@ -56,7 +58,9 @@ def test_contexts_are_the_features_of_a_module(folders):
             np.testing.assert_allclose(context, net(pixels_of(path, 16))[0].numpy(), atol=1e-5)
     one = pair.table.contexts({"image": pair.target.row_names["image"][0]})
     np.testing.assert_allclose(one[0], contexts[0], atol=1e-6)
-    unlabelled = from_images(source=folders["source"], target=folders["target"] / "cat", encoder=net, framing=16)
+    unlabelled = from_images(
+        source=folders["source"], target=folders["target"] / "cat", encoder=net, framing=16
+    )
     assert unlabelled.target_test is None
 
 
@@ -66,7 +70,9 @@ def test_features_are_computed_once(folders, monkeypatch):
     calls = []
     run = OnnxProgram.__call__
     monkeypatch.setattr(
-        OnnxProgram, "__call__", lambda self, *arrays: calls.append(len(arrays[0])) or run(self, *arrays)
+        OnnxProgram,
+        "__call__",
+        lambda self, *arrays: calls.append(len(arrays[0])) or run(self, *arrays),
     )
     again = from_images(**folders, encoder=encoder)
     assert not calls
@@ -94,10 +100,16 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped():
     rng = np.random.default_rng(0)
     content = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (50, 75, 3), np.uint8)).save(content, "PNG")
-    rule = ImageReader(40, 32, interpolation="bicubic", mean=(0.1, 0.2, 0.3), deviation=(0.5, 0.6, 0.7))
+    rule = ImageReader(
+        40, 32, interpolation="bicubic", mean=(0.1, 0.2, 0.3), deviation=(0.5, 0.6, 0.7)
+    )
     image = Image.open(content).resize((60, 40), Image.Resampling.BICUBIC).crop((14, 4, 46, 36))
-    expected = (np.asarray(image, np.float32) / 255 - np.float32([0.1, 0.2, 0.3])) / np.float32([0.5, 0.6, 0.7])
-    np.testing.assert_allclose(rule.read(content.getvalue()), expected.transpose(2, 0, 1), atol=1e-6)
+    expected = (np.asarray(image, np.float32) / 255 - np.float32([0.1, 0.2, 0.3])) / np.float32(
+        [0.5, 0.6, 0.7]
+    )
+    np.testing.assert_allclose(
+        rule.read(content.getvalue()), expected.transpose(2, 0, 1), atol=1e-6
+    )
 
 
 def test_efficientnet_comes_with_its_weights_and_pixels(folders):
@@ -106,7 +118,9 @@ def test_efficientnet_comes_with_its_weights_and_pixels(folders):
     encoder = as_input_encoder("efficientnet_lite0")
     path = folders["source"] / "dog" / "dog_003.png"
     with torch.no_grad():
-        expected = load_backbone("efficientnet_lite0").module((pixels_of(path, 224) - 127 / 255) / (128 / 255))
+        expected = load_backbone("efficientnet_lite0").module(
+            (pixels_of(path, 224) - 127 / 255) / (128 / 255)
+        )
     np.testing.assert_allclose(encoder.encode_one(path), expected[0].numpy(), atol=1e-4)
     assert encoder.n_features == 1280
     again = InputEncoder.from_state(encoder.state(), encoder.arrays())
@@ -146,7 +160,13 @@ def test_an_image_is_bytes_base64_or_a_path(tmp_path):
     raw = content.getvalue()
     text = base64.b64encode(raw).decode()
     (tmp_path / "a.png").write_bytes(raw)
-    given = (raw, text, f"data:image/png;base64,{text}", str(tmp_path / "a.png"), tmp_path / "a.png")
+    given = (
+        raw,
+        text,
+        f"data:image/png;base64,{text}",
+        str(tmp_path / "a.png"),
+        tmp_path / "a.png",
+    )
     assert {read_image_bytes(one) for one in given} == {raw}
     with pytest.raises(InvalidInput, match="base64"):
         read_image_bytes(str(tmp_path / "a.png"), allow_paths=False)
@@ -178,7 +198,12 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
         def forward(self, ids, mask):
             return self.network(ids, mask).last_hidden_state
 
-    texts = ["where is my parcel?", "A refund, please", "thanks", "where is my refund and my parcel " * 30]
+    texts = [
+        "where is my parcel?",
+        "A refund, please",
+        "thanks",
+        "where is my refund and my parcel " * 30,
+    ]
     labels = ["track", "refund", "none", "track"]
     encoder = f"sentence-transformers:{text_folder}"
     pair = from_texts(source=(texts * 8, labels * 8), target=texts, encoder=encoder)
@@ -186,9 +211,14 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
     expected = SentenceTransformer(str(text_folder), device="cpu").encode(texts)
     np.testing.assert_allclose(pair.target.read(np.arange(4)), expected, atol=1e-5)
     np.testing.assert_allclose(pair.table.contexts({"text": texts[3]})[0], expected[3], atol=1e-5)
-    (tmp_path / "onnx").mkdir()  # as exported elsewhere: a vector per token, and a tokenizer that does not pad
-    tokens = {name: torch.ones((3, 5), dtype=torch.int64) for name in ("input_ids", "attention_mask")}
-    program = to_onnx(Tokens(text_folder.parent / "plain"), tuple(tokens.values()), names=list(tokens))
+    # as exported elsewhere: a vector per token, and a tokenizer that does not pad
+    (tmp_path / "onnx").mkdir()
+    tokens = {
+        name: torch.ones((3, 5), dtype=torch.int64) for name in ("input_ids", "attention_mask")
+    }
+    program = to_onnx(
+        Tokens(text_folder.parent / "plain"), tuple(tokens.values()), names=list(tokens)
+    )
     (tmp_path / "onnx" / "model.onnx").write_bytes(program.content)
     words = Tokenizer.from_str(pair.table.columns[0].encoder.tokenizer)
     words.no_padding()
@@ -212,13 +242,25 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
 def test_a_column_of_texts_goes_from_the_command_line_to_decisions(text_folder, tmp_path):
     from tests.cli.test_files import daband as run
 
-    texts, arms = ["where is my parcel?", "A refund, please", "thanks"], ["track", "refund", "none"]
+    texts = ["where is my parcel?", "A refund, please", "thanks"]
+    arms = ["track", "refund", "none"]
     old = pl.DataFrame({"mail": texts * 20, "words": [4.0, 3.0, 1.0] * 20, "answer": arms * 20})
     old.write_csv(tmp_path / "old.csv")
     old.drop("answer").write_csv(tmp_path / "new.csv")
     files = ("--source", "old.csv", "--target", "new.csv", "--label", "answer")
     encoder = ("--text", "mail", "--encoder", f"sentence-transformers:{text_folder}")
-    told = run("run", *files, *encoder, "--set", "episodes=3", "--set", "episode_length=16", "--out", "o", cwd=tmp_path)
+    told = run(
+        "run",
+        *files,
+        *encoder,
+        "--set",
+        "episodes=3",
+        "--set",
+        "episode_length=16",
+        "--out",
+        "o",
+        cwd=tmp_path,
+    )
     assert "│ mail │ text │ read by" in told
     folder = next((tmp_path / "o").glob("*/done")).parent
     run("export", str(folder), "p.daband", "--explore", "greedy", cwd=tmp_path)
@@ -242,7 +284,9 @@ def test_a_text_without_tokens_has_features_of_zeros():
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
 
     class Program:
-        inputs, single, content = [("input_ids", ["n", "length"])], False, b""
+        inputs = [("input_ids", ["n", "length"])]  # noqa: RUF012
+        single = False
+        content = b""
 
         def __call__(self, ids):
             return np.ones((*ids.shape, 2)) + ids[:, :, None]
@@ -254,6 +298,9 @@ def test_a_text_without_tokens_has_features_of_zeros():
 
 def test_missing_files_of_an_encoder_are_named(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
-    for given, message in ((tmp_path, "no tokenizer.json"), (tmp_path / "other.onnx", "does not exist")):
+    for given, message in (
+        (tmp_path, "no tokenizer.json"),
+        (tmp_path / "other.onnx", "does not exist"),
+    ):
         with pytest.raises(daband.InvalidInput, match=message):
             as_input_encoder(str(given))

@@ -44,7 +44,9 @@ def frames(seed=0):
 
 def test_types_are_told_from_values_and_each_has_a_reason():
     old, new = frames()
-    columns, types = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["customer"]))
+    columns, types = infer_columns(
+        old, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["customer"])
+    )
     roles = {column.name: (column.role, column.reason) for column in types}
     assert list(roles) == old.columns
     assert roles["customer"] == ("ignored", "an id, as stated")
@@ -91,7 +93,9 @@ def test_what_the_user_says_wins():
     assert columns.context == ("row_id", "age", "city")
     assert columns.categorical == ("age", "city")
     assert columns.propensity is None
-    with pytest.raises(daband.InvalidInput, match="the source has no column 'agee'; did you mean 'age'"):
+    with pytest.raises(
+        daband.InvalidInput, match="the source has no column 'agee'; did you mean 'age'"
+    ):
         infer_columns(old, new, StatedRoles(label="offer", drop=["agee"]))
     with pytest.raises(daband.InvalidInput, match="either the column with the right arm"):
         infer_columns(old, new, StatedRoles())
@@ -100,10 +104,16 @@ def test_what_the_user_says_wins():
 
 
 def test_many_categories_are_left_out_with_a_word_how_to_keep_them():
-    text = pl.DataFrame({"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150})
-    with pytest.raises(daband.InvalidInput, match="too many categories: 60 in 300 rows; --category street"):
+    text = pl.DataFrame(
+        {"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150}
+    )
+    with pytest.raises(
+        daband.InvalidInput, match="too many categories: 60 in 300 rows; --category street"
+    ):
         infer_columns(text, text, StatedRoles(label="y"))
-    assert infer_columns(text, text, StatedRoles(label="y", category=["street"]))[0].categorical == ("street",)
+    assert infer_columns(text, text, StatedRoles(label="y", category=["street"]))[
+        0
+    ].categorical == ("street",)
 
 
 def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
@@ -119,10 +129,14 @@ def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
         "day (missing)",
     )
     contexts = transform.apply(frame)
-    rows = [{"day": None if day is None else str(day), "age": age} for day, age in frame.iter_rows()]
+    rows = [
+        {"day": None if day is None else str(day), "age": age} for day, age in frame.iter_rows()
+    ]
     np.testing.assert_array_equal(transform.contexts(rows), contexts)
     np.testing.assert_array_equal(transform.contexts(list(frame.iter_rows(named=True))), contexts)
-    np.testing.assert_array_equal(TableTransform.from_state(transform.state()).apply(frame), contexts)
+    np.testing.assert_array_equal(
+        TableTransform.from_state(transform.state()).apply(frame), contexts
+    )
     assert np.linalg.norm(contexts[0, 1:3] - contexts[1, 1:3]) < 0.1  # December is near January
     assert contexts[2, 5] == 1.0
     np.testing.assert_array_equal(contexts[2, :5], 0.0)
@@ -140,14 +154,18 @@ def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
 
 def test_a_deployed_policy_reads_dates(tmp_path):
     old, new = frames()
-    columns, _ = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["customer"]))
+    columns, _ = infer_columns(
+        old, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["customer"])
+    )
     pair = from_table(source=old, target=new, columns=columns)
     check_pair(pair)
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=1, episode_length=64)
     daband.export(policy, tmp_path / "market.daband", pair=pair)
     row = new.select(columns.context).row(3, named=True)
-    decided = daband.load_deployed(tmp_path / "market.daband").decide({**row, "joined": str(row["joined"])})
+    decided = daband.load_deployed(tmp_path / "market.daband").decide(
+        {**row, "joined": str(row["joined"])}
+    )
     policy.deploy("target")
     assert decided.arm == int(policy.select(pair.table.apply(new[3:4])).arm[0])
 
@@ -157,7 +175,8 @@ def test_disjoint_categories_warn():
     new = old.drop("y").with_columns(city=pl.Series(["oslo", "rome"] * 20))
     columns = Columns(context=["city", "age"], categorical=["city"], label="y")
     with pytest.warns(
-        UserWarning, match=r"'city' has no category that both source and target have \('Oslo' and 'oslo'\)"
+        UserWarning,
+        match=r"'city' has no category that both source and target have \('Oslo' and 'oslo'\)",
     ):
         from_table(source=old, target=new, columns=columns)
 
@@ -169,7 +188,13 @@ def test_two_files_are_a_pair(tmp_path, ending):
         path = tmp_path / f"{name}.{ending}"
         frame.write_csv(path) if ending == "csv" else frame.write_parquet(path)
     options = {"source": str(tmp_path / f"old.{ending}"), "target": str(tmp_path / f"new.{ending}")}
-    options |= {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"], "units": ["income"]}
+    options |= {
+        "arm": "offer",
+        "reward": "euros",
+        "propensity": "p",
+        "id": ["customer"],
+        "units": ["income"],
+    }
     resolved = pairs.get("files").resolve_options(options)
     pair = load("files", **resolved)
     check_pair(pair)
@@ -184,7 +209,11 @@ def test_two_files_are_a_pair(tmp_path, ending):
 def test_labels_in_the_target_are_for_the_evaluator(tmp_path):
     old, _ = frames()
     old.write_csv(tmp_path / "old.csv")
-    options = {"source": str(tmp_path / "old.csv"), "target": str(tmp_path / "old.csv"), "label": "offer"}
+    options = {
+        "source": str(tmp_path / "old.csv"),
+        "target": str(tmp_path / "old.csv"),
+        "label": "offer",
+    }
     assert (
         load("files", **options, drop=["euros", "p"], id="customer").context_shape
         == load("files", **options, drop=["euros", "p"], id=["customer"]).context_shape
@@ -202,7 +231,11 @@ def test_two_folders_are_a_pair(tmp_path):
             Image.new("RGB", (9, 9), (10 * number, 0, 0)).save(folder / f"{number}.png")
     options = {"source": str(tmp_path / "drawn"), "target": str(tmp_path / "seen")}
     pair = load("files", **pairs.get("files").resolve_options(options), side=8)
-    assert (pair.context_shape, pair.class_names, len(pair.target)) == ((3, 8, 8), ("day", "night"), 24)
+    assert (pair.context_shape, pair.class_names, len(pair.target)) == (
+        (3, 8, 8),
+        ("day", "night"),
+        24,
+    )
     with pytest.raises(daband.InvalidInput, match="label and arm cannot be given"):
         load("files", **options, label="y")
     with pytest.raises(daband.DataError, match=r"source: .*nowhere does not exist"):
@@ -210,7 +243,9 @@ def test_two_folders_are_a_pair(tmp_path):
     with pytest.raises(daband.InvalidInput, match="source must not be empty"):
         load("files")
     for side in ("source", "target"):
-        with pytest.raises(daband.InvalidInput, match=f"{side} must be a path, got a DataFrame; .*from_table takes"):
+        with pytest.raises(
+            daband.InvalidInput, match=f"{side} must be a path, got a DataFrame; .*from_table takes"
+        ):
             load("files", **{**options, side: frames()[0]})
 
 
@@ -219,8 +254,13 @@ def test_python_is_told_of_other_units_and_the_command_line_not_twice(tmp_path):
     old.write_csv(tmp_path / "old.csv")
     new.with_columns(pl.col("income") * 1000).write_csv(tmp_path / "new.csv")
     options = {"arm": "offer", "reward": "euros", "propensity": "p"}
-    options |= {side: str(tmp_path / f"{name}.csv") for side, name in (("source", "old"), ("target", "new"))}
-    with pytest.warns(UserWarning, match=r"If its unit differs, use --units income, or units=\['income'\] in Python"):
+    options |= {
+        side: str(tmp_path / f"{name}.csv") for side, name in (("source", "old"), ("target", "new"))
+    }
+    with pytest.warns(
+        UserWarning,
+        match=r"If its unit differs, use --units income, or units=\['income'\] in Python",
+    ):
         load("files", **options)
     load("files", **pairs.get("files").resolve_options(options))
     load("files", **options, units=["income"])
@@ -264,7 +304,8 @@ def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, ro
 
 
 def test_a_date_cut_off_at_the_end_of_the_sample_is_no_number(tmp_path):
-    # 10.12.2016 cut after 10.12 looked like a decimal point, and every column with commas became text.
+    # 10.12.2016 cut after 10.12 looked like a decimal point, and every column with commas became
+    # text.
     before = "amount;since\n" + "0,5;10.12.2016\n" * 5000
     assert len(before) > _CSV_SAMPLE_BYTES
     for padding in range(16):
@@ -301,18 +342,32 @@ LOG = {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"]}
     ("changed", "says"),
     [
         ({"offer": pl.lit("mail")}, "'offer' has only one arm, 'mail'"),
-        ({"offer": pl.col("income").fill_null(0.0) + 0.5}, "'offer' has 107 different values in 120 rows.*not arms"),
-        ({"euros": pl.lit(0.0)}, "the same reward in every row, 0.0: no arm is better than another"),
+        (
+            {"offer": pl.col("income").fill_null(0.0) + 0.5},
+            "'offer' has 107 different values in 120 rows.*not arms",
+        ),
+        (
+            {"euros": pl.lit(0.0)},
+            "the same reward in every row, 0.0: no arm is better than another",
+        ),
         (
             {"euros": pl.when(pl.col("row_id") == 7).then(pl.lit("none")).otherwise(pl.lit("1.5"))},
             "'none' .str. in row 7",
         ),
-        ({"p": pl.lit(33.0)}, r"column 'p': .*\(0, 1\], row 1 has 33 \(divide percentages by 100\)"),
-        ({"p": pl.when(pl.col("row_id") == 7).then(0.0).otherwise(0.5)}, "'p': .*row 7 has 0 .drop such rounds"),
+        (
+            {"p": pl.lit(33.0)},
+            r"column 'p': .*\(0, 1\], row 1 has 33 \(divide percentages by 100\)",
+        ),
+        (
+            {"p": pl.when(pl.col("row_id") == 7).then(0.0).otherwise(0.5)},
+            "'p': .*row 7 has 0 .drop such rounds",
+        ),
     ],
 )
 def test_nothing_can_be_learned_from_such_columns(tmp_path, changed, says):
-    """Before: an hour of training on one arm, 1,314 arms of as many amounts, an example that was a number."""
+    """Before: an hour of training on one arm, 1,314 arms of as many amounts, an example that was a
+    number.
+    """
     old, new = frames()
     with pytest.raises(daband.InvalidInput, match=says):
         load("files", **_write(tmp_path, old.with_columns(**changed), new), **LOG)
@@ -320,7 +375,9 @@ def test_nothing_can_be_learned_from_such_columns(tmp_path, changed, says):
 
 def test_rows_whose_reward_has_not_come_are_left_out_and_it_is_said(tmp_path):
     old, new = frames()
-    late = old.with_columns(euros=pl.when(pl.col("row_id") < 7).then(None).otherwise(pl.col("euros")))
+    late = old.with_columns(
+        euros=pl.when(pl.col("row_id") < 7).then(None).otherwise(pl.col("euros"))
+    )
     with pytest.warns(UserWarning, match="euros: as stated; 7 rows have none yet and are ignored"):
         pair = load("files", **_write(tmp_path, late, new), **LOG)
     assert len(pair.source) + len(pair.source_test) == N - 7
@@ -333,7 +390,10 @@ def test_an_error_names_the_row_of_the_file_when_rows_before_it_are_left_out(tmp
         euros=pl.when(pl.col("row_id") < 7).then(None).otherwise(pl.col("euros")),
         p=pl.when(pl.col("row_id") == 100).then(33.0).otherwise(pl.col("p")),
     )
-    with pytest.warns(UserWarning, match="7 rows have none yet"), pytest.raises(daband.InvalidInput, match="row 100 "):
+    with (
+        pytest.warns(UserWarning, match="7 rows have none yet"),
+        pytest.raises(daband.InvalidInput, match="row 100 "),
+    ):
         load("files", **_write(tmp_path, late, new), **LOG)
 
 
@@ -342,7 +402,10 @@ def test_a_text_that_is_to_be_a_number_is_named_with_its_row(tmp_path):
     old, new = frames()
     text = pl.when(pl.col("row_id") == 4).then(pl.lit("950,18 €")).otherwise(pl.lit("1.5"))
     files = _write(tmp_path, old.with_columns(price=text), new.with_columns(price=1.5))
-    with pytest.raises(daband.InvalidInput, match=r"'price' must be a number .*'950,18 €' .* in row 4 of the source"):
+    with pytest.raises(
+        daband.InvalidInput,
+        match=r"'price' must be a number .*'950,18 €' .* in row 4 of the source",
+    ):
         load("files", **files, **LOG, number=["price"])
 
 
@@ -351,12 +414,16 @@ def test_numbers_in_one_file_and_amounts_with_a_currency_in_the_other_are_left_o
     old, new = frames()
     old = old.with_columns(price=pl.col("row_id") + 0.25)
     roles = StatedRoles(arm="offer", reward="euros", propensity="p")
-    _, types = infer_columns(old, new.with_columns(price=pl.format("{} zł", pl.col("row_id"))), roles)
+    _, types = infer_columns(
+        old, new.with_columns(price=pl.format("{} zł", pl.col("row_id"))), roles
+    )
     (price,) = (column for column in types if column.name == "price")
     assert price.role == "ignored"
     assert price.reason.startswith("numbers in one file and text in the other, 240")
     _, types = infer_columns(old, new.rename({"income": "Income"}), roles)
-    assert {one.name: one.reason for one in types}["income"] == "the target has no such column; did you mean 'Income'?"
+    assert {one.name: one.reason for one in types}[
+        "income"
+    ] == "the target has no such column; did you mean 'Income'?"
 
 
 def test_arms_that_differ_by_a_space_or_a_capital_are_named():
@@ -372,7 +439,9 @@ def test_arms_that_differ_by_a_space_or_a_capital_are_named():
 
 def test_a_date_with_points_begins_with_its_day(tmp_path):
     old, new = frames()
-    read = [frame.with_columns(joined=pl.col("joined").dt.strftime("%d.%m.%Y")) for frame in (old, new)]
+    read = [
+        frame.with_columns(joined=pl.col("joined").dt.strftime("%d.%m.%Y")) for frame in (old, new)
+    ]
     iso, points = (load("files", **_write(tmp_path, *both), **LOG) for both in ((old, new), read))
     np.testing.assert_array_equal(iso.target.read(np.arange(N)), points.target.read(np.arange(N)))
 
@@ -381,10 +450,12 @@ def test_a_log_of_few_rounds_in_euros_can_be_learned(tmp_path):
     old, new = frames()
     pair = load("files", **_write(tmp_path, old[:30], new[:40]), **LOG)
     np.testing.assert_allclose(
-        pair.source.read_log(np.arange(27))[1].sum() + pair.source_test.read_log(np.arange(3))[1].sum(),
+        pair.source.read_log(np.arange(27))[1].sum()
+        + pair.source_test.read_log(np.arange(3))[1].sum(),
         old["euros"][:30].sum(),
     )
-    assert daband.choose(pair, episodes=1, episode_length=27).policy.rounds_learned == 30  # the held-out rounds too
+    # the held-out rounds too
+    assert daband.choose(pair, episodes=1, episode_length=27).policy.rounds_learned == 30
 
 
 def test_what_text_seems_to_be_is_said_where_it_is_left_out():
@@ -393,18 +464,24 @@ def test_what_text_seems_to_be_is_said_where_it_is_left_out():
     texts = {"share": "{}%", "pay": "1,{}", "day": "1/{}/2024"}
     number = 100 + pl.col("row_id")
     both = [
-        frame.with_columns(**{name: pl.format(text, number) for name, text in texts.items()}) for frame in (old, new)
+        frame.with_columns(**{name: pl.format(text, number) for name, text in texts.items()})
+        for frame in (old, new)
     ]
     _, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
     why = {one.name: (one.role, one.reason) for one in types}
     assert why["share"] == (
         "ignored",
-        "amounts such as '100%', read as text (write plain numbers); 120 different values in 240 rows",
+        (
+            "amounts such as '100%', read as text (write plain numbers); 120 different values in"
+            " 240 rows"
+        ),
     )
     assert why["pay"][1].startswith("amounts such as '1,100', read as text")
     assert why["note"][1].startswith("an id or free text")
     nearly = [
-        frame.with_columns(dose=pl.when(pl.col("row_id") < 3).then(pl.lit("low")).otherwise(number.cast(pl.String)))
+        frame.with_columns(
+            dose=pl.when(pl.col("row_id") < 3).then(pl.lit("low")).otherwise(number.cast(pl.String))
+        )
         for frame in (old, new)
     ]
     _, types = infer_columns(*nearly, StatedRoles(arm="offer", reward="euros", propensity="p"))
@@ -435,20 +512,33 @@ def test_files_that_hold_nothing_or_other_letters(tmp_path, content, says):
     (tmp_path / "new.csv").write_text("age\n1\n")
     (tmp_path / "old.csv").write_bytes(content)
     with pytest.raises(daband.DataError, match=says):
-        load("files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), label="offer")
+        load(
+            "files",
+            source=str(tmp_path / "old.csv"),
+            target=str(tmp_path / "new.csv"),
+            label="offer",
+        )
 
 
 def test_times_of_day_are_read_and_served(tmp_path):
-    """Before: "too many categories" of text, and an error after the inference where polars has a type for them."""
+    """Before: "too many categories" of text, and an error after the inference where polars has a
+    type for them.
+    """
     old, new = frames()
     hours = [(7 * number % 24, number % 60) for number in range(N)]
     texts = [f"{hour}:{minute:02d}" for hour, minute in hours]
     both = [
-        frame.with_columns(at=pl.Series(texts), clock=pl.Series([time(*one) for one in hours])) for frame in (old, new)
+        frame.with_columns(at=pl.Series(texts), clock=pl.Series([time(*one) for one in hours]))
+        for frame in (old, new)
     ]
     for where, frame in zip(("source", "target"), both, strict=True):
         frame.write_parquet(tmp_path / f"{where}.parquet")
-    pair = load("files", source=str(tmp_path / "source.parquet"), target=str(tmp_path / "target.parquet"), **LOG)
+    pair = load(
+        "files",
+        source=str(tmp_path / "source.parquet"),
+        target=str(tmp_path / "target.parquet"),
+        **LOG,
+    )
     for name in ("at", "clock"):
         features = [feature for feature in pair.feature_names if feature.startswith(f"{name} ")]
         assert features == [f"{name} time sine", f"{name} time cosine"]
@@ -457,13 +547,16 @@ def test_times_of_day_are_read_and_served(tmp_path):
     angle = 2 * np.pi * (7 + 1 / 60) / 24
     np.testing.assert_allclose(pair.table.contexts(row)[0, places], np.sin(angle))
     for text in ("07:01:00", "7:01:00"):
-        np.testing.assert_allclose(pair.table.contexts({**row, "at": text})[0, places], np.sin(angle))
+        np.testing.assert_allclose(
+            pair.table.contexts({**row, "at": text})[0, places], np.sin(angle)
+        )
     assert "'at' has no value, which never happened in training; no time of day" in str(
         pair.table.row_reader.read({**row, "at": None})
     )
     assert TableTransform.from_state(pair.table.state()) == pair.table
     with pytest.raises(
-        daband.InvalidInput, match="'joined' must be a date such as 2024-05-31, got the time 07:01 alone"
+        daband.InvalidInput,
+        match="'joined' must be a date such as 2024-05-31, got the time 07:01 alone",
     ):
         pair.table.contexts({**row, "joined": "07:01"})
     _, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
@@ -473,13 +566,17 @@ def test_times_of_day_are_read_and_served(tmp_path):
 @pytest.mark.parametrize("share", [1, 20])
 def test_the_first_day_of_the_calendar_is_a_date(share):
     """Before: 0001-01-01, as many exports write no date, was "the time 00:00 alone"."""
-    days = [date.min if number % share == 0 else date(2024, 1 + number % 12, 1) for number in range(N)]
+    days = [
+        date.min if number % share == 0 else date(2024, 1 + number % 12, 1) for number in range(N)
+    ]
     rows = pl.DataFrame({"day": days, "text": [str(day) for day in days]})
     table = TableTransform.fit(rows, context=["day", "text"], dates=["day", "text"])
     assert "text year" in table.feature_names
     contexts = TableTransform.from_state(table.state()).apply(rows)
     np.testing.assert_array_equal(contexts[:, :5], contexts[:, 5:])
-    np.testing.assert_array_equal(table.contexts({"day": date.min, "text": "0001-01-01"})[0], contexts[0])
+    np.testing.assert_array_equal(
+        table.contexts({"day": date.min, "text": "0001-01-01"})[0], contexts[0]
+    )
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -494,7 +591,9 @@ def test_dates_in_one_table_and_times_of_day_in_the_other_are_not_mixed(turned):
         ("ignored", "dates in one file and times of day in the other")
     ]
     columns = Columns(context=["at"], dates=["at"], arm="offer", reward="euros", propensity="p")
-    with pytest.raises(daband.InvalidInput, match="column 'at' has dates and also times without a date"):
+    with pytest.raises(
+        daband.InvalidInput, match="column 'at' has dates and also times without a date"
+    ):
         from_table(source=both[0], target=both[1], columns=columns)
 
 
@@ -509,7 +608,9 @@ def test_dates_of_one_file_may_be_text_in_the_other():
     assert {one.name: one.role for one in types}["joined"] == "date"
 
 
-@pytest.mark.parametrize("values", [[timedelta(hours=1), timedelta(hours=2)], [[1, 2], [3]], [b"x", b"y"]])
+@pytest.mark.parametrize(
+    "values", [[timedelta(hours=1), timedelta(hours=2)], [[1, 2], [3]], [b"x", b"y"]]
+)
 def test_columns_that_nothing_reads_are_left_out(values):
     """Before: an error of polars that named no column."""
     old, new = (frame.with_columns(odd=pl.Series(values * (N // 2))) for frame in frames())
@@ -522,13 +623,19 @@ def test_columns_that_nothing_reads_are_left_out(values):
 
 def test_a_pandas_column_of_several_types_is_named():
     """Before: an error of arrow that named no column."""
-    with pytest.raises(daband.InvalidInput, match=r"column 'dose' has values of several types \(int, str\).*astype"):
+    with pytest.raises(
+        daband.InvalidInput, match=r"column 'dose' has values of several types \(int, str\).*astype"
+    ):
         read_table(pandas.DataFrame({"age": [1, 2], "dose": [1, "two"]}))
-    with pytest.raises(daband.InvalidInput, match=r"column 'dose' has values of several types \(float, int, str\)"):
+    with pytest.raises(
+        daband.InvalidInput, match=r"column 'dose' has values of several types \(float, int, str\)"
+    ):
         read_table(pandas.DataFrame({"dose": ["two", 1, 2.5]}))
     with pytest.raises(daband.InvalidInput, match="the table has two columns named '1'"):
         read_table(pandas.DataFrame({1: [1], "1": [2]}))
-    assert read_table(pandas.DataFrame({5: [1, 2], "when": pandas.to_datetime(["2024-05-31", None])})).columns == [
+    assert read_table(
+        pandas.DataFrame({5: [1, 2], "when": pandas.to_datetime(["2024-05-31", None])})
+    ).columns == [
         "5",
         "when",
     ]
@@ -536,12 +643,18 @@ def test_a_pandas_column_of_several_types_is_named():
 
 def test_repeated_ids_are_reported_unless_they_are_of_other_domains():
     old, new = frames()
-    twice = pl.concat([old, old.head(7)]).with_columns(country=pl.Series(["de"] * len(old) + ["fr"] * 7))
-    _, types = infer_columns(twice, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["row_id"]))
+    twice = pl.concat([old, old.head(7)]).with_columns(
+        country=pl.Series(["de"] * len(old) + ["fr"] * 7)
+    )
+    _, types = infer_columns(
+        twice, new, StatedRoles(arm="offer", reward="euros", propensity="p", id=["row_id"])
+    )
     (notice,) = (one for one in find_notices(twice, new, types) if one.column == "row_id")
     assert notice.text.startswith(f"7 of {len(old) + 7} source rows repeat an earlier row's value.")
     assert notice.needs_decision
-    assert not any(one.column == "row_id" for one in find_notices(twice, new, types, domain="country"))
+    assert not any(
+        one.column == "row_id" for one in find_notices(twice, new, types, domain="country")
+    )
     assert not any(one.column == "row_id" for one in find_notices(old, new, types))
 
 
@@ -553,14 +666,22 @@ def test_what_looks_like_a_mistake_is_said():
     old[3, "offer"], old[4, "income"] = "mial", 1e9
     _, types = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p"))
     assert list(map(str, find_notices(old, new, types))) == [
-        "income: 1e+09 is extremely far from its median, 60; in training it is clipped. "
-        "Leave the cell empty if it is a mistake",
-        "offer: arms with fewer than 3 rows ('mial': 1). They may be chosen, although little is "
-        "known about them; drop these rows if they are mistakes",
-        "p: it is 1 in every row, although several arms were chosen. If probabilities were not recorded, use --drop p, "
-        "and they are estimated",
-        "weight: -999 is in 28 rows, all others are between 60.1 and 71.9. If it means a missing value, "
-        "leave these cells empty",
+        (
+            "income: 1e+09 is extremely far from its median, 60; in training it is clipped. "
+            "Leave the cell empty if it is a mistake"
+        ),
+        (
+            "offer: arms with fewer than 3 rows ('mial': 1). They may be chosen, although little is"
+            " known about them; drop these rows if they are mistakes"
+        ),
+        (
+            "p: it is 1 in every row, although several arms were chosen. If probabilities were not"
+            " recorded, use --drop p, and they are estimated"
+        ),
+        (
+            "weight: -999 is in 28 rows, all others are between 60.1 and 71.9. If it means a"
+            " missing value, leave these cells empty"
+        ),
     ]
 
 
@@ -568,20 +689,37 @@ def test_blank_lines_of_a_csv_file_are_no_rows(tmp_path):
     """Before: rows without any value, to train on and to decide on."""
     (tmp_path / "table.csv").write_text("a,b\r\n1,2\r\n\r\n3,\r\n\r\n")
     assert read_table(tmp_path / "table.csv").rows() == [(1, 2), (3, None)]
-    with pytest.raises(daband.InvalidInput, match=r"table.xlsx is not of a supported type.* save a spreadsheet"):
+    with pytest.raises(
+        daband.InvalidInput, match=r"table.xlsx is not of a supported type.* save a spreadsheet"
+    ):
         read_table(tmp_path / "table.xlsx")
 
 
 def test_a_category_with_a_sign_is_the_same_in_every_file(tmp_path):
     """Before: 5% was 5 in a file of percentages alone, and 5% in one that has a text besides."""
     old = pl.DataFrame(
-        {"age": np.arange(N), "discount": ["5%", "10%", "no"] * (N // 3), "offer": ["1%", "2%", "none"] * (N // 3)}
+        {
+            "age": np.arange(N),
+            "discount": ["5%", "10%", "no"] * (N // 3),
+            "offer": ["1%", "2%", "none"] * (N // 3),
+        }
     )
-    new = pl.DataFrame({"age": np.arange(N), "discount": ["5%", "10%"] * (N // 2), "offer": ["1%", "2%"] * (N // 2)})
+    new = pl.DataFrame(
+        {
+            "age": np.arange(N),
+            "discount": ["5%", "10%"] * (N // 2),
+            "offer": ["1%", "2%"] * (N // 2),
+        }
+    )
     old.write_csv(tmp_path / "old.csv")
     new.write_csv(tmp_path / "new.csv")
     with pytest.warns(UserWarning, match="discount: amounts such as '5%', read as text"):
-        pair = load("files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), label="offer")
+        pair = load(
+            "files",
+            source=str(tmp_path / "old.csv"),
+            target=str(tmp_path / "new.csv"),
+            label="offer",
+        )
     assert pair.class_names == ("1%", "2%", "none")
     assert [name for name in pair.feature_names if name.startswith("discount")] == [
         "discount = 10%",
@@ -605,7 +743,9 @@ def test_arms_of_like_names_are_not_mixed_up(tmp_path, names, log, counts):
     """Before: of v2 and v2.0 one took the other's rounds."""
     policy = daband.LinUCB(context_shape=(1,), n_arms=len(names))
     policy.arm_names = names
-    rows = pl.DataFrame({"x": np.linspace(0.0, 1.0, 150), "arm": log, "propensity": 0.5, "reward": 1.0})
+    rows = pl.DataFrame(
+        {"x": np.linspace(0.0, 1.0, 150), "arm": log, "propensity": 0.5, "reward": 1.0}
+    )
     rows.write_csv(tmp_path / "log.csv")
     daband.learn_log(policy, tmp_path / "log.csv")
     assert policy.counts.tolist() == counts
@@ -616,10 +756,15 @@ def test_an_arm_that_cannot_be_told_from_another_is_refused(tmp_path):
     policy.arm_names = ["true", "True"]
     rows = pl.DataFrame({"x": 0.5, "arm": ["true", "True"] * 20, "propensity": 0.5, "reward": 1.0})
     rows.write_csv(tmp_path / "log.csv")
-    with pytest.raises(daband.DataError, match="True may be 'true' or 'True', which are two arms; rename one"):
+    with pytest.raises(
+        daband.DataError, match="True may be 'true' or 'True', which are two arms; rename one"
+    ):
         daband.learn_log(policy, tmp_path / "log.csv")
     rows.with_columns(arm=pl.lit("treu")).write_csv(tmp_path / "log.csv")
-    with pytest.raises(daband.DataError, match=r"'treu' .* which is not an arm; did you mean 'true'\? \(true, True\)"):
+    with pytest.raises(
+        daband.DataError,
+        match=r"'treu' .* which is not an arm; did you mean 'true'\? \(true, True\)",
+    ):
         daband.learn_log(policy, tmp_path / "log.csv")
 
 
@@ -636,7 +781,9 @@ def test_an_arm_that_cannot_be_told_from_another_is_refused(tmp_path):
 )
 def test_labels_match_however_whole_numbers_are_spelled(source, target, names):
     """Before: a label of 1.0 was none of the arms 0.0 and 1.0."""
-    old, new = (pl.DataFrame({"age": np.arange(N), "y": labels * (N // 2)}) for labels in (source, target))
+    old, new = (
+        pl.DataFrame({"age": np.arange(N), "y": labels * (N // 2)}) for labels in (source, target)
+    )
     columns = Columns(context=["age"], label="y")
     pair = from_table(source=old, target=new, columns=columns, class_names=names)
     assert pair.target_test is not None
@@ -645,15 +792,21 @@ def test_labels_match_however_whole_numbers_are_spelled(source, target, names):
 
 @pytest.mark.parametrize("labels", [[1.0, 2.0], [True, False]])
 def test_a_policy_learns_from_the_log_that_it_wrote(tmp_path, labels):
-    """Before: arms called 1.0 or True are 1 and true in the CSV file of their own decisions, and no arm."""
+    """Before: arms called 1.0 or True are 1 and true in the CSV file of their own decisions, and no
+    arm.
+    """
     old = pl.DataFrame({"age": np.arange(N), "offer": labels * (N // 2)})
-    pair = from_table(source=old, target=old.drop("offer"), columns=Columns(context=["age"], label="offer"))
+    pair = from_table(
+        source=old, target=old.drop("offer"), columns=Columns(context=["age"], label="offer")
+    )
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=1)
     policy.deploy("target")
     daband.export(policy, tmp_path / "p.daband", pair=pair, domain="target", epsilon=1.0)
     decision = daband.load_deployed(tmp_path / "p.daband").decide(old.drop("offer"))
-    log = old.drop("offer").with_columns(arm=pl.Series(decision.arm_name), propensity=0.5, reward=1.0)
+    log = old.drop("offer").with_columns(
+        arm=pl.Series(decision.arm_name), propensity=0.5, reward=1.0
+    )
     log.write_csv(tmp_path / "log.csv")
     before = policy.counts.copy()
     daband.learn_log(policy, tmp_path / "log.csv")

@@ -1,4 +1,6 @@
-"""Logs of Vowpal Wabbit and Personalizer: example files written by hand from their documentation."""
+"""Logs of Vowpal Wabbit and Personalizer: example files written by hand from their
+documentation.
+"""
 
 import json
 
@@ -24,40 +26,65 @@ shared |User age:1
 """
 DSJSON = [
     {
-        "_label_cost": -1.0, "_label_probability": 0.7, "_label_Action": 2, "_labelIndex": 1, "EventId": "e1",
-        "o": [{"v": 1.0, "EventId": "e1"}], "a": [2, 1], "p": [0.7, 0.3], "Version": "1", "VWState": {"m": "x/y"},
-        "c": {"User": {"age": 41, "city": "Oslo", "_skipped": 3}, "hour": 9, "_multi": [
-            {"_tag": "card", "Action": {"price": 9, "tags": ["green", "new"]}},
-            {"_tag": "loan", "Action": {"price": 2}},
-        ]},
+        "_label_cost": -1.0,
+        "_label_probability": 0.7,
+        "_label_Action": 2,
+        "_labelIndex": 1,
+        "EventId": "e1",
+        "o": [{"v": 1.0, "EventId": "e1"}],
+        "a": [2, 1],
+        "p": [0.7, 0.3],
+        "Version": "1",
+        "VWState": {"m": "x/y"},
+        "c": {
+            "User": {"age": 41, "city": "Oslo", "_skipped": 3},
+            "hour": 9,
+            "_multi": [
+                {"_tag": "card", "Action": {"price": 9, "tags": ["green", "new"]}},
+                {"_tag": "loan", "Action": {"price": 2}},
+            ],
+        },
     },
     {
-        "_label_cost": 0.0, "_label_probability": 0.4, "_label_Action": 1, "EventId": "e2",
-        "c": {"User": {"age": 20}, "_multi": [{"Action": {"price": 5}}, {"_tag": "card", "Action": {"price": 10}}]},
+        "_label_cost": 0.0,
+        "_label_probability": 0.4,
+        "_label_Action": 1,
+        "EventId": "e2",
+        "c": {
+            "User": {"age": 20},
+            "_multi": [{"Action": {"price": 5}}, {"_tag": "card", "Action": {"price": 10}}],
+        },
     },
     {"_label_cost": -1.0, "_skipLearn": True, "c": {}},
     {"RewardValue": 1.0, "EventId": "e9"},
-]  # fmt: skip
+]
 PERSONALIZER = [
     {
-        "eventId": "visit-1", "contextFeatures": [{"user": {"age": 41}}, {"city": "Oslo"}],
+        "eventId": "visit-1",
+        "contextFeatures": [{"user": {"age": 41}}, {"city": "Oslo"}],
         "actions": [
-            {"id": "card", "features": [{"price": 9}, {"text": {"kind": "bank"}}]}, {"id": "loan", "features": []},
+            {"id": "card", "features": [{"price": 9}, {"text": {"kind": "bank"}}]},
+            {"id": "loan", "features": []},
             {"id": "fund", "features": [{"price": 1}]},
         ],
-        "excludedActions": ["fund"], "deferActivation": False,
+        "excludedActions": ["fund"],
+        "deferActivation": False,
     },
     {
-        "eventId": "visit-1", "rewardActionId": "loan",
+        "eventId": "visit-1",
+        "rewardActionId": "loan",
         "ranking": [{"id": "loan", "probability": 0.6}, {"id": "card", "probability": 0.4}],
     },
     {"eventId": "visit-1", "value": 2.0},
     {
-        "eventId": "visit-2", "contextFeatures": [{"city": "Rome"}], "actions": [{"id": "card", "features": []}],
-        "rewardActionId": "card", "ranking": [{"id": "card", "probability": 1.0}],
+        "eventId": "visit-2",
+        "contextFeatures": [{"city": "Rome"}],
+        "actions": [{"id": "card", "features": []}],
+        "rewardActionId": "card",
+        "ranking": [{"id": "card", "probability": 1.0}],
     },
     {"eventId": "never shown", "contextFeatures": [], "actions": [{"id": "card"}]},
-]  # fmt: skip
+]
 
 
 def written(path, objects):
@@ -70,22 +97,40 @@ def test_text_of_vowpal_wabbit_is_read(tmp_path):
     assert guess_format(file) == "vw"
     log, arms = read_foreign_log(file, "vw")
     assert log.to_dicts() == [
-        {"User.age": 41.0, "User.city": "Oslo", "User.young": 0.0,
-         "arm": "Action price:2 kind=loan premium", "reward": 1.5, "propensity": 0.8,
-         "offered": "Action price:9 kind=card|Action price:2 kind=loan premium"},
-        {"User.age": 20.0, "User.city": None, "User.young": 2.0, "arm": "first", "reward": -0.25, "propensity": 0.5,
-         "offered": "first|second"},
-    ]  # fmt: skip
+        {
+            "User.age": 41.0,
+            "User.city": "Oslo",
+            "User.young": 0.0,
+            "arm": "Action price:2 kind=loan premium",
+            "reward": 1.5,
+            "propensity": 0.8,
+            "offered": "Action price:9 kind=card|Action price:2 kind=loan premium",
+        },
+        {
+            "User.age": 20.0,
+            "User.city": None,
+            "User.young": 2.0,
+            "arm": "first",
+            "reward": -0.25,
+            "propensity": 0.5,
+            "offered": "first|second",
+        },
+    ]
     assert arms["id"].to_list() == [
-        "Action price:9 kind=card", "Action price:2 kind=loan premium", "first", "second"
-    ]  # fmt: skip
+        "Action price:9 kind=card",
+        "Action price:2 kind=loan premium",
+        "first",
+        "second",
+    ]
     assert arms["Action.price"].to_list() == [9.0, 2.0, 3.0, 4.0]
     assert arms["Action.kind"].to_list() == ["card", "loan", None, None]
     assert arms["Action.premium"].to_list() == [0.0, 1.0, 0.0, 0.0]
 
 
 def test_a_cost_of_0_is_a_reward_without_a_sign(tmp_path):
-    (file := tmp_path / "log.vw").write_text("shared |User age:1\n0:0:0.5 'a|Action price:3\n'b|Action price:4\n")
+    (file := tmp_path / "log.vw").write_text(
+        "shared |User age:1\n0:0:0.5 'a|Action price:3\n'b|Action price:4\n"
+    )
     log, _ = read_foreign_log(file, "vw")
     assert "-0.0" not in log.write_csv()
 
@@ -99,13 +144,19 @@ def test_dsjson_is_read(tmp_path):
     assert log["propensity"].to_list() == [0.7, 0.4]
     assert log.columns[:3] == ["User.age", "User.city", "hour"]
     assert log["hour"].to_list() == [9.0, None]
-    assert arms.filter(pl.col("id") == "card")["Action.price"].to_list() == [9.0]  # as it first appeared
+    # as it first appeared
+    assert arms.filter(pl.col("id") == "card")["Action.price"].to_list() == [9.0]
     assert arms["Action.tags"].to_list() == ["green|new", None, None]
 
 
 def test_equal_actions_of_dsjson_do_not_move_the_label(tmp_path):
     actions = [{"price": 1}, {"price": 1}, {"price": 2}]
-    event = {"_label_cost": -1.0, "_label_probability": 0.5, "_labelIndex": 1, "c": {"hour": 9, "_multi": actions}}
+    event = {
+        "_label_cost": -1.0,
+        "_label_probability": 0.5,
+        "_labelIndex": 1,
+        "c": {"hour": 9, "_multi": actions},
+    }
     log, _ = read_foreign_log(written(tmp_path / "log.json", [event]), "dsjson")
     assert log["arm"].to_list() == ['{"price": 1}']
 
@@ -115,12 +166,27 @@ def test_calls_of_personalizer_are_joined_by_their_event(tmp_path):
     assert guess_format(file) == "personalizer"
     log, arms = read_foreign_log(file, "personalizer")
     assert log.to_dicts() == [
-        {"user.age": 41.0, "city": "Oslo", "arm": "loan", "reward": 2.0, "propensity": 0.6, "offered": "card|loan"},
-        {"user.age": None, "city": "Rome", "arm": "card", "reward": 0.0, "propensity": 1.0, "offered": "card"},
+        {
+            "user.age": 41.0,
+            "city": "Oslo",
+            "arm": "loan",
+            "reward": 2.0,
+            "propensity": 0.6,
+            "offered": "card|loan",
+        },
+        {
+            "user.age": None,
+            "city": "Rome",
+            "arm": "card",
+            "reward": 0.0,
+            "propensity": 1.0,
+            "offered": "card",
+        },
     ]
     assert arms.to_dicts() == [
-        {"id": "card", "price": 9.0, "text.kind": "bank"}, {"id": "loan", "price": None, "text.kind": None}
-    ]  # fmt: skip
+        {"id": "card", "price": 9.0, "text.kind": "bank"},
+        {"id": "loan", "price": None, "text.kind": None},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +200,10 @@ def test_calls_of_personalizer_are_joined_by_their_event(tmp_path):
         ('{"c": 1, "_label_cost": 1}\n', "line 1 is not an event of dsjson"),
         ('{"eventId": "a"}\n{"eventId"\n', "line 2 is not a JSON object"),
         ('{"actions": []}\n', "must have a text as eventId"),
-        ('{"eventId": "a", "actions": [], "rewardActionId": "x", "ranking": []}\n', "event a is not a rank call"),
+        (
+            '{"eventId": "a", "actions": [], "rewardActionId": "x", "ranking": []}\n',
+            "event a is not a rank call",
+        ),
     ],
 )
 def test_damaged_logs_have_clear_errors(tmp_path, text, says):
@@ -159,8 +228,15 @@ def test_the_command_writes_a_log_and_a_catalogue(tmp_path):
         offered="offered",
     )
     pair = daband.domains.from_table(
-        source=paths[1], target=paths[1], columns=columns, arms=str(tmp_path / "arms.csv"), source_test=None
+        source=paths[1],
+        target=paths[1],
+        columns=columns,
+        arms=str(tmp_path / "arms.csv"),
+        source_test=None,
     )
     assert len(pair.catalogue.names) == 4
-    assert pair.source.read_offered(range(2)).tolist() == [[True, True, False, False], [False, False, True, True]]
+    assert pair.source.read_offered(range(2)).tolist() == [
+        [True, True, False, False],
+        [False, False, True, True],
+    ]
     assert "exists already" in str(CliRunner().invoke(app, ["convert", *paths, *arms]).exception)

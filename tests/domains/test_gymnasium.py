@@ -1,4 +1,6 @@
-"""Environments of gymnasium as sources: every arm from one seed, logs of steps, and targets that are only reset."""
+"""Environments of gymnasium as sources: every arm from one seed, logs of steps, and targets that
+are only reset.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ class Match(gymnasium.Env):
     """The reward is 1 for the action whose feature is largest, plus noise; actions start at 3."""
 
     def __init__(self, centre=0.0, *, seeded=True):
-        self.centre, self.seeded, self.steps = centre, seeded, 0
+        self.centre = centre
+        self.seeded = seeded
+        self.steps = 0
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
         self.action_space = gymnasium.spaces.Discrete(3, start=3)
 
@@ -30,7 +34,8 @@ class Match(gymnasium.Env):
 
 
 def test_every_arm_is_tried_in_the_source_and_none_in_the_target():
-    simulator, robot = Match(), Match(1.0)
+    simulator = Match()
+    robot = Match(1.0)
     pair = daband.domains.from_gymnasium(simulator, robot, rounds=60, source_test=None)
     assert (simulator.steps, robot.steps) == (180, 0)
     rounds = pair.source.read_rounds(np.arange(60))
@@ -41,14 +46,18 @@ def test_every_arm_is_tried_in_the_source_and_none_in_the_target():
 
 
 def test_a_policy_of_the_simulator_is_evaluated_in_the_target():
-    pair = daband.domains.from_gymnasium(Match(), Match(1.0), target_test=Match(1.0), rounds=200, passes=5)
+    pair = daband.domains.from_gymnasium(
+        Match(), Match(1.0), target_test=Match(1.0), rounds=200, passes=5
+    )
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=12)
     assert daband.evaluate(policy, pair.target_test).value > 0.8
 
 
 def test_steps_are_a_log_with_known_propensities():
-    pair = daband.domains.from_gymnasium(Match(), np.zeros((50, 3)), rounds=90, feedback="log", source_test=None)
+    pair = daband.domains.from_gymnasium(
+        Match(), np.zeros((50, 3)), rounds=90, feedback="log", source_test=None
+    )
     log = pair.source.read_rounds(np.arange(90))
     assert set(log.arms) == {0, 1, 2}
     np.testing.assert_array_equal(log.propensities, 1 / 3)
@@ -57,7 +66,9 @@ def test_steps_are_a_log_with_known_propensities():
 
 
 def test_discrete_observations_become_vectors():
-    pair = daband.domains.from_gymnasium("FrozenLake-v1", np.eye(16), rounds=40, feedback="log", source_test=None)
+    pair = daband.domains.from_gymnasium(
+        "FrozenLake-v1", np.eye(16), rounds=40, feedback="log", source_test=None
+    )
     contexts = pair.source.read(np.arange(40))
     assert contexts.shape == (40, 16)
     np.testing.assert_array_equal(contexts.sum(axis=1), 1)

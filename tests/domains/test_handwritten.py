@@ -21,7 +21,9 @@ def write_semeion(places, n=60):
     generator = np.random.default_rng(3)
     (places / "usps_semeion").mkdir(parents=True, exist_ok=True)
     images = 255 * generator.integers(0, 2, size=(n, 16, 16), dtype=np.uint8)
-    np.savez(places / "usps_semeion/semeion_16.npz", x=images, y=(np.arange(n) % 10).astype(np.uint8))
+    np.savez(
+        places / "usps_semeion/semeion_16.npz", x=images, y=(np.arange(n) % 10).astype(np.uint8)
+    )
 
 
 def test_each_collection_keeps_its_own_split(places):
@@ -34,7 +36,10 @@ def test_each_collection_keeps_its_own_split(places):
         np.testing.assert_array_equal(to_usps.target.read(np.arange(40))[:, 0], packed["x_train"])
         np.testing.assert_array_equal(to_usps.target_test.read(0, 40)[:, 0], packed["x_test"])
     to_semeion = load("handwritten/usps-semeion")
-    assert (len(to_semeion.source) + len(to_semeion.source_test), len(to_semeion.target)) == (40, 30)
+    assert (len(to_semeion.source) + len(to_semeion.source_test), len(to_semeion.target)) == (
+        40,
+        30,
+    )
     held = to_semeion.target_test.read_expected(0, 30)
     assert held.sum(axis=0).tolist() == [3.0] * 10
     assert to_semeion.context_shape == (1, 28, 28)
@@ -45,13 +50,21 @@ def test_one_pair_does_without_the_third_collection(places):
     write_usps(places)
     write_semeion(places)
     load("handwritten/usps-semeion")
-    with pytest.raises(DataError, match=r"To get it, download https://.*daband data check handwritten"):
+    with pytest.raises(
+        DataError, match=r"To get it, download https://.*daband data check handwritten"
+    ):
         load("handwritten/usps-mnist")
 
 
 def test_interpolation_is_bilinear_between_centres():
     row = (255 * (np.arange(16) >= 8)).astype(np.uint8)
-    images = np.stack([np.broadcast_to(row, (16, 16)), np.broadcast_to(row[:, None], (16, 16)), np.full((16, 16), 200)])
+    images = np.stack(
+        [
+            np.broadcast_to(row, (16, 16)),
+            np.broadcast_to(row[:, None], (16, 16)),
+            np.full((16, 16), 200),
+        ]
+    )
     grown = _interpolate(images.astype(np.uint8))
     assert grown.shape == (3, 28, 28)
     centres = (np.arange(28) + 0.5) * 16 / 28 - 0.5

@@ -77,8 +77,12 @@ def test_transparent_pixels_are_white(tmp_path):
     pixels = np.full((12, 12, 4), (200, 10, 10, 255), np.uint8)
     pixels[:, :6, 3] = 0
     Image.fromarray(pixels).save(tmp_path / "alpha.png")
-    Image.fromarray(np.zeros((12, 12), np.uint8)).convert("P").save(tmp_path / "palette.png", transparency=0)
-    half, all_transparent = ImageContexts(sorted(tmp_path.glob("*.png")), (12, 12)).read(np.arange(2))
+    Image.fromarray(np.zeros((12, 12), np.uint8)).convert("P").save(
+        tmp_path / "palette.png", transparency=0
+    )
+    half, all_transparent = ImageContexts(sorted(tmp_path.glob("*.png")), (12, 12)).read(
+        np.arange(2)
+    )
     np.testing.assert_array_equal(half[:, :, :6], 255)
     np.testing.assert_array_equal(half[:, 0, 6], (200, 10, 10))
     np.testing.assert_array_equal(all_transparent, 255)
@@ -93,14 +97,17 @@ def test_impossible_framings(resize, crop):
 def test_a_pair_of_folders_with_a_split_target(tmp_path, write_images):
     write_images(tmp_path / "drawn", CLASSES, 6)
     write_images(tmp_path / "seen", CLASSES, 8, seed=1, suffix=".jpg")
-    pair = from_images(source=tmp_path / "drawn", target=tmp_path / "seen", framing=16, source_test=0)
+    pair = from_images(
+        source=tmp_path / "drawn", target=tmp_path / "seen", framing=16, source_test=0
+    )
     assert pair.class_names == tuple(CLASSES)
     assert (len(pair.source), len(pair.target), len(pair.target_test)) == (18, 12, 12)
     assert pair.context_shape == (3, 16, 16)
     rounds = pair.source.rounds(0, 18, seed=0)
     np.testing.assert_array_equal(rounds.rewards.sum(axis=0), [6, 6, 6])
     np.testing.assert_array_equal(pair.target_test.read_expected(0, 12).sum(axis=0), [4, 4, 4])
-    seen, held = pair.target.read(np.arange(12)), pair.target_test.read(0, 12)
+    seen = pair.target.read(np.arange(12))
+    held = pair.target_test.read(0, 12)
     assert not {image.tobytes() for image in seen} & {image.tobytes() for image in held}
     # What an image pays belongs to that very image, after all the shuffling.
     rewards, _ = pair.target_labelled.read_rewards(np.arange(12))
@@ -130,7 +137,9 @@ def test_a_class_missing_on_one_side_is_named(tmp_path, write_images):
     with pytest.raises(DataError, match=r"class 'owl' has no example"):
         from_images(source=tmp_path / "drawn", target=tmp_path / "seen")
     write_images(tmp_path / "seen", ["Owl", "owl"], 3)
-    with pytest.raises(DataError, match=r"seen/Owl is not a class of the source \(cat, dog, owl\).*without labels"):
+    with pytest.raises(
+        DataError, match=r"seen/Owl is not a class of the source \(cat, dog, owl\).*without labels"
+    ):
         from_images(source=tmp_path / "drawn", target=tmp_path / "seen")
 
 
@@ -140,7 +149,9 @@ def test_sixteen_bits_of_grey_are_not_all_white(tmp_path, kind):
     Image.fromarray(grey).save(tmp_path / "eight.png")
     Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / f"sixteen.{kind}")
     Image.fromarray(grey.astype(np.float32) / 255).save(tmp_path / "fractions.tif")
-    np.testing.assert_array_equal(read_pixels(tmp_path / f"sixteen.{kind}"), read_pixels(tmp_path / "eight.png"))
+    np.testing.assert_array_equal(
+        read_pixels(tmp_path / f"sixteen.{kind}"), read_pixels(tmp_path / "eight.png")
+    )
     store = ImageContexts([tmp_path / "fractions.tif"], (8, 8))
     with pytest.raises(DataError, match="pixels are floating-point numbers"):
         store.read(np.array([0]))

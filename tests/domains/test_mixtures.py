@@ -1,4 +1,6 @@
-"""Several sources and targets: read as one, each row with its domain, and one of each as it always was."""
+"""Several sources and targets: read as one, each row with its domain, and one of each as it always
+was.
+"""
 
 import numpy as np
 import polars as pl
@@ -33,10 +35,15 @@ def pair():
 def test_one_of_each_by_name_equals_one_of_each_to_the_bit():
     (x, y), (x_t, _) = rounds(200), rounds(100, 1.0, 1)
     found = []
-    for given in ({"source": (x, y), "target": x_t}, {"sources": {"de": (x, y)}, "targets": {"pl": x_t}}):
+    for given in (
+        {"source": (x, y), "target": x_t},
+        {"sources": {"de": (x, y)}, "targets": {"pl": x_t}},
+    ):
         pair = from_arrays(**given)
         policy = daband.DABand.for_pair(pair, seed=1, recipe="small", device="cpu")
-        run = daband.train(policy, source=pair.source, target=pair.target, episodes=3, episode_length=32)
+        run = daband.train(
+            policy, source=pair.source, target=pair.target, episodes=3, episode_length=32
+        )
         found.append((run.arm, policy.decide(x_t, "target").mean))
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -86,13 +93,26 @@ class TestMixture:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"source": rounds(), "sources": {"a": rounds()}, "target": rounds()[0]}, "either source, or sources"),
+            (
+                {"source": rounds(), "sources": {"a": rounds()}, "target": rounds()[0]},
+                "either source, or sources",
+            ),
             ({"sources": {}, "target": rounds()[0]}, "mapping with a source by name"),
             ({"sources": {"a": rounds()}}, "either target, or targets"),
             ({"source": rounds()}, "needs source="),
-            ({"sources": {"a": rounds(), "b": ([[0.0]] * 20, [0, 1] * 10)}, "target": rounds()[0]}, "context"),
             (
-                {"source": rounds(), "targets": {"a": rounds()[0], "b": rounds()[0]}, "target_test": rounds()},
+                {
+                    "sources": {"a": rounds(), "b": ([[0.0]] * 20, [0, 1] * 10)},
+                    "target": rounds()[0],
+                },
+                "context",
+            ),
+            (
+                {
+                    "source": rounds(),
+                    "targets": {"a": rounds()[0], "b": rounds()[0]},
+                    "target_test": rounds(),
+                },
                 "mapping with a value for each of a, b",
             ),
             (
@@ -152,7 +172,8 @@ class TestPolicies:
 
     def test_buffers_are_kept_by_domain(self, pair):
         policy = daband.DABand.for_pair(pair, seed=0, recipe="small", device="cpu", shift="style")
-        source, target = pair.source, pair.target
+        source = pair.source
+        target = pair.target
         daband.train(policy, source=source, target=target, episodes=3, episode_length=32)
         assert [len(part) > 0 for part in policy.buffers.rounds] == [True, True, False, False]
         assert [len(part) > 0 for part in policy.buffers.unlabelled] == [True, True]
@@ -167,8 +188,16 @@ class TestPolicies:
     def test_a_run_of_several_sources_resumes(self, pair, tmp_path):
         def trained(directory, progress=None):
             policy = daband.LinUCB.for_pair(pair, seed=0, transform=None)
-            run = daband.train(policy, source=pair.source, target=pair.target, episodes=6, episode_length=16,
-                               directory=directory, save_every=0, progress=progress)  # fmt: skip
+            run = daband.train(
+                policy,
+                source=pair.source,
+                target=pair.target,
+                episodes=6,
+                episode_length=16,
+                directory=directory,
+                save_every=0,
+                progress=progress,
+            )
             return run.arm, policy.decide(rounds(9)[0], "pl").mean
 
         whole = trained(None)
@@ -183,18 +212,24 @@ class TestReaders:
         rng = np.random.default_rng(0)
         n = 400
         country = rng.choice(["de", "fr", "pl", "cz"], n)
-        age, town = rng.uniform(20, 70, n), rng.choice(["small", "large"], n)
+        age = rng.uniform(20, 70, n)
+        town = rng.choice(["small", "large"], n)
         offer = np.where(age > 45, "card", np.where(town == "large", "loan", "none"))
         columns = {"country": country, "age": age, "town": town, "offer": offer}
         return pl.DataFrame({**columns, "arm": rng.choice(["card", "loan", "none"], n)})
 
     def test_a_column_names_the_domain_of_a_row(self):
         columns = Columns(context=("age", "town"), categorical=("town",), label="offer")
-        pair = from_table(source=self.frame(), domain="country", targets=["pl", "cz"], columns=columns)
+        pair = from_table(
+            source=self.frame(), domain="country", targets=["pl", "cz"], columns=columns
+        )
         assert pair.domains == DomainNames(("de", "fr"), ("pl", "cz"))
         assert pair.class_names == ("card", "loan", "none")
         assert pair.table is not None
-        assert len(pair.source) + len(pair.source_test) == self.frame()["country"].is_in(["de", "fr"]).sum()
+        assert (
+            len(pair.source) + len(pair.source_test)
+            == self.frame()["country"].is_in(["de", "fr"]).sum()
+        )
         policy = daband.LinUCB.for_pair(pair, seed=0)
         daband.train(policy, source=pair.source, target=pair.target)
         assert daband.evaluate(policy, pair.target_test).value > 0.7
@@ -212,9 +247,16 @@ class TestReaders:
 
     def test_a_log_may_have_the_column_too(self):
         frame = self.frame()
-        frame = frame.with_columns(reward=(frame["arm"] == frame["offer"]).cast(pl.Float64), p=pl.lit(1 / 3))
+        frame = frame.with_columns(
+            reward=(frame["arm"] == frame["offer"]).cast(pl.Float64), p=pl.lit(1 / 3)
+        )
         log = Columns(
-            context=("age", "town"), categorical=("town",), arm="arm", reward="reward", propensity="p", label="offer"
+            context=("age", "town"),
+            categorical=("town",),
+            arm="arm",
+            reward="reward",
+            propensity="p",
+            label="offer",
         )
         pair = from_table(source=frame, domain="country", targets=["pl"], columns=log)
         assert pair.domains.sources == ("cz", "de", "fr")
@@ -229,7 +271,10 @@ class TestReaders:
             ({"targets": ["pl"]}, "must be given together"),
             ({"domain": "country", "targets": "pl"}, "a list of targets must be given"),
             ({"domain": "country", "targets": ["us"]}, "'us', which is not in column 'country'"),
-            ({"domain": "country", "targets": ["pl", "cz", "de", "fr"]}, "at least one must be a source"),
+            (
+                {"domain": "country", "targets": ["pl", "cz", "de", "fr"]},
+                "at least one must be a source",
+            ),
             ({"domain": "town", "targets": ["small"]}, "no policy may see it"),
             ({}, "needs a target"),
         ],
@@ -282,7 +327,9 @@ class TestReadersOfSeveral:
 
 
 def test_training_reads_what_a_domain_of_the_users_gives_as_rounds_and_batch():
-    """A subclass that overrides them alone was passed by: training saw other rows than check_pair and evaluation."""
+    """A subclass that overrides them alone was passed by: training saw other rows than check_pair
+    and evaluation.
+    """
     pair = daband.domains.load("synthetic", tiny=True)
 
     class Moved(type(pair.source)):
@@ -294,9 +341,12 @@ def test_training_reads_what_a_domain_of_the_users_gives_as_rounds_and_batch():
         def batch(self, start, stop, *, seed):
             return super().batch(start, stop, seed=seed) + 7.0
 
-    source, target = pair.source, pair.target
-    plain, contexts = source.rounds(0, 4, seed=0).contexts, target.batch(0, 4, seed=0)
-    source.__class__, target.__class__ = Moved, MovedContexts
+    source = pair.source
+    target = pair.target
+    plain = source.rounds(0, 4, seed=0).contexts
+    contexts = target.batch(0, 4, seed=0)
+    source.__class__ = Moved
+    target.__class__ = MovedContexts
     assert np.array_equal(source.read_by_domain(0, 4, seed=0)[0][1].contexts, plain + 7.0)
     assert np.array_equal(target.read_by_domain(0, 4, seed=0)[0][1], contexts + 7.0)
 

@@ -1,4 +1,6 @@
-"""Parquet files as one log: which files, which columns, in which order, and what is wrong with them."""
+"""Parquet files as one log: which files, which columns, in which order, and what is wrong with
+them.
+"""
 
 import pickle
 
@@ -16,7 +18,11 @@ pl = pytest.importorskip("polars")
 def frame(rows, *, seed=0, features=4, **columns):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, features)).astype(np.float32)
-    logged = {"arm": rng.integers(0, 3, rows), "reward": rng.random(rows), "propensity": rng.uniform(0.1, 1, rows)}
+    logged = {
+        "arm": rng.integers(0, 3, rows),
+        "reward": rng.random(rows),
+        "propensity": rng.uniform(0.1, 1, rows),
+    }
     return pl.DataFrame({**{f"x{i}": x[:, i] for i in range(features)}, **logged, **columns})
 
 
@@ -47,14 +53,27 @@ def test_parts_and_batches_cover_every_row_once_in_order(tmp_path):
     tables = [frame(n, seed=n) for n in (100, 1, 57)]
     log = ParquetLog(write(tmp_path / "log", *tables, row_group_size=16), n_arms=3)
     parts = log.parts(40)
-    assert [(part.start, part.stop) for part in parts] == [(0, 40), (40, 80), (80, 100), (0, 1), (0, 40), (40, 57)]
+    assert [(part.start, part.stop) for part in parts] == [
+        (0, 40),
+        (40, 80),
+        (80, 100),
+        (0, 1),
+        (0, 40),
+        (40, 57),
+    ]
     batches = [batch for part in parts for batch in log.batches(part, 7)]
     assert max(len(batch) for batch in batches) == 7
     whole = pl.concat(tables)
-    np.testing.assert_array_equal(np.concatenate([batch.contexts for batch in batches]), contexts(whole))
+    np.testing.assert_array_equal(
+        np.concatenate([batch.contexts for batch in batches]), contexts(whole)
+    )
     np.testing.assert_array_equal(np.concatenate([batch.arms for batch in batches]), whole["arm"])
-    np.testing.assert_array_equal(np.concatenate([batch.rewards for batch in batches]), whole["reward"])
-    np.testing.assert_array_equal(np.concatenate([batch.propensities for batch in batches]), whole["propensity"])
+    np.testing.assert_array_equal(
+        np.concatenate([batch.rewards for batch in batches]), whole["reward"]
+    )
+    np.testing.assert_array_equal(
+        np.concatenate([batch.propensities for batch in batches]), whole["propensity"]
+    )
 
 
 def test_the_order_of_rounds_is_fixed_by_the_seed_and_complete(tmp_path):
@@ -94,16 +113,26 @@ def test_columns_by_name_lists_and_tables(tmp_path):
     log = ParquetLog(folder, n_arms=3, columns=columns)
     np.testing.assert_array_equal(log.read(np.arange(30)), table.select("x2", "x0").to_numpy())
 
-    nested = frame(30).select("arm", "reward", "propensity", pl.concat_list("x0", "x1", "x2", "x3").alias("context"))
-    for number, kind in enumerate((nested, nested.with_columns(pl.col("context").list.to_array(4)))):
+    nested = frame(30).select(
+        "arm", "reward", "propensity", pl.concat_list("x0", "x1", "x2", "x3").alias("context")
+    )
+    for number, kind in enumerate(
+        (nested, nested.with_columns(pl.col("context").list.to_array(4)))
+    ):
         log = ParquetLog(write(tmp_path / f"lists{number}", kind), n_arms=3, context_shape=(2, 2))
         np.testing.assert_array_equal(log.read(np.arange(30)).reshape(30, 4), contexts(frame(30)))
 
     city = pl.DataFrame({"age": np.arange(30.0), "city": ["Oslo", "Rome", "Bern"] * 10})
-    transform = daband.domains.TableTransform.fit(city, context=("age", "city"), categorical=("city",))
-    columns = Columns(("age", "city"), ("city",), arm="arm", reward="reward", propensity="propensity")
+    transform = daband.domains.TableTransform.fit(
+        city, context=("age", "city"), categorical=("city",)
+    )
+    columns = Columns(
+        ("age", "city"), ("city",), arm="arm", reward="reward", propensity="propensity"
+    )
     mixed = frame(30, features=0).with_columns(city["age"], city["city"])
-    log = ParquetLog(write(tmp_path / "mixed", mixed), n_arms=3, columns=columns, transform=transform)
+    log = ParquetLog(
+        write(tmp_path / "mixed", mixed), n_arms=3, columns=columns, transform=transform
+    )
     np.testing.assert_array_equal(log.read(np.arange(30)), transform.apply(city))
 
 
@@ -120,7 +149,11 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
         with pytest.raises(DataError, match=r"1\.parquet has ") as caught:
             ParquetLog(folder, n_arms=3)
         assert message in str(caught.value)
-    write(tmp_path / "widths", good, good.with_columns(pl.col("x0").cast(pl.Float64), pl.col("arm").cast(pl.Int8)))
+    write(
+        tmp_path / "widths",
+        good,
+        good.with_columns(pl.col("x0").cast(pl.Float64), pl.col("arm").cast(pl.Int8)),
+    )
     assert len(ParquetLog(tmp_path / "widths", n_arms=3)) == 40
     (tmp_path / "0" / "1.parquet").write_bytes((tmp_path / "0" / "0.parquet").read_bytes()[:-100])
     with pytest.raises(DataError, match=r"1\.parquet cannot be read as Parquet"):
@@ -142,7 +175,9 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
 )
 def test_what_rows_hold_is_named_with_file_and_row(tmp_path, column, value, message):
     row = pl.int_range(pl.len()) == 17
-    bad = frame(40).with_columns(pl.when(row).then(pl.lit(value)).otherwise(pl.col(column)).alias(column))
+    bad = frame(40).with_columns(
+        pl.when(row).then(pl.lit(value)).otherwise(pl.col(column)).alias(column)
+    )
     bad = bad.with_columns(pl.col(column).cast(frame(1).schema[column]))
     log = ParquetLog(write(tmp_path / "log", frame(40), bad), n_arms=3)
     with pytest.raises(DataError, match=r"1\.parquet.* row 17") as caught:
@@ -177,7 +212,9 @@ def test_a_log_in_csv_is_read_as_one_in_parquet(tmp_path):
 
 def test_rounds_without_a_reward_keep_the_row_numbers_of_the_others(tmp_path):
     table = frame(30).with_columns(reward=pl.when(pl.int_range(30) > 9).then("reward"))
-    table = table.with_columns(propensity=pl.when(pl.int_range(30) == 12).then(0.0).otherwise("propensity"))
+    table = table.with_columns(
+        propensity=pl.when(pl.int_range(30) == 12).then(0.0).otherwise("propensity")
+    )
     log = ParquetLog(write(tmp_path / "log", table), n_arms=3, skip_unrewarded=True)
     assert (len(log), log.unrewarded) == (20, {str(tmp_path / "log" / "0.parquet"): 10})
     np.testing.assert_array_equal(log.read(np.array([0]))[0], contexts(table)[10])
@@ -187,15 +224,23 @@ def test_rounds_without_a_reward_keep_the_row_numbers_of_the_others(tmp_path):
 
 def test_arms_are_read_by_their_names(tmp_path):
     names = ["tea", "none", "coffee"]
-    table = frame(30).with_columns(pl.col("arm").replace_strict(dict(enumerate(names)), return_dtype=pl.String))
+    table = frame(30).with_columns(
+        pl.col("arm").replace_strict(dict(enumerate(names)), return_dtype=pl.String)
+    )
     log = ParquetLog(write(tmp_path / "log", table), n_arms=3, arm_names=names)
     np.testing.assert_array_equal(log.read_log(np.arange(30))[0], frame(30)["arm"])
-    with pytest.raises(DataError, match=r"'coffee' in the arm's column 'arm', which is not an arm \(tea, none, mate\)"):
+    with pytest.raises(
+        DataError,
+        match=r"'coffee' in the arm's column 'arm', which is not an arm \(tea, none, mate\)",
+    ):
         ParquetLog(tmp_path / "log", n_arms=3, arm_names=["tea", "none", "mate"])
 
 
 def test_a_reward_that_is_no_number_is_shown_with_its_row(tmp_path):
     rewards = pl.Series("reward", ["1.5"] * 7 + ["none"] + ["0.5"] * 12)
     log = ParquetLog(write(tmp_path, frame(20).with_columns(rewards)), n_arms=3)
-    with pytest.raises(DataError, match=r"0.parquet: column 'reward' must be a number or None, got 'none' .* in row 7"):
+    with pytest.raises(
+        DataError,
+        match=r"0.parquet: column 'reward' must be a number or None, got 'none' .* in row 7",
+    ):
         log.read_log(np.arange(20))

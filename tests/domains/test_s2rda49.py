@@ -6,7 +6,18 @@ import pytest
 from daband.domains._registry import load
 from daband.errors import DataError
 
-FOLDERS = ["airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck"]
+FOLDERS = [
+    "airplane",
+    "bicycle",
+    "bus",
+    "car",
+    "knife",
+    "motorcycle",
+    "plant",
+    "skateboard",
+    "train",
+    "truck",
+]
 OTHERS = ["piano", "mug"]
 
 
@@ -17,7 +28,11 @@ def s2rda(places, write_images):
     write_images(root / "real", FOLDERS + OTHERS, 5, seed=1, suffix=".jpg")
     (root / "splits").mkdir()
     for name, numbers in (("real_val.txt", range(3)), ("real_test.txt", range(3, 5))):
-        lines = [f"real/{folder}/{folder}_{number:03d}.jpg" for folder in FOLDERS + OTHERS for number in numbers]
+        lines = [
+            f"real/{folder}/{folder}_{number:03d}.jpg"
+            for folder in FOLDERS + OTHERS
+            for number in numbers
+        ]
         (root / "splits" / name).write_text("\n".join(lines) + "\n")
     return root
 
@@ -46,7 +61,11 @@ def test_lists_that_overlap_are_refused(s2rda):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("bus/bus_000.jpg", "should have"), ("real/../bus/x.jpg", "should have"), ("real/bus/gone.jpg", "does not exist")],
+    [
+        ("bus/bus_000.jpg", "should have"),
+        ("real/../bus/x.jpg", "should have"),
+        ("real/bus/gone.jpg", "does not exist"),
+    ],
 )
 def test_lists_with_nonsense(s2rda, line, message):
     path = s2rda / "splits/real_val.txt"
@@ -68,7 +87,10 @@ def test_missing_data_say_what_to_fetch_and_where_to_put_it(s2rda):
         load("s2rda49")
     (s2rda / "synthetic").rename(s2rda / "elsewhere")
     told = (
-        rf"needs s2rda49/synthetic or .* below the data directory {s2rda.parent}\. To get it, get S2RDA-49 from .*http"
+        rf"needs s2rda49/synthetic or .* below the data directory {s2rda.parent}\. To get it, get"
+        r" S2RDA-49 from .*http"
     )
-    with pytest.raises(DataError, match=told + ".* so that s2rda49/synthetic and s2rda49/real exist"):
+    with pytest.raises(
+        DataError, match=told + ".* so that s2rda49/synthetic and s2rda49/real exist"
+    ):
         load("s2rda49")

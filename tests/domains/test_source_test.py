@@ -35,7 +35,9 @@ def test_a_tenth_of_every_class_is_held_out_and_what_it_pays_stays_with_it():
     assert [truth[row.tobytes()] for row in pair.source_test.read(0, 6)] == held.tolist()
     np.testing.assert_array_equal(np.bincount(held), [2, 2, 2])
     rounds = pair.source.rounds(0, 54, seed=1)
-    assert [truth[row.tobytes()] for row in rounds.contexts] == rounds.rewards.argmax(axis=1).tolist()
+    assert [truth[row.tobytes()] for row in rounds.contexts] == rounds.rewards.argmax(
+        axis=1
+    ).tolist()
 
 
 def test_the_split_depends_on_the_name_alone():
@@ -53,7 +55,9 @@ def test_nothing_held_out(nothing):
 def test_rounds_of_ones_own():
     pair = from_arrays(source=(X[:40], Y[:40]), source_test=(X[40:], Y[40:]), target=X)
     assert (len(pair.source), len(pair.source_test)) == (40, 20)
-    with pytest.raises(InvalidInput, match=r"source_test contexts have shape \(3,\), but source contexts \(4,\)"):
+    with pytest.raises(
+        InvalidInput, match=r"source_test contexts have shape \(3,\), but source contexts \(4,\)"
+    ):
         from_arrays(source=(X, Y), source_test=(X[:, :3], Y), target=X)
 
 
@@ -67,7 +71,9 @@ def test_expected_rewards_and_reward_tables_are_held_out_too():
     table = np.random.default_rng(1).random((N, 3)) * 10 - 4
     pair = from_arrays(source=(X, table), target=X)
     paid = {row.tobytes(): rewards for row, rewards in zip(X, table, strict=True)}
-    for row, expected in zip(pair.source_test.read(0, 6), pair.source_test.read_expected(0, 6), strict=True):
+    for row, expected in zip(
+        pair.source_test.read(0, 6), pair.source_test.read_expected(0, 6), strict=True
+    ):
         np.testing.assert_array_equal(expected, paid[row.tobytes()])
 
 
@@ -85,14 +91,18 @@ def test_a_log_holds_out_logged_rounds():
 def test_the_digits_have_a_test_set_of_their_own_in_another_order():
     pair = load("digit", tiny=True)
     assert (len(pair.source), len(pair.source_test)) == (300, 100)
-    here, there = (test.read_expected(0, 100).argmax(axis=1) for test in (pair.source_test, pair.target_test))
+    here, there = (
+        test.read_expected(0, 100).argmax(axis=1) for test in (pair.source_test, pair.target_test)
+    )
     np.testing.assert_array_equal(np.bincount(here), np.bincount(there))
     assert (here != there).any()
 
 
 def test_the_check_finds_rounds_that_training_uses():
     pair = from_arrays(source=(X, Y), source_test=(X[:20], Y[:20]), target=X)
-    with pytest.raises(AssertionError, match="100% of source_test's contexts are contexts of source"):
+    with pytest.raises(
+        AssertionError, match="100% of source_test's contexts are contexts of source"
+    ):
         check_source_test(pair)
     few = np.arange(N) % 4  # a context that only has four values repeats, whoever holds it out
     check_source_test(from_arrays(source=(np.eye(4)[few], Y), target=np.eye(4)[few]))
@@ -110,8 +120,12 @@ def test_shares_are_of_every_class_and_leave_one(share):
 
 
 def test_passes_apart():
-    pair = from_arrays(source=(X, Y), target=X, target_labelled=(X, Y), source_test=0, passes=2, target_passes=5)
-    shown = [domain.rounds_available // N for domain in (pair.source, pair.target, pair.target_labelled)]
+    pair = from_arrays(
+        source=(X, Y), target=X, target_labelled=(X, Y), source_test=0, passes=2, target_passes=5
+    )
+    shown = [
+        domain.rounds_available // N for domain in (pair.source, pair.target, pair.target_labelled)
+    ]
     assert shown == [2, 5, 5]
     with pytest.raises(InvalidInput, match="target_passes must be an integer >= 1"):
         from_arrays(source=(X, Y), target=X, target_passes=0)
@@ -119,6 +133,8 @@ def test_passes_apart():
 
 def test_rewards_stay_in_the_users_unit():
     table = np.tile([-5.0, 3.0, 12.0], (N, 1))
-    pair = from_arrays(source=(X, table), target=X, target_labelled=(X, 100 * table), source_test=None)
+    pair = from_arrays(
+        source=(X, table), target=X, target_labelled=(X, 100 * table), source_test=None
+    )
     np.testing.assert_array_equal(pair.source.rounds(0, N, seed=0).rewards, table)
     np.testing.assert_array_equal(pair.target_labelled.rounds(0, N, seed=0).rewards, 100 * table)

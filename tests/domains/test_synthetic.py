@@ -40,7 +40,8 @@ def test_realised_rewards_have_the_expected_mean(noise):
 
 def test_no_shift_means_one_domain():
     still = load("synthetic", n_contexts=20_000, rotation=0, translation=0, frequency=0)
-    source, target = still.source.read(np.arange(20_000)), still.target.read(np.arange(20_000))
+    source = still.source.read(np.arange(20_000))
+    target = still.target.read(np.arange(20_000))
     np.testing.assert_allclose(source.mean(axis=0), target.mean(axis=0), atol=0.02)
     np.testing.assert_allclose(source.T @ source / 20_000, target.T @ target / 20_000, atol=0.02)
 
@@ -52,7 +53,8 @@ def test_each_dial_does_what_it_says():
 
     still = target()
     turned = target(rotation=60)
-    np.testing.assert_allclose(np.sum(still * turned, axis=1), 0.5, atol=1e-9)  # cos 60 in every plane
+    # cos 60 in every plane
+    np.testing.assert_allclose(np.sum(still * turned, axis=1), 0.5, atol=1e-9)
     np.testing.assert_allclose(target(scale=3.0), 3.0 * still, atol=1e-12)
     moved = target(translation=0.7) - still
     np.testing.assert_allclose(np.linalg.norm(moved, axis=1), 0.7)

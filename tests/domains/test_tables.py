@@ -67,7 +67,9 @@ def test_an_unknown_category_is_zeros_and_a_constant_column_is_too():
     fitted = TableTransform.fit(
         pl.DataFrame({"c": ["a", "b"], "one": [1.0, 1.0]}), context=["c", "one"], categorical=["c"]
     )
-    np.testing.assert_array_equal(fitted.apply(pl.DataFrame({"c": ["z", None], "one": [1.0, 1.0]})), np.zeros((2, 3)))
+    np.testing.assert_array_equal(
+        fitted.apply(pl.DataFrame({"c": ["z", None], "one": [1.0, 1.0]})), np.zeros((2, 3))
+    )
 
 
 def test_a_fitted_transform_can_be_given():
@@ -75,7 +77,9 @@ def test_a_fitted_transform_can_be_given():
     again = TableTransform.from_state(json.loads(json.dumps(fitted.state())))
     assert again == fitted
     np.testing.assert_array_equal(again.apply(frame(seed=5)), fitted.apply(frame(seed=5)))
-    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, transform=again, source_test=None)
+    pair = from_table(
+        source=frame(), target=frame(seed=1), columns=COLUMNS, transform=again, source_test=None
+    )
     np.testing.assert_array_equal(pair.source.read(np.arange(40)), fitted.apply(frame()))
 
 
@@ -111,7 +115,9 @@ def test_wrong_raw_rows_are_named(change, message):
         table.contexts(row)
 
 
-@pytest.mark.parametrize("state", [[], {}, {"format": "other"}, {"format": "daband table transform", "columns": [{}]}])
+@pytest.mark.parametrize(
+    "state", [[], {}, {"format": "other"}, {"format": "daband table transform", "columns": [{}]}]
+)
 def test_a_state_that_is_no_transform(state):
     with pytest.raises(DataError, match="not the state of a table transform"):
         TableTransform.from_state(state)
@@ -141,32 +147,49 @@ def test_every_kind_of_table_gives_the_same_pair(tmp_path, kind):
         return path
 
     plain = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, source_test=0)
-    other = from_table(source=given(frame(), "s"), target=given(frame(seed=1), "t"), columns=COLUMNS, source_test=0)
-    np.testing.assert_allclose(other.source.read(np.arange(40)), plain.source.read(np.arange(40)), atol=1e-9)
-    np.testing.assert_array_equal(other.target_test.read_expected(0, 20), plain.target_test.read_expected(0, 20))
+    other = from_table(
+        source=given(frame(), "s"), target=given(frame(seed=1), "t"), columns=COLUMNS, source_test=0
+    )
+    np.testing.assert_allclose(
+        other.source.read(np.arange(40)), plain.source.read(np.arange(40)), atol=1e-9
+    )
+    np.testing.assert_array_equal(
+        other.target_test.read_expected(0, 20), plain.target_test.read_expected(0, 20)
+    )
 
 
 def test_a_reward_per_arm_and_a_test_of_its_own():
     columns = Columns(context=("income",), rewards=("pay blue", "pay green"))
-    pair = from_table(source=frame(), target=frame(seed=1), target_test=frame(seed=2), columns=columns)
-    np.testing.assert_allclose(pair.target_test.read_expected(0, 40)[:, 1], frame(seed=2)["pay green"].to_numpy())
+    pair = from_table(
+        source=frame(), target=frame(seed=1), target_test=frame(seed=2), columns=columns
+    )
+    np.testing.assert_allclose(
+        pair.target_test.read_expected(0, 40)[:, 1], frame(seed=2)["pay green"].to_numpy()
+    )
     assert pair.feedback == "bandit"
     assert len(pair.target_labelled) == 40
     only_contexts = from_table(
-        source=frame(), target=frame(seed=1).select("income"), target_test=frame(seed=2), columns=columns
+        source=frame(),
+        target=frame(seed=1).select("income"),
+        target_test=frame(seed=2),
+        columns=columns,
     )
     assert only_contexts.target_labelled is None
 
 
 def test_a_log_as_source():
-    columns = Columns(context=("income",), label="offer", arm="shown", reward="clicked", propensity="chance")
+    columns = Columns(
+        context=("income",), label="offer", arm="shown", reward="clicked", propensity="chance"
+    )
     given = {"source": frame(), "target": frame(seed=1), "target_test": frame(seed=2)}
     pair = from_table(**given, columns=columns, source_test=None)
     rounds = pair.source.rounds(0, 40, seed=0)
     order = pair.source.order(0, 40, seed=0)
     np.testing.assert_array_equal(rounds.rewards, frame()["clicked"].to_numpy()[order])
     np.testing.assert_allclose(rounds.propensities, frame()["chance"].to_numpy()[order])
-    assert [pair.class_names[arm] for arm in rounds.arms] == frame()["shown"].gather(order).to_list()
+    assert [pair.class_names[arm] for arm in rounds.arms] == frame()["shown"].gather(
+        order
+    ).to_list()
 
 
 @pytest.mark.parametrize(
@@ -202,14 +225,35 @@ def test_wrong_columns_are_named(columns, message):
         ({"context": "income"}, "sequence of names"),
         ({"context": ("income",)}, "either a label column or"),
         ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "either a label column or"),
-        ({"context": ("income",), "label": "offer", "categorical": ("city",)}, "not one of the context columns"),
+        (
+            {"context": ("income",), "label": "offer", "categorical": ("city",)},
+            "not one of the context columns",
+        ),
         ({"context": ("income",), "label": "offer", "arm": "shown"}, "a log needs both"),
-        ({"context": ("income", "offer"), "label": "offer"}, "context has 'offer', which columns.label names"),
-        ({"context": ("a", "b"), "categorical": ("b",), "label": "b"}, "context has 'b', which columns.label names"),
-        ({"context": ("income", "b"), "rewards": ("a", "b")}, "context has 'b', which columns.rewards names"),
-        ({"context": ("income", "shown"), **LOGGED}, "context has 'shown', which columns.arm names"),
-        ({"context": ("income", "clicked"), **LOGGED}, "context has 'clicked', which columns.reward names"),
-        ({"context": ("income", "chance"), **LOGGED}, "context has 'chance', which columns.propensity names"),
+        (
+            {"context": ("income", "offer"), "label": "offer"},
+            "context has 'offer', which columns.label names",
+        ),
+        (
+            {"context": ("a", "b"), "categorical": ("b",), "label": "b"},
+            "context has 'b', which columns.label names",
+        ),
+        (
+            {"context": ("income", "b"), "rewards": ("a", "b")},
+            "context has 'b', which columns.rewards names",
+        ),
+        (
+            {"context": ("income", "shown"), **LOGGED},
+            "context has 'shown', which columns.arm names",
+        ),
+        (
+            {"context": ("income", "clicked"), **LOGGED},
+            "context has 'clicked', which columns.reward names",
+        ),
+        (
+            {"context": ("income", "chance"), **LOGGED},
+            "context has 'chance', which columns.propensity names",
+        ),
     ],
 )
 def test_columns_that_make_no_sense(fields, message):
@@ -242,27 +286,39 @@ def test_a_column_of_the_wrong_type_is_named_with_its_table(change, message):
 
 
 def test_rounds_of_a_log_without_a_reward_are_named():
-    log = frame().with_columns(clicked=pl.when(pl.arange(0, 40) == 17).then(None).otherwise("clicked"))
+    log = frame().with_columns(
+        clicked=pl.when(pl.arange(0, 40) == 17).then(None).otherwise("clicked")
+    )
     columns = Columns(context=("income",), arm="shown", reward="clicked", propensity="chance")
-    with pytest.raises(DataError, match="column 'clicked' of the source table has no value in row 17"):
+    with pytest.raises(
+        DataError, match="column 'clicked' of the source table has no value in row 17"
+    ):
         from_table(source=log, target=frame(seed=1), columns=columns, source_test=None)
 
 
 def test_a_column_with_a_category_for_every_row_is_warned_about():
     many = [
-        table.with_columns(city=pl.format("no. {}", pl.arange(0, 100))) for table in (frame(100), frame(100, seed=1))
+        table.with_columns(city=pl.format("no. {}", pl.arange(0, 100)))
+        for table in (frame(100), frame(100, seed=1))
     ]
-    with pytest.warns(UserWarning, match="column 'city' has 96 categories in 140 rows.* Group them"):
+    with pytest.warns(
+        UserWarning, match="column 'city' has 96 categories in 140 rows.* Group them"
+    ):
         from_table(source=many[0], target=many[1], columns=COLUMNS)
 
 
 def test_whole_numbers_are_the_same_categories_as_floats(tmp_path):
     plans = [1, 2, 2, None] * 10
-    source = frame().with_columns(plan=pl.Series(plans, dtype=pl.Float64))  # as pandas has them where some are missing
+    # as pandas has them where some are missing
+    source = frame().with_columns(plan=pl.Series(plans, dtype=pl.Float64))
     target = frame(seed=1).with_columns(plan=pl.Series([1, 2] * 20, dtype=pl.Int64))
     columns = Columns(context=("income", "plan"), categorical=("plan",), label="offer")
     pair = from_table(source=source, target=target, columns=columns)
-    assert [name for name in pair.feature_names if "plan" in name] == ["plan = 1", "plan = 2", "plan = (missing)"]
+    assert [name for name in pair.feature_names if "plan" in name] == [
+        "plan = 1",
+        "plan = 2",
+        "plan = (missing)",
+    ]
     rows = [{"income": 0.0, "plan": value} for value in (1, 1.0, np.float32(1), "1")]
     assert len(np.unique(pair.table.contexts(rows), axis=0)) == 1
     assert pair.table.contexts(rows)[0, pair.feature_names.index("plan = 1")] == 1.0
@@ -298,7 +354,8 @@ def test_a_pair_prints_what_it_is_in_a_few_lines():
 
 def test_a_class_that_one_side_does_not_have():
     few = frame(seed=1).filter(pl.col("offer") == "blue")
-    pair = from_table(source=frame(), target=few, columns=COLUMNS)  # a small target need not have every class
+    # a small target need not have every class
+    pair = from_table(source=frame(), target=few, columns=COLUMNS)
     result = daband.evaluate(daband.Constant.for_pair(pair, seed=0), pair.target_test)
     assert result.per_class[1] is None
     assert result.per_class[0] is not None
@@ -307,9 +364,14 @@ def test_a_class_that_one_side_does_not_have():
 
 
 def test_target_rows_without_labels_in_the_table_of_all_domains():
-    """Before: "no value in row 0; drop such rows first", though a target without labels is the usual one."""
+    """Before: "no value in row 0; drop such rows first", though a target without labels is the
+    usual one.
+    """
     everything = pl.concat(
-        [frame().with_columns(market=pl.lit("old")), frame(seed=1).with_columns(market=pl.lit("new"))]
+        [
+            frame().with_columns(market=pl.lit("old")),
+            frame(seed=1).with_columns(market=pl.lit("new")),
+        ]
     )
     unlabelled = everything.with_columns(offer=pl.when(pl.col("market") == "old").then("offer"))
     pair = from_table(source=unlabelled, domain="market", targets=["new"], columns=COLUMNS)
@@ -317,23 +379,29 @@ def test_target_rows_without_labels_in_the_table_of_all_domains():
     assert len(pair.target) == 40
     some = everything.with_columns(offer=pl.when(pl.int_range(pl.len()) < 50).then("offer"))
     with pytest.warns(
-        UserWarning, match="30 of 40 target rows have no offer, so the labels of the others are not used"
+        UserWarning,
+        match="30 of 40 target rows have no offer, so the labels of the others are not used",
     ):
         pair = from_table(source=some, domain="market", targets=["new"], columns=COLUMNS)
     assert pair.target_test is None
     some = frame(seed=1).with_columns(offer=pl.when(pl.int_range(pl.len()) < 10).then("offer"))
-    with pytest.warns(UserWarning, match="labels of the others are not used.$"):  # nobody is told to give what he gave
+    # nobody is told to give what he gave
+    with pytest.warns(UserWarning, match="labels of the others are not used.$"):
         from_table(source=frame(), target=some, target_test=frame(seed=2), columns=COLUMNS)
 
 
 def test_missing_labels_rewards_and_rows():
-    holes = frame().with_columns(pl.when(pl.col("offer") == "blue").then(None).otherwise("offer").alias("offer"))
+    holes = frame().with_columns(
+        pl.when(pl.col("offer") == "blue").then(None).otherwise("offer").alias("offer")
+    )
     with pytest.raises(DataError, match="no value in row 0"):
         from_table(source=holes, target=frame(), columns=COLUMNS)
     unpaid = frame().with_columns(pl.lit(None, dtype=pl.Float64).alias("pay blue"))
     with pytest.raises(DataError, match="'pay blue' of the source table has no value in row 0"):
         from_table(
-            source=unpaid, target=frame(), columns=Columns(context=("income",), rewards=("pay blue", "pay green"))
+            source=unpaid,
+            target=frame(),
+            columns=Columns(context=("income",), rewards=("pay blue", "pay green")),
         )
     with pytest.raises(DataError, match="target table has no rows"):
         from_table(source=frame(), target=frame()[:0], target_test=frame(), columns=COLUMNS)
@@ -375,7 +443,9 @@ def test_real_warfarin(shared_data):
     assert not any("Race" in name or "INR" in name or "Dose" in name for name in pair.feature_names)
 
 
-@pytest.mark.parametrize(("source", "target"), [("white", "black"), ("asian", "white"), ("black", "unknown")])
+@pytest.mark.parametrize(
+    ("source", "target"), [("white", "black"), ("asian", "white"), ("black", "unknown")]
+)
 def test_other_populations(shared_data, source, target):
     pair = load("warfarin", source=source, target=target)
     assert pair.n_arms == 3
@@ -384,7 +454,9 @@ def test_other_populations(shared_data, source, target):
 
 def test_a_warfarin_file_of_another_kind(places):
     (places / "warfarin").mkdir(parents=True)
-    pd.DataFrame({"Race": ["White"], "Age": ["60 - 69"]}).to_csv(places / "warfarin/warfarin.csv", index=False)
+    pd.DataFrame({"Race": ["White"], "Age": ["60 - 69"]}).to_csv(
+        places / "warfarin/warfarin.csv", index=False
+    )
     with pytest.raises(DataError, match="no column 'Therapeutic Dose of Warfarin'"):
         load("warfarin")
 
@@ -404,6 +476,7 @@ def test_gaps_of_columns_in_other_units_are_filled_by_the_median_of_their_own_do
         features = policy.transform(contexts, domain)
         gaps = contexts[:, 1] > 0
         assert np.abs(features[gaps, 0]).max() < 0.05 < np.abs(features[~gaps, 0]).mean()
-    # A row that a deployed policy decides on is one of the target; a column in the same units has one median.
+    # A row that a deployed policy decides on is one of the target; a column in the same units has
+    # one median.
     assert np.array_equal(pair.table.contexts({"price": None, "age": None}), target[:1])
     assert source[source[:, 1] > 0][0, 2] == target[0, 2]

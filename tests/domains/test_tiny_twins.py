@@ -1,4 +1,6 @@
-"""Registered pairs pass the public checks: tiny versions without any file, the others if their data are there."""
+"""Registered pairs pass the public checks: tiny versions without any file, the others if their data
+are there.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from tests.leaks import check_pair
 def test_a_tiny_version_needs_no_file_is_repeatable_and_conforms(name, tmp_path, monkeypatch):
     monkeypatch.setenv("DABAND_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("DABAND_CACHE", str(tmp_path))
-    first, second = load(name, tiny=True), load(name, tiny=True)
+    first = load(name, tiny=True)
+    second = load(name, tiny=True)
     for part in ("source", "target"):
         one, other = (getattr(pair, part).batch(0, 64, seed=0) for pair in (first, second))
         np.testing.assert_array_equal(one, other)
@@ -38,7 +41,11 @@ REAL = {name.partition("/")[0]: name for name in reversed(pairs.names())}
 
 @pytest.mark.parametrize(
     "name",
-    [name for family, name in REAL.items() if family not in ("files", "synthetic", "visda17", "s2rda49", "emoji")],
+    [
+        name
+        for family, name in REAL.items()
+        if family not in ("files", "synthetic", "visda17", "s2rda49", "emoji")
+    ],
 )
 def test_the_real_pairs_conform(shared_data, name):
     check_pair(load(name))
@@ -72,6 +79,9 @@ def test_ordered_pairs_are_those_of_the_family(family, count):
         assert {"passes", "target_passes", "source_test"} <= set(entry.list_options())
         assert f"{source} to {target}" in entry.about.summary
         if family == "warfarin":
-            named, asked = load(name, tiny=True), load(family, tiny=True, source=source, target=target)
+            named = load(name, tiny=True)
+            asked = load(family, tiny=True, source=source, target=target)
             assert named.name == asked.name == name
-            np.testing.assert_array_equal(named.source.batch(0, 99, seed=0), asked.source.batch(0, 99, seed=0))
+            np.testing.assert_array_equal(
+                named.source.batch(0, 99, seed=0), asked.source.batch(0, 99, seed=0)
+            )

@@ -32,7 +32,9 @@ def test_reads_the_layout(visda):
 
 def test_images_are_resized_to_256_and_cropped_to_224(visda):
     pair = load("visda17")
-    whole = Image.open(visda / "train/aeroplane/aeroplane_000.png").convert("RGB").resize((256, 256), 2)
+    whole = (
+        Image.open(visda / "train/aeroplane/aeroplane_000.png").convert("RGB").resize((256, 256), 2)
+    )
     expected = np.asarray(whole)[16:240, 16:240].transpose(2, 0, 1)
     np.testing.assert_array_equal(pair.source.read(np.array([0]))[0], expected)
 

@@ -13,15 +13,17 @@ from daband.linear._exploration import Decision
 
 
 def decisions(rng, n, arms, alpha):
-    mean, width = rng.uniform(-0.2, 1, (n, arms)), rng.uniform(0, 0.3, (n, arms))
+    mean = rng.uniform(-0.2, 1, (n, arms))
+    width = rng.uniform(0, 0.3, (n, arms))
     return decision(mean, width, alpha)
 
 
 def hypothesis_divergence(source, target):
-    """The divergence d of the paper over a finite class, exactly, from predictions (H, n) and (H, m) in the domains.
+    """The divergence d of the paper over a finite class, exactly, from predictions (H, n) and (H,
+    m) in the domains.
 
-    Twice the largest difference, over pairs of hypotheses, between how far they are apart in the two domains.
-    """
+    Twice the largest difference, over pairs of hypotheses, between how far they are apart in the
+    two domains."""
     apart = [np.abs(own[:, None] - own[None]).mean(axis=2) for own in (source, target)]
     return 2 * float(np.abs(apart[0] - apart[1]).max())
 
@@ -33,7 +35,8 @@ def decision(mean, width, alpha):
 def test_observable_terms_against_a_loop():
     rng = np.random.default_rng(0)
     alpha = 0.3
-    source, target = decisions(rng, 8, 3, alpha), decisions(rng, 4, 3, alpha)
+    source = decisions(rng, 8, 3, alpha)
+    target = decisions(rng, 4, 3, alpha)
     reward = rng.integers(0, 2, 8).astype(float)
     terms = compute_bound_terms(
         source_decisions=source,
@@ -60,19 +63,23 @@ def test_observable_terms_against_a_loop():
 
 
 def small_problems():
-    """One round, two arms of which one pays 1, predictions on a grid: every such problem, with each term of its bound.
+    """One round, two arms of which one pays 1, predictions on a grid: every such problem, with each
+    term of its bound.
 
-    The class holds the player and the truth, so that psi is 0 and the divergence is exact. Yields the target regret and
-    the terms.
-    """
+    The class holds the player and the truth, so that psi is 0 and the divergence is exact. Yields
+    the target regret and the terms."""
     grid = [np.array([pair]) for pair in itertools.product((0.0, 0.25, 0.5, 0.75, 1.0), repeat=2)]
     widths = [np.array([pair]) for pair in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5))]
-    truth_s, row, alpha = np.array([[0.0, 1.0]]), np.arange(1), 1.0
+    truth_s = np.array([[0.0, 1.0]])
+    row = np.arange(1)
+    alpha = 1.0
     for truth_t in (np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])):
         for mean_s, mean_t, width in itertools.product(grid, grid, widths):
-            source, target = decision(mean_s, np.zeros((1, 2)), alpha), decision(mean_t, width, alpha)
+            source = decision(mean_s, np.zeros((1, 2)), alpha)
+            target = decision(mean_t, width, alpha)
             reward = truth_s[row, source.arm]
-            best_s, best_t = truth_s.argmax(axis=1), truth_t.argmax(axis=1)
+            best_s = truth_s.argmax(axis=1)
+            best_t = truth_t.argmax(axis=1)
             divergence = max(
                 hypothesis_divergence(
                     np.stack([mean_s[row, arm_s], truth_s[row, arm_s]]),
@@ -95,11 +102,12 @@ def small_problems():
 def test_the_bound_holds_for_every_small_problem_and_fails_for_some_without_its_terms():
     """Four terms cannot be left out, and the target's predicted reward must not be subtracted.
 
-    Both predicted rewards are slack in all of these problems; that they are computed as stated is tested above.
-    """
+    Both predicted rewards are slack in all of these problems; that they are computed as stated is
+    tested above."""
     least = dict.fromkeys(("source_regret", "regression_error", "divergence", "exploration"), 1.0)
     least |= {"predicted_reward_target": 2.0}
-    broken, tight = dict.fromkeys(least, 0), 0
+    broken = dict.fromkeys(least, 0)
+    tight = 0
     for regret, terms in small_problems():
         assert regret <= terms.total + 1e-9
         tight += regret > 0 and terms.total <= regret + 1e-9
@@ -116,7 +124,9 @@ def test_discriminator_divergence_at_its_ends():
 KNOWN = {"divergence": 0.0, "source_regret": 0.0}
 
 
-@pytest.mark.parametrize("unknown", [{"divergence": None}, {"source_regret": None}, {"source_regret": math.nan}])
+@pytest.mark.parametrize(
+    "unknown", [{"divergence": None}, {"source_regret": None}, {"source_regret": math.nan}]
+)
 def test_what_is_unknown_is_missing_and_so_is_the_sum(unknown):
     still = decision(np.array([[1.0, 0.0]] * 8), np.zeros((8, 2)), 0.0)
     rounds = {

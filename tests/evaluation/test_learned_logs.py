@@ -1,4 +1,6 @@
-"""A policy that has learned a log chooses the arms that were lucky there: the same rounds flatter it."""
+"""A policy that has learned a log chooses the arms that were lucky there: the same rounds flatter
+it.
+"""
 
 import copy
 
@@ -9,14 +11,17 @@ import pytest
 import daband
 from daband.errors import InvalidInput
 
-N, D, K = 400, 30, 4
+N = 400
+D = 30
+K = 4
 COEFFICIENTS = np.random.default_rng(5).normal(size=(D, K)) * 0.01
 
 
 def rounds(seed, n=None):
     rng = np.random.default_rng(seed)
     n = n or N
-    contexts, arms = rng.normal(size=(n, D)), rng.integers(0, K, n)
+    contexts = rng.normal(size=(n, D))
+    arms = rng.integers(0, K, n)
     rewards = (contexts @ COEFFICIENTS)[np.arange(n), arms] + rng.normal(0.5, 0.08, n)
     return contexts, arms, rewards, np.full(n, 1 / K)
 
@@ -24,12 +29,16 @@ def rounds(seed, n=None):
 def write(path, seed=0):
     contexts, arms, rewards, chances = rounds(seed)
     columns = {f"x{i}": contexts[:, i] for i in range(D)}
-    pl.DataFrame({**columns, "arm": arms, "reward": rewards, "propensity": chances}).write_parquet(path)
+    pl.DataFrame({**columns, "arm": arms, "reward": rewards, "propensity": chances}).write_parquet(
+        path
+    )
     return path
 
 
 def blank(alpha=0.0):
-    return daband.LinUCB(context_shape=(D,), n_arms=K, alpha=alpha, seed=0, transform=daband.Standardise())
+    return daband.LinUCB(
+        context_shape=(D,), n_arms=K, alpha=alpha, seed=0, transform=daband.Standardise()
+    )
 
 
 def truth_of(policy):
@@ -45,7 +54,10 @@ def test_they_are_refused(tmp_path, learn):
     with pytest.raises(InvalidInput, match=r"has learned the log: .* or pass a later log"):
         daband.evaluate_log(policy, file)
     (tmp_path / "more").mkdir()
-    both = [file.rename(tmp_path / "more" / "0.parquet"), write(tmp_path / "more" / "1.parquet", seed=1)]
+    both = [
+        file.rename(tmp_path / "more" / "0.parquet"),
+        write(tmp_path / "more" / "1.parquet", seed=1),
+    ]
     with pytest.raises(InvalidInput, match="has learned 400 of the 800 rounds"):
         daband.evaluate_log(policy, both)
     assert daband.evaluate_log(policy, both[1:]).rounds == N
@@ -71,7 +83,9 @@ def test_an_exported_file_is_evaluated_with_its_own_exploration(tmp_path):
 
     found = daband.evaluate_log(deployed, later)
     assert found.value == pytest.approx(daband.evaluate_log(exported, rounds(1)).value, abs=1e-9)
-    assert found.effective_sample_size > 1.2 * daband.evaluate_log(policy, later).effective_sample_size
+    assert (
+        found.effective_sample_size > 1.2 * daband.evaluate_log(policy, later).effective_sample_size
+    )
     with pytest.raises(InvalidInput, match="contexts of shape"):
         daband.evaluate_log(deployed, (np.zeros((20, 3)), [0] * 20, [0.0] * 20, [0.25] * 20))
     with pytest.raises(InvalidInput, match="rule can only be given"):
@@ -79,12 +93,18 @@ def test_an_exported_file_is_evaluated_with_its_own_exploration(tmp_path):
 
 
 def test_a_file_of_a_pair_is_recognised_after_training(tmp_path):
-    """Before: only ``fit_log``, ``learn_log`` and the command line recorded the files that a policy learned."""
-    file, later = write(tmp_path / "week1.parquet"), write(tmp_path / "week2.parquet", seed=1)
+    """Before: only ``fit_log``, ``learn_log`` and the command line recorded the files that a policy
+    learned.
+    """
+    file = write(tmp_path / "week1.parquet")
+    later = write(tmp_path / "week2.parquet", seed=1)
     roles = {"arm": "arm", "reward": "reward", "propensity": "propensity"}
     columns = daband.domains.Columns([f"x{i}" for i in range(D)], **roles)
     table = daband.domains.from_table(source=file, target=later, columns=columns)
-    for pair in (table, daband.domains.from_log(source=file, target=rounds(1)[0], n_arms=K, source_test=None)):
+    for pair in (
+        table,
+        daband.domains.from_log(source=file, target=rounds(1)[0], n_arms=K, source_test=None),
+    ):
         policy = daband.LinUCB.for_pair(pair, seed=0)
         daband.train(policy, source=pair.source)
         policy.save(tmp_path / "p.safetensors")
@@ -131,4 +151,6 @@ def test_rounds_whose_reward_has_not_come_are_left_out_with_a_warning(tmp_path):
     found = daband.evaluate_log(policy, tmp_path / "late.csv")
     assert found.rounds == 300
     assert "late.csv: 100 rounds have no reward and are left out" in found.warnings[0]
-    assert found.value == pytest.approx(daband.evaluate_log(policy, tmp_path / "rest.parquet").value, rel=1e-9)
+    assert found.value == pytest.approx(
+        daband.evaluate_log(policy, tmp_path / "rest.parquet").value, rel=1e-9
+    )

@@ -1,4 +1,6 @@
-"""Off-policy evaluation: the estimators' maths, values of known policies, what is warned of and what is refused."""
+"""Off-policy evaluation: the estimators' maths, values of known policies, what is warned of and
+what is refused.
+"""
 
 import json
 
@@ -9,10 +11,21 @@ import daband
 from daband.domains._contract import LoggedRounds
 from daband.evaluation._off_policy import ESTIMATORS
 from daband.evaluation._weighted_log import DensityRatio
-from daband.linear._doubly_robust import RewardSums, assign_folds, compute_doubly_robust_scores, extract_features
-from daband.linear._mean_estimates import MeanEstimate, compute_effective_size, estimate_mean, estimate_weighted_mean
+from daband.linear._doubly_robust import (
+    RewardSums,
+    assign_folds,
+    compute_doubly_robust_scores,
+    extract_features,
+)
+from daband.linear._mean_estimates import (
+    MeanEstimate,
+    compute_effective_size,
+    estimate_mean,
+    estimate_weighted_mean,
+)
 
-K, D = 3, 4
+K = 3
+D = 4
 SLOPES = np.random.default_rng(5).normal(size=(K, D)) / 4
 
 
@@ -74,7 +87,9 @@ class TestEstimators:
 
     def test_scores(self):
         predicted = np.array([[0.5, 0.2], [0.1, 0.4]])
-        found = compute_doubly_robust_scores(predicted, np.array([1, 0]), np.array([1.0, 0.0]), np.array([0.25, 0.5]))
+        found = compute_doubly_robust_scores(
+            predicted, np.array([1, 0]), np.array([1.0, 0.0]), np.array([0.25, 0.5])
+        )
         np.testing.assert_allclose(found, [[0.5, 0.2 + 4 * 0.8], [0.1 - 2 * 0.1, 0.4]])
 
     def test_the_estimate_is_the_mean_of_the_scores(self):
@@ -83,7 +98,9 @@ class TestEstimators:
         sums = RewardSums(5, K, x, 0.0)
         folds = assign_folds(0, 400, 5, 0)
         sums.add(x, folds, arm, reward)
-        predicted = np.stack([sums.fit([fold]).predict(x) for fold in range(5)])[folds, np.arange(400)]
+        predicted = np.stack([sums.fit([fold]).predict(x) for fold in range(5)])[
+            folds, np.arange(400)
+        ]
         terms = (valued(x) * predicted).sum(axis=1)
         weights = valued(x)[np.arange(400), arm] / p
         terms += weights * (reward - predicted[np.arange(400), arm])
@@ -99,7 +116,9 @@ class TestEstimators:
         here = daband.evaluate_log(valued, (x, arm, reward, p), estimator)
         there = daband.evaluate_log(valued, (x, arm, 1000.0 * reward + 7.0, p), estimator)
         for name in ("value", "low", "high"):
-            assert getattr(there, name) == pytest.approx(1000.0 * getattr(here, name) + 7.0, rel=1e-9)
+            assert getattr(there, name) == pytest.approx(
+                1000.0 * getattr(here, name) + 7.0, rel=1e-9
+            )
         assert there.error == pytest.approx(1000.0 * here.error, rel=1e-9)
 
 
@@ -108,7 +127,9 @@ class TestIntervals:
         low, high = MeanEstimate(2.0, 0.5).compute_interval(0.95)
         assert (low, high) == pytest.approx((2.0 - 0.979982, 2.0 + 0.979982), abs=1e-5)
         low, high = estimate_mean(np.array([1.0, 2.0, 3.0])).compute_interval(0.95)
-        assert high - 2.0 == pytest.approx(2.0 - low) == pytest.approx(4.302653 / np.sqrt(3), abs=1e-5)
+        assert (
+            high - 2.0 == pytest.approx(2.0 - low) == pytest.approx(4.302653 / np.sqrt(3), abs=1e-5)
+        )
 
     def test_skewed_terms_have_a_longer_side(self):
         estimate = estimate_mean(np.repeat([0.0, 1.0], [980, 20]))
@@ -122,10 +143,13 @@ class TestIntervals:
         assert estimate_mean(np.array([0.3])).compute_interval(0.9) == (-np.inf, np.inf)
 
     def test_a_sum_of_two_samples(self):
-        first, second = np.array([1.0, 5.0, 2.0]), np.array([0.0, 0.0, 3.0, 1.0])
+        first = np.array([1.0, 5.0, 2.0])
+        second = np.array([0.0, 0.0, 3.0, 1.0])
         found = estimate_mean(first).plus(estimate_mean(second))
         assert found.value == pytest.approx(first.mean() + second.mean())
-        assert found.standard_error**2 == pytest.approx(first.var(ddof=1) / 3 + second.var(ddof=1) / 4)
+        assert found.standard_error**2 == pytest.approx(
+            first.var(ddof=1) / 3 + second.var(ddof=1) / 4
+        )
 
     def test_effective_sample_size(self):
         assert compute_effective_size(np.full(7, 2.0)) == pytest.approx(7)
@@ -133,7 +157,9 @@ class TestIntervals:
         assert compute_effective_size(np.zeros(3)) == 0.0
 
     def test_skewed_rewards_are_covered(self):
-        """One in 30 buys, for amounts that vary: a normal interval covers 0.89, and misses on the low side."""
+        """One in 30 buys, for amounts that vary: a normal interval covers 0.89, and misses on the
+        low side.
+        """
         rng = np.random.default_rng(0)
         baskets = (rng.random((1000, 1000)) < 1 / 30) * rng.lognormal(0.0, 1.0, (1000, 1000))
         truth = np.exp(0.5) / 30
@@ -147,7 +173,8 @@ class TestModels:
     def test_density_ratio_of_two_normals(self):
         """Against the true ratio: means of 0 and .5, deviations of 1 and .8."""
         rng = np.random.default_rng(0)
-        source, target = rng.normal(size=(20_000, 2)), 0.5 + 0.8 * rng.normal(size=(10_000, 2))
+        source = rng.normal(size=(20_000, 2))
+        target = 0.5 + 0.8 * rng.normal(size=(10_000, 2))
         at = np.array([[0.0, 0.0], [0.5, 0.5], [1.0, -0.5]])
         true = np.exp(-0.5 * (((at - 0.5) / 0.8) ** 2 - at**2).sum(axis=1)) / 0.8**2
         np.testing.assert_allclose(DensityRatio(source, target)(at), true, rtol=0.1)
@@ -180,7 +207,12 @@ class TestModels:
         shared = x.ndim == 3
         chosen = x[np.arange(len(arm)), arm] if shared else x
         sums = RewardSums(folds, 1 if shared else n_arms, chosen, float(reward.mean()))
-        sums.add(chosen, np.ones(len(arm), np.int64), np.zeros(len(arm), np.int64) if shared else arm, reward)
+        sums.add(
+            chosen,
+            np.ones(len(arm), np.int64),
+            np.zeros(len(arm), np.int64) if shared else arm,
+            reward,
+        )
         return sums.fit([0])
 
     def test_reward_model_is_ridge_regression(self):
@@ -190,23 +222,28 @@ class TestModels:
         x, arm, reward, _ = logged(300)
         rows = arm == 1
         z = (x - x.mean(axis=0)) / x.std(axis=0)
-        errors, fits = [], []
+        errors = []
+        fits = []
         for penalty in np.geomspace(1e-3, 30.0, 16):
             fit = Ridge(penalty * rows.sum()).fit(z[rows], reward[rows])
             centred = z[rows] - z[rows].mean(axis=0)
-            hat = centred @ np.linalg.solve(centred.T @ centred + penalty * rows.sum() * np.eye(D), centred.T)
+            hat = centred @ np.linalg.solve(
+                centred.T @ centred + penalty * rows.sum() * np.eye(D), centred.T
+            )
             left = 1 - (1 + np.trace(hat)) / rows.sum()
             errors.append(np.mean((fit.predict(z[rows]) - reward[rows]) ** 2) / left**2)
             fits.append(fit)
         best = fits[int(np.argmin(errors))].predict(z)
         predicted = self.model(x, arm, reward, K + 1).predict(x)
-        shrunk = (reward.mean() - reward[rows].mean()) / (rows.sum() + 1)  # one more round with the mean of all
+        # one more round with the mean of all
+        shrunk = (reward.mean() - reward[rows].mean()) / (rows.sum() + 1)
         np.testing.assert_allclose(predicted[:, 1], np.clip(best + shrunk, 0.0, 1.0), atol=1e-9)
         np.testing.assert_allclose(predicted[:, K], reward.mean())  # an arm that was never pulled
 
     def test_reward_model_of_shared_arms(self):
         rng = np.random.default_rng(3)
-        x, arm = rng.normal(size=(300, K, D)), rng.integers(0, K, 300)
+        x = rng.normal(size=(300, K, D))
+        arm = rng.integers(0, K, 300)
         slope = rng.normal(size=D)
         bounds = np.sort(x[np.arange(300), arm] @ slope)[[0, -1]]
         found = self.model(x, arm, x[np.arange(300), arm] @ slope).predict(x)
@@ -219,7 +256,9 @@ class TestModels:
         def predicted():
             sums = RewardSums(5, K, x, 0.0)
             sums.add(x, folds, arm, reward)
-            return np.stack([sums.fit([fold]).predict(x) for fold in range(5)])[folds, np.arange(100)]
+            return np.stack([sums.fit([fold]).predict(x) for fold in range(5)])[
+                folds, np.arange(100)
+            ]
 
         before = predicted()
         reward[7] += 5.0
@@ -229,19 +268,26 @@ class TestModels:
 
     def test_folds_hold_out_every_row_once_whatever_the_batches(self):
         every = assign_folds(0, 23, 5, 3)
-        np.testing.assert_array_equal(every, np.concatenate([assign_folds(0, 9, 5, 3), assign_folds(9, 14, 5, 3)]))
-        assert [sorted(every[start : start + 5]) for start in (0, 5, 10, 15)] == [list(range(5))] * 4
+        np.testing.assert_array_equal(
+            every, np.concatenate([assign_folds(0, 9, 5, 3), assign_folds(9, 14, 5, 3)])
+        )
+        assert [sorted(every[start : start + 5]) for start in (0, 5, 10, 15)] == [
+            list(range(5))
+        ] * 4
 
     def test_long_contexts_are_reduced(self):
         rng = np.random.default_rng(4)
-        images, others = rng.integers(0, 255, (80, 3, 16, 16), np.uint8), rng.random((90, 3, 16, 16))
+        images = rng.integers(0, 255, (80, 3, 16, 16), np.uint8)
+        others = rng.random((90, 3, 16, 16))
         features, more = extract_features(images, others)
         assert features.shape == (80, 64)
         assert more.shape == (90, 64)
 
 
 class TestValues:
-    """Known policies on simulated logs; seeds are fixed and tolerances are four standard errors or more."""
+    """Known policies on simulated logs; seeds are fixed and tolerances are four standard errors or
+    more.
+    """
 
     @pytest.mark.parametrize("estimator", ESTIMATORS)
     def test_in_the_domain_of_the_log(self, estimator):
@@ -280,7 +326,9 @@ class TestValues:
             assert found.effective_sample_size == pytest.approx(500)
 
     def test_estimated_propensities(self):
-        """A log whose propensities were lost: the value is close, and the estimate reports that they are estimated."""
+        """A log whose propensities were lost: the value is close, and the estimate reports that
+        they are estimated.
+        """
         x, arm, reward, _ = logged(8_000)
         found = daband.evaluate_log(valued, (x, arm, reward, None))
         assert found.value == pytest.approx(value(logged(50_000, 9)[0]), abs=0.06)
@@ -288,14 +336,20 @@ class TestValues:
 
     def test_policies_forms_of_logs_and_rules(self):
         x, arm, reward, p = logged(600)
-        pair = daband.domains.from_log(source=(x, arm, reward, p), source_test=0.5, target=x + 0.1, n_arms=K)
+        pair = daband.domains.from_log(
+            source=(x, arm, reward, p), source_test=0.5, target=x + 0.1, n_arms=K
+        )
         policy = daband.LinUCB(context_shape=(D,), n_arms=K, epsilon=0.2)
         daband.train(policy, source=pair.source, episodes=4)
         before = policy.decide(x).mean
         rows = np.arange(len(pair.source_test))
         read = (pair.source_test.read(rows), *pair.source_test.read_log(rows))
         by_domain = daband.evaluate_log(policy, pair.source_test)
-        assert by_domain == daband.evaluate_log(policy, read) == daband.evaluate_log(policy, LoggedRounds(*read))
+        assert (
+            by_domain
+            == daband.evaluate_log(policy, read)
+            == daband.evaluate_log(policy, LoggedRounds(*read))
+        )
         assert by_domain.domain == "source"
         assert daband.evaluate_log(policy, pair.source_test, target=pair.target).domain == "target"
         greedy = daband.evaluate_log(policy, pair.source_test, "ips", rule="greedy")
@@ -306,18 +360,26 @@ class TestValues:
     @pytest.mark.parametrize("target", [None, "other"])
     def test_shared_arms(self, target):
         rng = np.random.default_rng(6)
-        x, arm, reward = rng.normal(size=(200, K, D)), rng.integers(0, K, 200), rng.random(200)
+        x = rng.normal(size=(200, K, D))
+        arm = rng.integers(0, K, 200)
+        reward = rng.random(200)
         policy = daband.LinUCB(context_shape=(D,), n_arms=K, arms="shared", epsilon=0.3)
         policy.update(x, arm, reward)
         other = None if target is None else rng.normal(size=(100, K, D))
         for estimator in ESTIMATORS:
-            found = daband.evaluate_log(policy, (x, arm, reward, np.full(200, 1 / K)), estimator, other)
+            found = daband.evaluate_log(
+                policy, (x, arm, reward, np.full(200, 1 / K)), estimator, other
+            )
             assert 0.2 < found.value < 0.8
 
     def test_a_neural_policy_and_images(self):
         rng = np.random.default_rng(7)
-        x, arm, reward = rng.integers(0, 255, (60, 1, 8, 8), np.uint8), rng.integers(0, K, 60), rng.random(60)
-        policy = daband.DABand(context_shape=(1, 8, 8), n_arms=K, recipe="small", epsilon=0.5, device="cpu")
+        x = rng.integers(0, 255, (60, 1, 8, 8), np.uint8)
+        arm = rng.integers(0, K, 60)
+        reward = rng.random(60)
+        policy = daband.DABand(
+            context_shape=(1, 8, 8), n_arms=K, recipe="small", epsilon=0.5, device="cpu"
+        )
         log = (x, arm, reward, np.full(60, 1 / K))
         assert np.isfinite(daband.evaluate_log(policy, log, target=x[::2]).value)
 
@@ -370,7 +432,10 @@ class TestBadInput:
     def refused(self, match, policy=valued, log=None, *arguments, **settings):
         with pytest.raises(daband.InvalidInput, match=match):
             daband.evaluate_log(
-                policy, (self.x, self.arm, self.reward, self.p) if log is None else log, *arguments, **settings
+                policy,
+                (self.x, self.arm, self.reward, self.p) if log is None else log,
+                *arguments,
+                **settings,
             )
 
     @pytest.mark.parametrize("bad", [0.0, 1.5, -1.0, np.nan])
@@ -397,18 +462,27 @@ class TestBadInput:
 
     def test_an_empty_log(self):
         self.refused(
-            "log contexts must have at least one row", log=(self.x[:0], self.arm[:0], self.reward[:0], self.p[:0])
+            "log contexts must have at least one row",
+            log=(self.x[:0], self.arm[:0], self.reward[:0], self.p[:0]),
         )
 
     def test_what_is_no_log(self):
         for bad in (None, 3, (self.x, self.arm), {"contexts": self.x}):
             with pytest.raises(daband.InvalidInput, match="log must be"):
                 daband.evaluate_log(valued, bad)
-        pair = daband.domains.from_log(source=(self.x, self.arm, self.reward, self.p), target=self.x, n_arms=K)
-        self.refused("log has 3 arms, but the policy has 2", daband.Random(context_shape=(D,), n_arms=2), pair.source)
+        pair = daband.domains.from_log(
+            source=(self.x, self.arm, self.reward, self.p), target=self.x, n_arms=K
+        )
+        self.refused(
+            "log has 3 arms, but the policy has 2",
+            daband.Random(context_shape=(D,), n_arms=2),
+            pair.source,
+        )
 
     def test_too_few_rounds_to_fit(self):
-        self.refused("at least 10 rows", log=(self.x[:6], self.arm[:6], self.reward[:6], self.p[:6]))
+        self.refused(
+            "at least 10 rows", log=(self.x[:6], self.arm[:6], self.reward[:6], self.p[:6])
+        )
 
     def test_settings(self):
         self.refused("estimator must be ", estimator="cips")
@@ -423,18 +497,24 @@ class TestBadInput:
         spoiled = self.x.copy()
         spoiled[2, 0] = np.inf
         self.refused("target has a NaN or infinite value, first in row 2", target=spoiled)
-        pair = daband.domains.from_log(source=(self.x, self.arm, self.reward, self.p), target=self.x, n_arms=K)
+        pair = daband.domains.from_log(
+            source=(self.x, self.arm, self.reward, self.p), target=self.x, n_arms=K
+        )
         self.refused("target must be contexts without rewards", target=pair.source)
 
     def test_probabilities_of_a_function(self):
-        self.refused("with sum 1, which is not so in row 0", policy=lambda x: np.full((len(x), K), 0.5))
+        self.refused(
+            "with sum 1, which is not so in row 0", policy=lambda x: np.full((len(x), K), 0.5)
+        )
         self.refused("with sum 1", policy=lambda x: np.tile([1.5, -0.5, 0.0], (len(x), 1)))
         self.refused(r"shape \(B, K\)", policy=lambda x: np.ones(len(x)))
         self.refused("one row per context", policy=lambda x: np.full((2, K), 1 / K))
 
 
 def test_support_that_is_lost_beside_an_unseen_arm_is_told():
-    """Arm 2 is never logged; and where x > 0 the log never plays arm 1, which the policy always takes there."""
+    """Arm 2 is never logged; and where x > 0 the log never plays arm 1, which the policy always
+    takes there.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4000, 1))
     arm = np.where(x[:, 0] > 0, 0, rng.integers(0, 2, len(x)))
@@ -446,7 +526,9 @@ def test_support_that_is_lost_beside_an_unseen_arm_is_told():
 
     warnings = daband.evaluate_log(policy, log, estimator="snips").warnings
     assert any("never chose arm 2" in text for text in warnings)
-    assert any("instead of 0.95" in text and "where the log never does" in text for text in warnings)
+    assert any(
+        "instead of 0.95" in text and "where the log never does" in text for text in warnings
+    )
 
     even = (x, rng.integers(0, 2, len(x)), rng.normal(size=len(x)), np.full(len(x), 0.5))
     warnings = daband.evaluate_log(policy, even, estimator="snips").warnings

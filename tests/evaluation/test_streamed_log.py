@@ -1,4 +1,6 @@
-"""Estimates from a log in Parquet files are those of the same rounds in memory, whatever is in the files."""
+"""Estimates from a log in Parquet files are those of the same rounds in memory, whatever is in the
+files.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from daband.evaluation._off_policy import ESTIMATORS
 from daband.linear._doubly_robust import assign_folds
 
 pl = pytest.importorskip("polars")
-K, D = 3, 4
+K = 3
+D = 4
 
 
 def every_estimate(policy, log, estimators=ESTIMATORS):
@@ -52,7 +55,11 @@ def assert_same(found, expected):
     for name, one in expected.items():
         other = found[name]
         assert other.warnings == one.warnings
-        assert (other.rounds, other.estimator, other.domain) == (one.rounds, one.estimator, one.domain)
+        assert (other.rounds, other.estimator, other.domain) == (
+            one.rounds,
+            one.estimator,
+            one.domain,
+        )
         for field in ("value", "low", "high", "error", "effective_sample_size"):
             assert getattr(other, field) == pytest.approx(getattr(one, field), rel=1e-9, abs=1e-9)
 
@@ -81,7 +88,9 @@ def test_shared_arms_and_functions(tmp_path):
     shared = np.random.default_rng(1).normal(size=(900, K, D))
     policy = fitted((shared, arms, rewards, chances), arms="shared", transform=None)
     folder = write(tmp_path / "shared", (shared, arms, rewards, chances))
-    assert_same(every_estimate(policy, folder), every_estimate(policy, (shared, arms, rewards, chances)))
+    assert_same(
+        every_estimate(policy, folder), every_estimate(policy, (shared, arms, rewards, chances))
+    )
 
     def even(contexts):
         return np.full((len(contexts), K), 1 / K)
@@ -115,14 +124,18 @@ def test_a_log_without_weight_and_a_small_one(tmp_path):
     def first(contexts):
         return np.tile([1.0, 0.0], (len(contexts), 1))
 
-    x, ones = np.zeros((30, 1)), np.ones(30, np.int64)
+    x = np.zeros((30, 1))
+    ones = np.ones(30, np.int64)
     log = x, ones, np.ones(30), np.full(30, 0.5)
     stream = ParquetLog(write(tmp_path / "log", log), n_arms=2)
-    found, expected = every_estimate(first, stream), every_estimate(first, log)
+    found = every_estimate(first, stream)
+    expected = every_estimate(first, log)
     assert np.isnan(found["snips"].value)
     del found["snips"], expected["snips"]
     assert_same(found, expected)
-    few = ParquetLog(write(tmp_path / "few", tuple(column[:9] for column in log), files=1), n_arms=2)
+    few = ParquetLog(
+        write(tmp_path / "few", tuple(column[:9] for column in log), files=1), n_arms=2
+    )
     with pytest.raises(InvalidInput, match="at least 10 rows"):
         daband.evaluate_log(first, few)
     assert daband.evaluate_log(first, few, "ips").rounds == 9
@@ -134,7 +147,9 @@ def test_columns_tables_and_progress(tmp_path):
     folder = write(tmp_path / "log", log, more="text")
     with pytest.raises(DataError, match="'more'"):
         daband.evaluate_log(policy, folder)
-    columns = Columns(tuple(f"x{i}" for i in range(D)), arm="arm", reward="reward", propensity="propensity")
+    columns = Columns(
+        tuple(f"x{i}" for i in range(D)), arm="arm", reward="reward", propensity="propensity"
+    )
     seen = []
     found = daband.evaluate_log(policy, folder, "dr", columns=columns, progress=seen.append)
     assert_same({"dr": found}, every_estimate(policy, log, ["dr"]))
@@ -180,5 +195,7 @@ def test_what_needs_all_contexts_at_once_says_so(tmp_path, monkeypatch):
 def test_folds_do_not_depend_on_batches():
     folds = assign_folds(0, 103, 5, 3)
     assert np.bincount(folds[:100]).tolist() == [20] * 5
-    np.testing.assert_array_equal(np.concatenate([assign_folds(a, b - a, 5, 3) for a, b in ((0, 7), (7, 103))]), folds)
+    np.testing.assert_array_equal(
+        np.concatenate([assign_folds(a, b - a, 5, 3) for a, b in ((0, 7), (7, 103))]), folds
+    )
     assert (folds != assign_folds(0, 103, 5, 4)).any()

@@ -20,7 +20,8 @@ def test_every_number_against_a_loop():
     pair, policy = trained()
     result = daband.evaluate(policy, pair.target_test, batch_size=7)
     n = len(pair.target_test)
-    contexts, expected = pair.target_test.read(0, n), pair.target_test.read_expected(0, n)
+    contexts = pair.target_test.read(0, n)
+    expected = pair.target_test.read_expected(0, n)
     arms = policy.decide(contexts, "target", rule="ucb").arm
     paid = [expected[row][arm] for row, arm in enumerate(arms)]
     best = [max(row) for row in expected]
@@ -34,7 +35,9 @@ def test_every_number_against_a_loop():
     for arm in range(pair.n_arms):
         mine = [right[row] for row in range(n) if kinds[row] == arm]
         assert result.per_class[arm] == (pytest.approx(sum(mine) / len(mine)) if mine else None)
-    assert result.accuracy_macro == pytest.approx(np.mean([c for c in result.per_class if c is not None]))
+    assert result.accuracy_macro == pytest.approx(
+        np.mean([c for c in result.per_class if c is not None])
+    )
     assert result.arm_counts == np.bincount(arms, minlength=pair.n_arms).tolist()
     assert result.contexts == n
 
@@ -52,7 +55,8 @@ def test_real_rewards_are_in_their_own_unit_and_accuracy_is_a_share(unit):
     assert result.constant_value == pytest.approx(unit * 23 / 4)  # arm 2
     assert result.regret == pytest.approx(unit * 24)
     assert result.accuracy == 0.5  # right where it pays 12, and where all arms pay the same
-    assert result.per_class == [1.0, pytest.approx(1 / 3), pytest.approx(1 / 3)]  # a tie counts for each of its arms
+    # a tie counts for each of its arms
+    assert result.per_class == [1.0, pytest.approx(1 / 3), pytest.approx(1 / 3)]
 
 
 def test_ties_are_told_from_small_differences():
@@ -76,7 +80,9 @@ def test_where_one_arm_pays_one_the_accuracy_is_the_papers(labels, seed):
 
 def test_labels_give_the_share_of_right_answers_and_empty_classes_none():
     x = np.eye(3)[[0, 1, 1, 0]]
-    policy = daband.LinUCB(context_shape=(3,), n_arms=4, alpha=0.0, ridge=1e-3, standardise_rewards=False)
+    policy = daband.LinUCB(
+        context_shape=(3,), n_arms=4, alpha=0.0, ridge=1e-3, standardise_rewards=False
+    )
     policy.update(np.eye(3), [0, 1, 2], [1.0, 1.0, 1.0])
     result = daband.evaluate(policy, ArrayEvaluation(x, [0, 1, 0, 0], n_arms=4))
     assert result.accuracy == pytest.approx(0.75)
@@ -95,7 +101,11 @@ def test_evaluation_leaves_the_policy_as_it_was(tmp_path):
 def test_exploration_noise_is_dropped_and_the_bonus_is_optional():
     pair, _ = trained()
     noisy = daband.LinUCB(
-        context_shape=pair.context_shape, n_arms=pair.n_arms, explore="thompson", epsilon=0.9, alpha=50.0
+        context_shape=pair.context_shape,
+        n_arms=pair.n_arms,
+        explore="thompson",
+        epsilon=0.9,
+        alpha=50.0,
     )
     daband.train(noisy, source=pair.source, episodes=2, episode_length=20)
     assert daband.evaluate(noisy, pair.target_test) == daband.evaluate(noisy, pair.target_test)
@@ -122,7 +132,9 @@ def test_bad_input():
     with pytest.raises(InvalidInput, match="batch_size"):
         daband.evaluate(policy, pair.target_test, batch_size=True)
     with pytest.raises(InvalidInput, match="arms"):
-        daband.evaluate(daband.LinUCB(context_shape=pair.context_shape, n_arms=99), pair.target_test)
+        daband.evaluate(
+            daband.LinUCB(context_shape=pair.context_shape, n_arms=99), pair.target_test
+        )
 
 
 def test_arms_are_counted_without_labels():
@@ -137,7 +149,10 @@ def test_the_batch_size_changes_nothing(kind):
     """Also where choices are drawn: at random, or among ties."""
     pair, _ = trained()
     policy = kind(context_shape=pair.context_shape, n_arms=pair.n_arms)
-    first, *others = (daband.evaluate(policy, pair.target_test, batch_size=size).as_dict() for size in (1, 7, 1024))
+    first, *others = (
+        daband.evaluate(policy, pair.target_test, batch_size=size).as_dict()
+        for size in (1, 7, 1024)
+    )
     for other in others:
         assert other["arm_counts"] == first["arm_counts"]
         assert other["accuracy"] == pytest.approx(first["accuracy"])
@@ -145,10 +160,13 @@ def test_the_batch_size_changes_nothing(kind):
     assert min(first["arm_counts"]) > 0
 
 
-@pytest.mark.parametrize(("settings", "wanted"), [({}, "target"), ({"as_domain": "source"}, "source")])
+@pytest.mark.parametrize(
+    ("settings", "wanted"), [({}, "target"), ({"as_domain": "source"}, "source")]
+)
 def test_the_policy_is_told_which_domain_it_decides_in(monkeypatch, settings, wanted):
     pair, policy = trained()
-    told, decide = set(), policy.decide
+    told = set()
+    decide = policy.decide
 
     def listening(contexts, domain=None, *arguments, **keywords):
         told.add(domain)

@@ -1,4 +1,6 @@
-"""An independent reference: ridge regression by solving dense systems from all rounds, with no update formula."""
+"""An independent reference: ridge regression by solving dense systems from all rounds, with no
+update formula.
+"""
 
 import numpy as np
 
@@ -8,10 +10,16 @@ from daband.linear._reward_moments import RewardMoments
 
 
 class DenseReference:
-    """Predicts rewards by ridge regressions of rewards less their mean, and measures bonuses in their deviations."""
+    """Predicts rewards by ridge regressions of rewards less their mean, and measures bonuses in
+    their deviations.
+    """
 
     def __init__(self, n_arms, dim, arms, ridge, *, standardise=False):
-        self.n_arms, self.dim, self.arms, self.ridge, self.standardise = n_arms, dim, arms, ridge, standardise
+        self.n_arms = n_arms
+        self.dim = dim
+        self.arms = arms
+        self.ridge = ridge
+        self.standardise = standardise
         self.rows = [([], []) for _ in range(n_arms if arms == "disjoint" else 1)]
 
     @property
@@ -24,7 +32,8 @@ class DenseReference:
 
     def score(self, context):
         """Mean and bonus of every arm for one round's context, (d,) or (K, d)."""
-        mean, bonus = np.empty(self.n_arms), np.empty(self.n_arms)
+        mean = np.empty(self.n_arms)
+        bonus = np.empty(self.n_arms)
         centre, scale = self.unit
         for arm in range(self.n_arms):
             z = context if self.arms == "disjoint" else context[arm]

@@ -56,8 +56,13 @@ def test_an_effect_in_the_middle_needs_pieces():
 
 @pytest.mark.slow
 def test_noise_is_seldom_taken_for_evidence():
-    """Without any effect the limit is above 0 in at most 2.5% of the logs; arms are equal, which is hardest."""
-    used = [learn_advantages(*log(400, best=0.0, seed=seed), K).evidence.personalises for seed in range(40)]
+    """Without any effect the limit is above 0 in at most 2.5% of the logs; arms are equal, which is
+    hardest.
+    """
+    used = [
+        learn_advantages(*log(400, best=0.0, seed=seed), K).evidence.personalises
+        for seed in range(40)
+    ]
     assert np.mean(used) <= 0.05
 
 
@@ -65,8 +70,12 @@ def test_noise_is_seldom_taken_for_evidence():
 def test_units_change_no_choice(effect):
     x, arms, rewards, chances = log(800, effect=effect)
     here = learn_advantages(x, arms, rewards, chances, K)
-    there = learn_advantages(x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0, arms, 1000.0 * rewards + 7.0, chances, K)
-    np.testing.assert_array_equal(choices(here, x), choices(there, x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0))
+    there = learn_advantages(
+        x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0, arms, 1000.0 * rewards + 7.0, chances, K
+    )
+    np.testing.assert_array_equal(
+        choices(here, x), choices(there, x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0)
+    )
     assert there.evidence.gain == pytest.approx(1000.0 * here.evidence.gain, rel=1e-6)
     assert there.evidence.value == pytest.approx(1000.0 * here.evidence.value + 7.0, rel=1e-6)
 
@@ -79,7 +88,9 @@ def test_predictions_are_rewards():
 
 
 def test_unequal_propensities_are_undone():
-    """The log prefers arm 1 where rewards are high anyway; its mean reward is the highest, and it is not the best."""
+    """The log prefers arm 1 where rewards are high anyway; its mean reward is the highest, and it
+    is not the best.
+    """
     rng = np.random.default_rng(3)
     x = rng.normal(size=(6_000, 2))
     first = np.where(x[:, 0] > 0, 0.8, 0.1)

@@ -10,18 +10,25 @@ from .dense import targets
 
 @pytest.mark.parametrize("scale", ["even", "uneven"])
 def test_a_million_updates_stay_within_1e8_of_a_dense_solve(scale):
-    """Uneven contexts make A ill-conditioned: one direction is seen a million times more than another."""
-    dim, total, batch = 8, 1_000_000, 5_000
+    """Uneven contexts make A ill-conditioned: one direction is seen a million times more than
+    another.
+    """
+    dim = 8
+    total = 1_000_000
+    batch = 5_000
     spread = np.ones(dim) if scale == "even" else np.logspace(0, -3, dim)
     rng = np.random.default_rng(0)
     statistics = PrimalRidge(1, dim, 0.1)
-    gram, moment = 0.1 * np.eye(dim), np.zeros((dim, 2))
+    gram = 0.1 * np.eye(dim)
+    moment = np.zeros((dim, 2))
     heads = np.zeros(batch, np.int64)
     for _ in range(total // batch):
-        contexts, both = rng.uniform(-1, 1, (batch, dim)) * spread, targets(rng.random(batch))
+        contexts = rng.uniform(-1, 1, (batch, dim)) * spread
+        both = targets(rng.random(batch))
         gram += contexts.T @ contexts
         moment += contexts.T @ both
-        for start in range(0, batch, 20):  # small batches: the compiled rank-one loop, never one large refit
+        # small batches: the compiled rank-one loop, never one large refit
+        for start in range(0, batch, 20):
             part = slice(start, start + 20)
             statistics.update(contexts[part], heads[part], both[part])
     inverse = np.linalg.inv(gram)
@@ -37,9 +44,14 @@ def test_one_by_one_updates_do_not_drift_between_refreshes():
     statistics = PrimalRidge(2, dim, 1.0)
     grams = [np.eye(dim), np.eye(dim)]
     for i in range(4_000):
-        z, head = rng.uniform(-1, 1, (1, dim)), i % 2
+        z = rng.uniform(-1, 1, (1, dim))
+        head = i % 2
         statistics.update(z, np.array([head]), targets(rng.random(1)))
         grams[head] = grams[head] + z.T @ z
     for head in range(2):
-        np.testing.assert_allclose(statistics.compute_gram(head), grams[head], rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(statistics.inverse[head], np.linalg.inv(grams[head]), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            statistics.compute_gram(head), grams[head], rtol=1e-12, atol=1e-12
+        )
+        np.testing.assert_allclose(
+            statistics.inverse[head], np.linalg.inv(grams[head]), rtol=1e-9, atol=1e-12
+        )

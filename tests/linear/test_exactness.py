@@ -16,7 +16,9 @@ ALPHA = 0.6
 
 
 def make_head(problem, arms, form, ridge):
-    return RidgeHead(n_arms=problem["n_arms"], dim=problem["dim"], arms=arms, ridge=ridge, form=form)
+    return RidgeHead(
+        n_arms=problem["n_arms"], dim=problem["dim"], arms=arms, ridge=ridge, form=form
+    )
 
 
 @st.composite
@@ -41,13 +43,19 @@ def data(problem, arms):
 
 def assert_same_choice(arm, mean, bonus):
     score = mean + ALPHA * bonus
-    assert score[arm] >= score.max() - 1e-9 * (np.abs(score).max() + np.abs(score - score.mean()).max())
+    assert score[arm] >= score.max() - 1e-9 * (
+        np.abs(score).max() + np.abs(score - score.mean()).max()
+    )
 
 
 def assert_equals(scored, dense, context):
-    """Mean and bonus (K,) of a context are those of dense algebra, up to rounding in the unit of rewards."""
+    """Mean and bonus (K,) of a context are those of dense algebra, up to rounding in the unit of
+    rewards.
+    """
     for ours, expected in zip(scored, dense.score(context), strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-11 * max(1.0, np.abs(expected).max()))
+        np.testing.assert_allclose(
+            ours, expected, rtol=1e-9, atol=1e-11 * max(1.0, np.abs(expected).max())
+        )
 
 
 def unit_of(moments):
@@ -61,7 +69,9 @@ class TestAgainstDenseAlgebra:
     @staticmethod
     def both(problem, arms, form, ridge):
         standardise = problem["standardise"]
-        dense = DenseReference(problem["n_arms"], problem["dim"], arms, ridge, standardise=standardise)
+        dense = DenseReference(
+            problem["n_arms"], problem["dim"], arms, ridge, standardise=standardise
+        )
         return make_head(problem, arms, form, ridge), dense, RewardMoments(standardise=standardise)
 
     @settings(max_examples=30)
@@ -86,9 +96,13 @@ class TestAgainstDenseAlgebra:
         for start, stop in ((0, cut), (cut, problem["rounds"])):
             if start == stop:
                 continue
-            decision = play(head, contexts[start:stop], rewards[start:stop], first_round=start, moments=moments)
+            decision = play(
+                head, contexts[start:stop], rewards[start:stop], first_round=start, moments=moments
+            )
             for i in range(start, stop):
-                assert_equals((decision.mean[i - start], decision.bonus[i - start]), dense, contexts[i])
+                assert_equals(
+                    (decision.mean[i - start], decision.bonus[i - start]), dense, contexts[i]
+                )
                 arm = int(decision.arm[i - start])
                 assert_same_choice(arm, *dense.score(contexts[i]))
                 dense.learn(contexts[i], arm, rewards[i, arm])
@@ -99,9 +113,13 @@ class TestAgainstDenseAlgebra:
     @settings(max_examples=30)
     @given(problem=problems(), repeats=st.integers(1, 6))
     def test_batch_updates(self, arms, form, ridge, problem, repeats):
-        """Batches large and small take Woodbury's identity, a fresh inverse and the compiled loop in turn."""
+        """Batches large and small take Woodbury's identity, a fresh inverse and the compiled loop
+        in turn.
+        """
         contexts, rewards = data({**problem, "rounds": problem["rounds"] * repeats}, arms)
-        pulled = np.random.default_rng(problem["seed"] + 1).integers(0, problem["n_arms"], len(contexts))
+        pulled = np.random.default_rng(problem["seed"] + 1).integers(
+            0, problem["n_arms"], len(contexts)
+        )
         paid = rewards[np.arange(len(contexts)), pulled]
         together, dense, moments = self.both(problem, arms, form, ridge)
         for context, arm, reward in zip(contexts, pulled, paid, strict=True):
@@ -122,7 +140,9 @@ def test_wide_contexts_take_woodbury(dim, form):
     head = make_head({"n_arms": 3, "dim": dim, "seed": 0}, "disjoint", form, 0.5)
     dense = DenseReference(3, dim, "disjoint", 0.5)
     for size in (1, 5, 40, 200, 3, 64):
-        contexts, arms, rewards = rng.uniform(-1, 1, (size, dim)), rng.integers(0, 3, size), rng.random(size)
+        contexts = rng.uniform(-1, 1, (size, dim))
+        arms = rng.integers(0, 3, size)
+        rewards = rng.random(size)
         head.learn(contexts, arms, rewards)
         for row in zip(contexts, arms, rewards, strict=True):
             dense.learn(*row)
@@ -154,7 +174,8 @@ def test_dual_on_images_equals_primal_on_scaled_floats():
     images = rng.integers(0, 256, (90, 700), dtype=np.uint8)
     rewards = rng.random((90, 4))
     sizes = {"n_arms": 4, "dim": 700, "seed": 1}
-    dual, primal = make_head(sizes, "disjoint", "dual", 1.0), make_head(sizes, "disjoint", "primal", 1.0)
+    dual = make_head(sizes, "disjoint", "dual", 1.0)
+    primal = make_head(sizes, "disjoint", "primal", 1.0)
     first = play(dual, images, rewards)
     second = play(primal, images / 255.0, rewards)
     np.testing.assert_array_equal(first.arm, second.arm)
@@ -175,10 +196,12 @@ def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
     rng = np.random.default_rng(4)
     dim = 1024
     sizes = {"n_arms": 1, "dim": dim, "seed": 0}
-    auto, dual = make_head(sizes, "disjoint", "auto", 1.0), make_head(sizes, "disjoint", "dual", 1.0)
+    auto = make_head(sizes, "disjoint", "auto", 1.0)
+    dual = make_head(sizes, "disjoint", "dual", 1.0)
     assert type(auto.statistics).__name__ == "DualRidge"
     rounds = dim + 128
-    contexts, rewards = rng.uniform(-1, 1, (rounds, dim)) / 16, rng.random((rounds, 1))
+    contexts = rng.uniform(-1, 1, (rounds, dim)) / 16
+    rewards = rng.random((rounds, 1))
     for start in range(0, rounds, 128):
         assert start < dim or type(auto.statistics).__name__ == "DualRidge"
         part = slice(start, start + 128)
@@ -193,7 +216,8 @@ def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
 def test_single_rounds_move_a_small_dual_form_to_primal():
     """The dual form is faster for episodes, the primal form for rounds one at a time."""
     rng = np.random.default_rng(5)
-    contexts, rewards = rng.normal(size=(258, 512)), rng.random((258, 2))
+    contexts = rng.normal(size=(258, 512))
+    rewards = rng.random((258, 2))
     head = make_head({"n_arms": 2, "dim": 512, "seed": 0}, "disjoint", "auto", 1.0)
     play(head, contexts[:257], rewards[:257])
     assert type(head.statistics).__name__ == "DualRidge"
@@ -218,7 +242,8 @@ class TestLargeBatches:
     def learned(contexts):
         rng = np.random.default_rng(1)
         ridge = PrimalRidge(4, contexts.shape[1], 1.0)
-        ridge.update(contexts[:300], rng.integers(0, 3, 300), targets(rng.random(300)))  # the last arm has no round
+        # the last arm has no round
+        ridge.update(contexts[:300], rng.integers(0, 3, 300), targets(rng.random(300)))
         return ridge
 
     @pytest.mark.parametrize("dim", [16, 40, 200])
@@ -227,7 +252,9 @@ class TestLargeBatches:
         ridge = self.learned(contexts)
         mean, variance = ridge.score(contexts)
         parts = [ridge.score(part) for part in np.array_split(contexts, 4)]
-        np.testing.assert_allclose(mean, np.concatenate([part[0] for part in parts]), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            mean, np.concatenate([part[0] for part in parts]), rtol=1e-10, atol=1e-12
+        )
         widths = np.sqrt(np.concatenate([part[1] for part in parts]))
         np.testing.assert_allclose(np.sqrt(variance), widths, atol=1e-5)
         assert not np.array_equal(np.sqrt(variance), widths)  # or nothing was tried
@@ -248,7 +275,8 @@ class TestLargeBatches:
 @pytest.mark.parametrize("axis", [1, 2], ids=["channels first", "channels last"])
 def test_grey_images_are_stored_once_and_multiplied_exactly(axis):
     draw = np.random.default_rng(0)
-    grey, colour = draw.integers(0, 256, (300, 784), np.uint8), draw.integers(0, 256, (70, 2352), np.uint8)
+    grey = draw.integers(0, 256, (300, 784), np.uint8)
+    colour = draw.integers(0, 256, (70, 2352), np.uint8)
     images = np.repeat(np.expand_dims(grey, axis), 3, axis=axis).reshape(300, 2352)
     store = ContextStore(2352)
 

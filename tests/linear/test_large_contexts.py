@@ -13,7 +13,8 @@ from daband.linear._ridge_head import RidgeHead
 
 from .dense import play, targets
 
-DIM, ROUNDS = 4, 120
+DIM = 4
+ROUNDS = 120
 
 
 def make_head(*, form="primal", arms="disjoint", dim=DIM, ridge=1.0):
@@ -21,11 +22,15 @@ def make_head(*, form="primal", arms="disjoint", dim=DIM, ridge=1.0):
 
 
 def exactly(contexts, rewards, probe):
-    """Means and widths of ridge 1 in rational numbers: every double is one, so nothing is rounded until the end."""
+    """Means and widths of ridge 1 in rational numbers: every double is one, so nothing is rounded
+    until the end.
+    """
     rows = [[Fraction(float(x)) for x in row] for row in contexts]
     paid = [Fraction(float(x)) for x in rewards]
     asked = [[Fraction(float(x)) for x in row] for row in probe]
-    gram = [[sum(row[i] * row[j] for row in rows) + (i == j) for j in range(DIM)] for i in range(DIM)]
+    gram = [
+        [sum(row[i] * row[j] for row in rows) + (i == j) for j in range(DIM)] for i in range(DIM)
+    ]
     moment = [sum(row[i] * r for row, r in zip(rows, paid, strict=True)) for i in range(DIM)]
     # Gauss-Jordan on [A | moment, probes]; A is positive definite, so no pivot is zero.
     table = [gram[i] + [moment[i]] + [row[i] for row in asked] for i in range(DIM)]
@@ -35,14 +40,18 @@ def exactly(contexts, rewards, probe):
             if j != i:
                 table[j] = [x - table[j][i] * y for x, y in zip(table[j], table[i], strict=True)]
     mean = [float(sum(x * line[DIM] for x, line in zip(row, table, strict=True))) for row in asked]
-    square = [sum(x * line[DIM + 1 + n] for x, line in zip(row, table, strict=True)) for n, row in enumerate(asked)]
+    square = [
+        sum(x * line[DIM + 1 + n] for x, line in zip(row, table, strict=True))
+        for n, row in enumerate(asked)
+    ]
     return np.array(mean), np.sqrt([float(s) for s in square])
 
 
 def contexts_of(kind, square):
     """Contexts (ROUNDS, d) and a probe, with a largest squared norm of at most ``square``."""
     rng = np.random.default_rng(7)
-    contexts, probe = rng.uniform(-1, 1, (ROUNDS, DIM)), rng.uniform(-1, 1, (6, DIM))
+    contexts = rng.uniform(-1, 1, (ROUNDS, DIM))
+    probe = rng.uniform(-1, 1, (6, DIM))
     size = 0.4 * np.sqrt(square / DIM)
     if kind == "one row":
         contexts[50] = 2 * size * np.array([1.0, -0.9, 0.8, 0.7])
@@ -52,7 +61,8 @@ def contexts_of(kind, square):
         contexts[:, 2] *= size
         probe[:, 2] *= size
     else:
-        contexts, probe = contexts * size, probe * size
+        contexts = contexts * size
+        probe = probe * size
     return contexts, probe
 
 
@@ -74,15 +84,20 @@ def test_predictions_are_accurate_up_to_the_limit(kind, square, batch):
 
 @pytest.mark.parametrize("dim", [5, 120])
 def test_an_outlier_does_not_spoil_what_comes_after_it(dim):
-    """The inverse is computed from A after every 1,024 rounds, where the outlier hides all others: it must be kept."""
+    """The inverse is computed from A after every 1,024 rounds, where the outlier hides all others:
+    it must be kept.
+    """
     rng = np.random.default_rng(0)
-    contexts, rewards = rng.uniform(-1, 1, (3_000, dim)), rng.random(3_000)
+    contexts = rng.uniform(-1, 1, (3_000, dim))
+    rewards = rng.random(3_000)
     contexts[500] *= np.sqrt(0.9 * MAX_SQUARED_NORM) / np.linalg.norm(contexts[500])
-    head, heads = make_head(dim=dim), np.zeros(3_000, np.int64)
+    head = make_head(dim=dim)
+    heads = np.zeros(3_000, np.int64)
     for start in range(0, 3_000, 20):
         part = slice(start, start + 20)
         head.learn(contexts[part], heads[part], rewards[part])
-    # The outlier fixes one direction; in the others the regression is that of the projected ordinary rounds.
+    # The outlier fixes one direction; in the others the regression is that of the projected
+    # ordinary rounds.
     direction = contexts[500] / np.linalg.norm(contexts[500])
     others = np.delete(contexts, 500, axis=0)
     others = others - np.outer(others @ direction, direction)
@@ -98,7 +113,8 @@ def test_larger_contexts_are_refused_and_change_nothing(form, arms, n):
     rng = np.random.default_rng(1)
     head = make_head(form=form, arms=arms)
     shape = (n, DIM) if arms == "disjoint" else (n, 2, DIM)
-    contexts, rewards = rng.uniform(-1, 1, shape), rng.random((n, 2))
+    contexts = rng.uniform(-1, 1, shape)
+    rewards = rng.random((n, 2))
     play(head, contexts, rewards)
     before = {name: array.copy() for name, array in head.state().items()}
     contexts[-1] = 1e9
@@ -123,7 +139,9 @@ def test_the_limit_is_in_units_of_the_ridge():
 
 
 def test_a_failed_factorisation_changes_nothing(monkeypatch):
-    """The limit keeps the dual form far from here; without it, a batch that fails half-way is taken back."""
+    """The limit keeps the dual form far from here; without it, a batch that fails half-way is taken
+    back.
+    """
     monkeypatch.setattr(primal_ridge, "MAX_SQUARED_NORM", np.inf)
     rng = np.random.default_rng(0)
     statistics = DualRidge(2, 4, 1.0)

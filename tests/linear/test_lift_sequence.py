@@ -14,7 +14,11 @@ def streams(n_streams, n, *, control=0.1, policy=0.5, incumbent=0.5, kind="binar
     for _ in range(n_streams):
         in_control = rng.random(n) < control
         means = np.where(in_control, incumbent, policy)
-        rewards = 1e6 + rng.normal(means, 1.0) if kind == "large" else (rng.random(n) < means).astype(float)
+        rewards = (
+            1e6 + rng.normal(means, 1.0)
+            if kind == "large"
+            else (rng.random(n) < means).astype(float)
+        )
         if kind == "purchases":
             rewards *= rng.lognormal(3.0, 1.0, n)
         sequence = LiftSequence(0.95)
@@ -25,10 +29,20 @@ def streams(n_streams, n, *, control=0.1, policy=0.5, incumbent=0.5, kind="binar
 
 @pytest.mark.parametrize(
     ("kind", "mean", "control"),
-    [("binary", 0.5, 0.1), ("binary", 0.02, 0.1), ("binary", 0.5, 0.5), ("large", 0.0, 0.1), ("purchases", 0.05, 0.1)],
+    [
+        ("binary", 0.5, 0.1),
+        ("binary", 0.02, 0.1),
+        ("binary", 0.5, 0.5),
+        ("large", 0.0, 0.1),
+        ("purchases", 0.05, 0.1),
+    ],
 )
-def test_an_equal_policy_is_seldom_called_better_or_worse_however_often_one_looks(kind, mean, control):
-    """The error of 5% is of both sides together; 200 streams with a look at every one of 1,000 rounds."""
+def test_an_equal_policy_is_seldom_called_better_or_worse_however_often_one_looks(
+    kind, mean, control
+):
+    """The error of 5% is of both sides together; 200 streams with a look at every one of 1,000
+    rounds.
+    """
     found = list(streams(200, 1000, policy=mean, incumbent=mean, kind=kind, control=control))
     assert np.mean([one.is_worse or one.is_better for one in found]) <= 0.05
 
@@ -43,9 +57,12 @@ def test_a_better_and_a_worse_policy_are_recognised(policy, verdict):
 
 
 def test_the_mean_of_the_terms_is_the_lift_for_changing_fractions():
-    """A fraction that changes with the mean of rewards misleads a difference of plain means, but not this one."""
+    """A fraction that changes with the mean of rewards misleads a difference of plain means, but
+    not this one.
+    """
     rng = np.random.default_rng(1)
-    sequence, plain = LiftSequence(), {True: [], False: []}
+    sequence = LiftSequence()
+    plain = {True: [], False: []}
     for at in range(40_000):
         control, level = (0.5, 0.0) if at % 2 else (0.1, 1.0)
         kept = bool(rng.random() < control)
@@ -60,10 +77,12 @@ def test_the_mean_of_the_terms_is_the_lift_for_changing_fractions():
 
 
 def test_units_change_nothing():
-    one, other = LiftSequence(), LiftSequence()
+    one = LiftSequence()
+    other = LiftSequence()
     rng = np.random.default_rng(2)
     for _ in range(2000):
-        kept, reward = bool(rng.random() < 0.2), float(rng.normal())
+        kept = bool(rng.random() < 0.2)
+        reward = float(rng.normal())
         one.add(reward, 0.2, in_control=kept)
         other.add(5.0 + 100.0 * reward, 0.2, in_control=kept)
     assert np.allclose(np.array(one.compute_lift()) * 100.0, other.compute_lift())

@@ -1,4 +1,6 @@
-"""Weights of predictors: least squares over the simplex, against a search, and the stated guarantee."""
+"""Weights of predictors: least squares over the simplex, against a search, and the stated
+guarantee.
+"""
 
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ from daband.linear._mixture_weights import MixtureWeights, solve_on_simplex
 @pytest.mark.parametrize("seed", range(5))
 def test_the_least_squares_are_those_of_a_grid_search(seed):
     draw = np.random.default_rng(seed)
-    predictions, rewards = draw.random((40, 3)), draw.random(40)
-    gram, moment = predictions.T @ predictions, predictions.T @ rewards
+    predictions = draw.random((40, 3))
+    rewards = draw.random(40)
+    gram = predictions.T @ predictions
+    moment = predictions.T @ rewards
     best = solve_on_simplex(gram, moment)
     steps = np.linspace(0, 1, 201)
     grid = np.array([(a, b, 1 - a - b) for a in steps for b in steps if a + b <= 1 + 1e-12])
@@ -33,9 +37,15 @@ def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
     n = 4000
     rewards = draw.random(n)
     predictions = np.stack(
-        [0.5 + 0.6 * (rewards - 0.5) + 0.2 * draw.standard_normal(n), np.full(n, 0.5), draw.random(n)], axis=1
+        [
+            0.5 + 0.6 * (rewards - 0.5) + 0.2 * draw.standard_normal(n),
+            np.full(n, 0.5),
+            draw.random(n),
+        ],
+        axis=1,
     )
-    stack, loss = MixtureWeights([1 / 3] * 3), 0.0
+    stack = MixtureWeights([1 / 3] * 3)
+    loss = 0.0
     for t in range(n):
         loss += (rewards[t] - predictions[t].clip(0, 1) @ stack.weights) ** 2
         stack.add(predictions[t : t + 1].clip(0, 1), rewards[t : t + 1])
@@ -47,10 +57,12 @@ def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
 
 def test_a_restored_state_continues_alike():
     draw = np.random.default_rng(1)
-    one, other = MixtureWeights([0.5, 0.5]), MixtureWeights([0.5, 0.5])
+    one = MixtureWeights([0.5, 0.5])
+    other = MixtureWeights([0.5, 0.5])
     one.add(draw.random((50, 2)), draw.random(50))
     other.restore(one.state())
-    more, rewards = draw.random((50, 2)), draw.random(50)
+    more = draw.random((50, 2))
+    rewards = draw.random(50)
     for stack in (one, other):
         stack.add(more, rewards)
     assert one.weights.tolist() == other.weights.tolist()
@@ -60,8 +72,10 @@ def test_a_restored_state_continues_alike():
 
 def test_the_unit_of_rewards_changes_no_weight():
     draw = np.random.default_rng(2)
-    predictions, rewards = draw.random((200, 3)), draw.random(200)
-    unit, euros = MixtureWeights([0.5, 0.3, 0.2]), MixtureWeights([0.5, 0.3, 0.2])
+    predictions = draw.random((200, 3))
+    rewards = draw.random(200)
+    unit = MixtureWeights([0.5, 0.3, 0.2])
+    euros = MixtureWeights([0.5, 0.3, 0.2])
     unit.add(predictions, rewards, reward_deviation=0.3)
     euros.add(1000.0 * predictions + 7e6, 1000.0 * rewards + 7e6, reward_deviation=300.0)
     np.testing.assert_allclose(unit.weights, euros.weights, atol=1e-6)

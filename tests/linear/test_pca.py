@@ -9,7 +9,11 @@ from daband.errors import InvalidInput, NotFitted
 def low_rank(n, dim, rank, seed=0):
     rng = np.random.default_rng(seed)
     scale = np.logspace(1, -1, rank)
-    return rng.normal(size=(n, rank)) * scale @ rng.normal(size=(rank, dim)) + 0.01 * rng.normal(size=(n, dim)) + 3.0
+    return (
+        rng.normal(size=(n, rank)) * scale @ rng.normal(size=(rank, dim))
+        + 0.01 * rng.normal(size=(n, dim))
+        + 3.0
+    )
 
 
 @pytest.mark.parametrize("dim", [12, 4200])  # the exact and the randomised way
@@ -17,7 +21,9 @@ def test_equals_scikit_learn_up_to_sign(dim):
     x = low_rank(120, dim, 8)
     ours = daband.PCA(5).fit(x[:50], x[50:])
     theirs = decomposition.PCA(5, svd_solver="full").fit(x)
-    np.testing.assert_allclose(np.abs(np.sum(ours.axes * theirs.components_, axis=1)), 1.0, atol=1e-6)
+    np.testing.assert_allclose(
+        np.abs(np.sum(ours.axes * theirs.components_, axis=1)), 1.0, atol=1e-6
+    )
     np.testing.assert_allclose(np.abs(ours(x)), np.abs(theirs.transform(x)), rtol=1e-4, atol=1e-5)
 
 
@@ -34,7 +40,9 @@ def test_images_are_scaled_and_flattened():
     images = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 4), dtype=np.uint8)
     components = daband.PCA(6).fit(images)(images)
     assert components.shape == (40, 6)
-    np.testing.assert_allclose(components, daband.PCA(6).fit(images / 255.0)(images / 255.0), atol=1e-10)
+    np.testing.assert_allclose(
+        components, daband.PCA(6).fit(images / 255.0)(images / 255.0), atol=1e-10
+    )
 
 
 def test_fitting_twice_gives_the_same():

@@ -1,4 +1,6 @@
-"""Numbers cut into pieces: ramps between quantiles, which a file holds without a number of training."""
+"""Numbers cut into pieces: ramps between quantiles, which a file holds without a number of
+training.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from daband.linear._standardise import Standardise
 from daband.linear._transforms import build_step
 
 DRAW = np.random.default_rng(0)
-NUMBERS = np.column_stack([DRAW.lognormal(size=500), DRAW.integers(2, size=500) * 7.0, np.full(500, 3.0)])
+NUMBERS = np.column_stack(
+    [DRAW.lognormal(size=500), DRAW.integers(2, size=500) * 7.0, np.full(500, 3.0)]
+)
 
 
 def _fitted(*contexts, **settings):
@@ -20,14 +24,17 @@ def _fitted(*contexts, **settings):
 
 
 def _ridge_error(features, values):
-    theta = np.linalg.solve(features.T @ features + 0.1 * np.eye(features.shape[1]), features.T @ values)
+    theta = np.linalg.solve(
+        features.T @ features + 0.1 * np.eye(features.shape[1]), features.T @ values
+    )
     return float(np.square(features @ theta - values).mean())
 
 
 def test_a_regression_on_pieces_follows_what_no_line_does():
     x = np.linspace(-3.0, 3.0, 400)[:, None]
     bump = np.exp(-np.square(x[:, 0]))
-    lines, pieces = Standardise().fit(x)(x), _fitted(x)(x)
+    lines = Standardise().fit(x)(x)
+    pieces = _fitted(x)(x)
     assert _ridge_error(lines, bump) > 0.1
     assert _ridge_error(pieces, bump) < 0.005
 
@@ -65,10 +72,13 @@ def test_spare_features_are_zero_and_many_numbers_have_fewer_pieces():
 
 def test_domains_with_units_of_their_own_have_the_same_features():
     x = DRAW.normal(size=(400, 2))
-    euros, zlotys = x + 5.0, (x + 5.0) * [4.3, 1.0]
+    euros = x + 5.0
+    zlotys = (x + 5.0) * [4.3, 1.0]
     piecewise = _fitted(euros, zlotys, by_domain=[0])
     np.testing.assert_allclose(piecewise(euros, 0), piecewise(zlotys, 1), atol=1e-9)
-    assert not np.allclose(_fitted(euros, zlotys)(euros, 0), _fitted(euros, zlotys)(zlotys, 1), atol=0.1)
+    assert not np.allclose(
+        _fitted(euros, zlotys)(euros, 0), _fitted(euros, zlotys)(zlotys, 1), atol=0.1
+    )
 
 
 @pytest.mark.parametrize("by_domain", [False, True])
@@ -84,18 +94,26 @@ def test_state_and_files_hold_all_of_it(by_domain):
     for domain in (0, 1):
         np.testing.assert_array_equal(other(NUMBERS, domain), fitted(NUMBERS, domain))
         step = fitted.get_step(domain)
-        np.testing.assert_array_equal(build_step(step.settings(), step.arrays())(NUMBERS), step(NUMBERS))
+        np.testing.assert_array_equal(
+            build_step(step.settings(), step.arrays())(NUMBERS), step(NUMBERS)
+        )
 
 
 def test_no_knot_is_a_number_of_training():
     step = _fitted(NUMBERS).get_step()
-    assert not np.isin(np.append(step.start[:8], step.start[:8] + step.width[:8]), NUMBERS[:, 0]).any()
+    assert not np.isin(
+        np.append(step.start[:8], step.start[:8] + step.width[:8]), NUMBERS[:, 0]
+    ).any()
 
 
 def test_arrays_that_do_not_fit_are_refused():
     step = _fitted(NUMBERS).get_step()
     arrays = step.arrays()
-    for name, wrong in [("width", 0.0 * step.width), ("start", step.start[:2]), ("column", step.column + 3)]:
+    for name, wrong in [
+        ("width", 0.0 * step.width),
+        ("start", step.start[:2]),
+        ("column", step.column + 3),
+    ]:
         with pytest.raises(ValueError, match=r"widths|arrays|columns"):
             PiecewiseStep(**{**arrays, name: wrong}, n_inputs=3)
     state = _fitted(NUMBERS).state()
@@ -106,13 +124,21 @@ def test_arrays_that_do_not_fit_are_refused():
 def test_it_stands_in_front_of_a_policy_and_is_saved_and_exported_with_it(tmp_path):
     draw = np.random.default_rng(1)
     x = draw.normal(size=(600, 2))
-    policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=Piecewise(), shift="units", seed=0)
+    policy = daband.LinUCB(
+        context_shape=(2,), n_arms=2, transform=Piecewise(), shift="units", seed=0
+    )
     policy.prepare(x, 10.0 * x)
-    policy.update(x, np.arange(600) % 2, np.where(np.arange(600) % 2 == 0, np.exp(-(x[:, 0] ** 2)), 0.5))
+    policy.update(
+        x, np.arange(600) % 2, np.where(np.arange(600) % 2 == 0, np.exp(-(x[:, 0] ** 2)), 0.5)
+    )
     assert policy.transform.by_domain
     arms = policy.decide(x, rule="greedy").arm
     assert (arms == (np.exp(-(x[:, 0] ** 2)) < 0.5)).mean() > 0.9
     policy.save(tmp_path / "p.safetensors")
     daband.export(policy, tmp_path / "p.daband", domain="target", explore="greedy")
-    np.testing.assert_array_equal(daband.load(tmp_path / "p.safetensors").decide(x, rule="greedy").arm, arms)
-    np.testing.assert_array_equal(daband.load_deployed(tmp_path / "p.daband").decide(10.0 * x).arm, arms)
+    np.testing.assert_array_equal(
+        daband.load(tmp_path / "p.safetensors").decide(x, rule="greedy").arm, arms
+    )
+    np.testing.assert_array_equal(
+        daband.load_deployed(tmp_path / "p.daband").decide(10.0 * x).arm, arms
+    )

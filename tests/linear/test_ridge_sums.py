@@ -1,4 +1,6 @@
-"""Sums over rounds: those of parts add up to those of the whole, and teach what the rounds themselves teach."""
+"""Sums over rounds: those of parts add up to those of the whole, and teach what the rounds
+themselves teach.
+"""
 
 import copy
 import pickle
@@ -14,7 +16,12 @@ from .dense import targets
 
 def rounds(n, *, dim=6, heads=4, seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, dim)).astype(dtype), rng.integers(0, heads, n), rng.random(n), rng.uniform(0.1, 3.0, n)
+    return (
+        rng.normal(size=(n, dim)).astype(dtype),
+        rng.integers(0, heads, n),
+        rng.random(n),
+        rng.uniform(0.1, 3.0, n),
+    )
 
 
 def summed(*parts):
@@ -34,10 +41,13 @@ def test_they_are_those_of_dense_algebra(weighted, dtype, order):
     sums._tile_rows = 64
     sums.add(np.asarray(z, order=order), heads, rewards, weights if weighted else None)
     for head in range(4):
-        own, w = z[heads == head].astype(np.float64), weights[heads == head]
+        own = z[heads == head].astype(np.float64)
+        w = weights[heads == head]
         np.testing.assert_allclose(sums.gram[head], (own * w[:, None]).T @ own, rtol=0, atol=1e-10)
         both = targets(rewards[heads == head])
-        np.testing.assert_allclose(sums.moment[head], (w[:, None] * both).T @ own, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(
+            sums.moment[head], (w[:, None] * both).T @ own, rtol=0, atol=1e-10
+        )
         assert sums.counts[head] == len(own)
     assert sums.reward_moments.mean == pytest.approx(np.average(rewards, weights=weights))
     assert sums.reward_moments.scale**2 == pytest.approx(np.cov(rewards, aweights=weights, ddof=0))
@@ -52,7 +62,8 @@ def test_parts_add_up_and_teach_what_the_rounds_teach():
     root = np.sqrt(weights)[:, None]
     direct.update((z * root)[100:], heads[100:], (both * root)[100:])
     parts = [
-        summed((z[s], heads[s], rewards[s], weights[s])) for s in (slice(100, 500), slice(500, 501), slice(501, 1000))
+        summed((z[s], heads[s], rewards[s], weights[s]))
+        for s in (slice(100, 500), slice(500, 501), slice(501, 1000))
     ]
     whole = parts[2]
     for part in parts[:2]:

@@ -24,7 +24,9 @@ def test_many_dimensions_keep_a_quarter_of_a_deviation():
     np.testing.assert_allclose(Standardise().fit(wide)(wide)[:, :-1].std(), 1 / 4, rtol=1e-2)
 
 
-@pytest.mark.parametrize(("scale", "offset"), [(1000.0, 0.0), (1.0, 10.0), (1e-6, -1e-3), (-3.0, 1e6)])
+@pytest.mark.parametrize(
+    ("scale", "offset"), [(1000.0, 0.0), (1.0, 10.0), (1e-6, -1e-3), (-3.0, 1e6)]
+)
 def test_units_and_offsets_change_nothing(scale, offset):
     plain = Standardise().fit(X)(X)[:, :5]
     other = Standardise().fit(X * scale + offset)(X * scale + offset)[:, :5]
@@ -40,7 +42,8 @@ def test_a_constant_column_becomes_zeros():
 def test_one_row_of_enormous_size_changes_little(n):
     spoilt = X[:n].copy()
     spoilt[7] = 1e9
-    plain, fitted = Standardise().fit(X[:n]), Standardise().fit(spoilt)
+    plain = Standardise().fit(X[:n])
+    fitted = Standardise().fit(spoilt)
     np.testing.assert_allclose(fitted(X[:n]), plain(X[:n]), atol=0.6 if n == 50 else 0.1)
     assert np.abs(fitted(spoilt)).max() <= 5.0
     assert np.isfinite(plain(np.full((1, 5), 1e300))).all()
@@ -61,9 +64,13 @@ def test_numbers_that_were_almost_always_zero_are_clipped():
 
 def test_a_batch_equals_its_singles_and_images_are_read_as_unit_range():
     fitted = Standardise().fit(X)
-    np.testing.assert_array_equal(fitted(X[:4]), np.concatenate([fitted(X[i : i + 1]) for i in range(4)]))
+    np.testing.assert_array_equal(
+        fitted(X[:4]), np.concatenate([fitted(X[i : i + 1]) for i in range(4)])
+    )
     images = GENERATOR.integers(0, 256, size=(20, 3, 4, 4), dtype=np.uint8)
-    np.testing.assert_allclose(Standardise().fit(images)(images), Standardise().fit(images / 255.0)(images / 255.0))
+    np.testing.assert_allclose(
+        Standardise().fit(images)(images), Standardise().fit(images / 255.0)(images / 255.0)
+    )
 
 
 def test_state_goes_round():
@@ -91,7 +98,12 @@ def test_principal_components_of_what_is_standardised():
 
 @pytest.mark.parametrize(
     ("batches", "message"),
-    [((), "at least one"), ((np.zeros(3),), "shape"), ((X, X[:, :2]), "different dimensions"), ((X * np.nan,), "NaN")],
+    [
+        ((), "at least one"),
+        ((np.zeros(3),), "shape"),
+        ((X, X[:, :2]), "different dimensions"),
+        ((X * np.nan,), "NaN"),
+    ],
 )
 def test_what_cannot_be_fitted(batches, message):
     with pytest.raises(InvalidInput, match=message):
@@ -99,7 +111,8 @@ def test_what_cannot_be_fitted(batches, message):
 
 
 def test_each_domain_by_itself_undoes_other_units():
-    source, target = X[:1000], X[1000:] * [4.3, 4.3, 1.0, 4.3, 4.3] + [0.0, 100.0, 0.0, 0.0, 0.0]
+    source = X[:1000]
+    target = X[1000:] * [4.3, 4.3, 1.0, 4.3, 4.3] + [0.0, 100.0, 0.0, 0.0, 0.0]
     own = Standardise(by_domain=True).fit(source, target)
     plain = Standardise().fit(X[1000:])(X[1000:])
     np.testing.assert_allclose(own(target, 1), plain, atol=1e-6)
@@ -112,7 +125,9 @@ def test_each_domain_by_itself_undoes_other_units():
     np.testing.assert_array_equal(pooled(target, 1), pooled(target, 0))
 
 
-@pytest.mark.parametrize("made", [Standardise(by_domain=True), Standardise(by_domain=[0, 2], components=3)])
+@pytest.mark.parametrize(
+    "made", [Standardise(by_domain=True), Standardise(by_domain=[0, 2], components=3)]
+)
 def test_statistics_of_several_domains_survive_a_file(made):
     made.fit(X[:500], np.empty((0, 5)), 7 * X[500:])
     other = Standardise(**made.settings())
@@ -148,7 +163,8 @@ def test_a_shift_says_which_numbers_are_standardised_by_domain(shift, by_domain)
 
 def test_principal_components_by_domain_lose_each_domains_mean():
     moved = X + 50.0
-    own, common = PCA(2, by_domain=True).fit(X, moved), PCA(2).fit(X, moved)
+    own = PCA(2, by_domain=True).fit(X, moved)
+    common = PCA(2).fit(X, moved)
     np.testing.assert_allclose(own(moved, 1), own(X, 0), atol=1e-8)
     assert np.abs(common(moved) - common(X)).max() > 10
     other = PCA(**own.settings())

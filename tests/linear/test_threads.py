@@ -23,15 +23,20 @@ def busy_switching():
 
 @pytest.mark.usefixtures("busy_switching")
 def test_eight_threads_with_a_lock_end_where_one_ends():
-    n, n_threads = 8_000, 8
+    n = 8_000
+    n_threads = 8
     rng = np.random.default_rng(0)
-    contexts, arms, rewards = rng.uniform(-1, 1, (n, 12)), rng.integers(0, 4, n), rng.random(n)
+    contexts = rng.uniform(-1, 1, (n, 12))
+    arms = rng.integers(0, 4, n)
+    rewards = rng.random(n)
     # Single rounds, batches and whole episodes use different code for the same statistics.
     sizes = np.tile([1, 1, 1, 5, 1, 1, 40], n)
     stops = np.cumsum(sizes)
     parts = [slice(stop - size, stop) for stop, size in zip(stops, sizes, strict=True) if stop <= n]
-    shared, alone = make_head(), make_head()
-    lock, failures = threading.Lock(), []
+    shared = make_head()
+    alone = make_head()
+    lock = threading.Lock()
+    failures = []
 
     def work(first):
         try:
@@ -53,10 +58,13 @@ def test_eight_threads_with_a_lock_end_where_one_ends():
     assert not failures
     for part in parts:
         alone.learn(contexts[part], arms[part], rewards[part])
-    ours, wanted = shared.statistics, alone.statistics
+    ours = shared.statistics
+    wanted = alone.statistics
     np.testing.assert_array_equal(ours.counts, wanted.counts)
     assert ours.counts.sum() == parts[-1].stop
     for head in range(4):
-        np.testing.assert_allclose(ours.compute_gram(head), wanted.compute_gram(head), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            ours.compute_gram(head), wanted.compute_gram(head), rtol=1e-9, atol=1e-9
+        )
     np.testing.assert_allclose(ours.inverse, wanted.inverse, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(ours.theta, wanted.theta, rtol=1e-9, atol=1e-10)

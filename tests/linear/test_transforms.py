@@ -9,7 +9,8 @@ from daband.errors import InvalidInput, NotFitted
 from daband.linear._transforms import Transform, as_transform
 
 X = np.random.default_rng(0).normal(size=(60, 5)) * 4 + 2
-ARMS, REWARDS = np.arange(60) % 3, (np.arange(60) % 2).astype(float)
+ARMS = np.arange(60) % 3
+REWARDS = (np.arange(60) % 2).astype(float)
 
 
 def policy(transform):
@@ -36,7 +37,9 @@ def test_images_and_shared_arms_are_flattened():
     made = daband.LinUCB(context_shape=(3, 4, 4), n_arms=2, transform=daband.Standardise())
     made.prepare(images)
     assert made.select(images[:3]).arm.shape == (3,)
-    shared = daband.LinUCB(context_shape=(5,), n_arms=2, arms="shared", transform=daband.Standardise())
+    shared = daband.LinUCB(
+        context_shape=(5,), n_arms=2, arms="shared", transform=daband.Standardise()
+    )
     shared.prepare(X.reshape(30, 2, 5))
     assert shared.select(X[:8].reshape(4, 2, 5)).mean.shape == (4, 2)
 
@@ -54,10 +57,12 @@ class Doubled(daband.Standardise):
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        (3, "int"), (daband.PCA, "the class PCA"), (Doubled(), "Doubled"),
+        (3, "int"),
+        (daband.PCA, "the class PCA"),
+        (Doubled(), "Doubled"),
         (StandardScaler(), "StandardScaler; apply transforms of other libraries to the data"),
     ],
-)  # fmt: skip
+)
 def test_other_objects_are_refused(wrong, named):
     with pytest.raises(InvalidInput, match=f"transform must be .*, got {named}"):
         daband.LinUCB(context_shape=(5,), n_arms=3, transform=wrong)

@@ -1,17 +1,25 @@
-"""Properties of every registered network: unit norms, a batch equals its singles, stacked runs equal single runs."""
+"""Properties of every registered network: unit norms, a batch equals its singles, stacked runs
+equal single runs.
+"""
 
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from daband.neural.encoders._encoder import CustomFeatures, build_encoder, encoders, make_rows_per_domain
+from daband.neural.encoders._encoder import (
+    CustomFeatures,
+    build_encoder,
+    encoders,
+    make_rows_per_domain,
+)
 from daband.neural.learning._flat_parameters import FlatStatistics
 from tests.registries import temporarily
 
 SHAPES = [("mlp", (5,)), ("mlp", (2, 3)), ("conv", (3, 16, 16)), ("conv", (1, 18, 17))]
 
-_ROWS, _SOURCE = 7, 4
+_ROWS = 7
+_SOURCE = 4
 _DOMAIN_ROWS = (_SOURCE, _ROWS - _SOURCE)
 
 
@@ -34,16 +42,26 @@ def _contexts(context_shape, seed=0):
 
 @pytest.mark.parametrize(("name", "context_shape"), SHAPES)
 def test_latents_have_unit_norm(name, context_shape):
-    """Check that features (B, d) have norm 1 and aligned_features (B, w) the stated width, in training and after it."""
+    """Check that features (B, d) have norm 1 and aligned_features (B, w) the stated width, in
+    training and after it.
+    """
     encoder = _encoder(name, context_shape)
     for mode in (True, False):
-        features, aligned = encoder.train(mode)(_contexts(context_shape), rows_per_domain=_DOMAIN_ROWS)
-        assert features.shape == (_ROWS, encoder.dimension), f"features have shape {tuple(features.shape)}"
-        assert aligned.shape == (_ROWS, encoder.n_aligned_features), (
-            f"aligned_features have shape {tuple(aligned.shape)}"
+        features, aligned = encoder.train(mode)(
+            _contexts(context_shape), rows_per_domain=_DOMAIN_ROWS
         )
+        assert features.shape == (
+            _ROWS,
+            encoder.dimension,
+        ), f"features have shape {tuple(features.shape)}"
+        assert aligned.shape == (
+            _ROWS,
+            encoder.n_aligned_features,
+        ), f"aligned_features have shape {tuple(aligned.shape)}"
         norms = features.norm(dim=1)
-        assert torch.allclose(norms, torch.ones_like(norms)), f"features have norms {norms.tolist()}"
+        assert torch.allclose(norms, torch.ones_like(norms)), (
+            f"features have norms {norms.tolist()}"
+        )
 
 
 @pytest.mark.parametrize(("name", "context_shape"), SHAPES)
@@ -57,14 +75,17 @@ def test_a_batch_equals_its_singles(name, context_shape):
         mixed = encoder(contexts, rows_per_domain=_DOMAIN_ROWS).features
         for row in range(_ROWS):
             alone = encoder(
-                contexts[row : row + 1], rows_per_domain=make_rows_per_domain(int(row >= _SOURCE), 1)
+                contexts[row : row + 1],
+                rows_per_domain=make_rows_per_domain(int(row >= _SOURCE), 1),
             ).features[0]
             assert _close(alone, mixed[row]), f"row {row} has another features alone"
 
 
 @pytest.mark.parametrize(("name", "context_shape"), SHAPES)
 def test_two_runs_equal_each_alone(name, context_shape):
-    """Check that a ``is_stackable`` encoder gives stacked runs the outputs, gradients and statistics of single runs."""
+    """Check that a ``is_stackable`` encoder gives stacked runs the outputs, gradients and
+    statistics of single runs.
+    """
     if not _encoder(name, context_shape).features.is_stackable:
         return
     batches = [_contexts(context_shape, seed) for seed in (0, 1)]
@@ -72,20 +93,33 @@ def test_two_runs_equal_each_alone(name, context_shape):
     layout = FlatStatistics(stacked[0], n_runs=2)
     buffers = layout.unpack(layout.pack(stacked))
     named = [dict(encoder.named_parameters()) for encoder in stacked]
-    both = {key: torch.cat([parameters[key].detach() for parameters in named]).requires_grad_() for key in named[0]}
+    both = {
+        key: torch.cat([parameters[key].detach() for parameters in named]).requires_grad_()
+        for key in named[0]
+    }
     for mode in (True, False):
         alone = [_encoder(name, context_shape, seed).train(mode) for seed in (0, 1)]
         for encoder, other in zip(alone, stacked, strict=True):
             encoder.load_state_dict(other.state_dict())
         stacked[0].train(mode)
         options = {"rows_per_domain": _DOMAIN_ROWS, "n_runs": 2}
-        output = functional_call(stacked[0], {**both, **buffers}, (torch.stack(batches, dim=1),), options)
-        gradients = torch.autograd.grad(_score(output.features, output.aligned), list(both.values()), allow_unused=True)
+        output = functional_call(
+            stacked[0], {**both, **buffers}, (torch.stack(batches, dim=1),), options
+        )
+        gradients = torch.autograd.grad(
+            _score(output.features, output.aligned), list(both.values()), allow_unused=True
+        )
         for run, encoder in enumerate(alone):
             features, aligned = encoder(batches[run], rows_per_domain=_DOMAIN_ROWS)
-            assert _close(output.features[:, run], features), f"run {run} has other features than alone"
-            assert _close(output.aligned[:, run], aligned), f"run {run} has other aligned_features than alone"
-            expected = torch.autograd.grad(_score(features, aligned), list(encoder.parameters()), allow_unused=True)
+            assert _close(output.features[:, run], features), (
+                f"run {run} has other features than alone"
+            )
+            assert _close(output.aligned[:, run], aligned), (
+                f"run {run} has other aligned_features than alone"
+            )
+            expected = torch.autograd.grad(
+                _score(features, aligned), list(encoder.parameters()), allow_unused=True
+            )
             for key, gradient, wanted in zip(both, gradients, expected, strict=True):
                 if wanted is not None:
                     assert gradient is not None, f"{key} gets no gradient"
@@ -99,7 +133,9 @@ def test_two_runs_equal_each_alone(name, context_shape):
 def _score(features, aligned):
     """Return a number that depends on every features and aligned in a different way."""
     weights = torch.cos(torch.arange(features.shape[-1], dtype=features.dtype))
-    rows = torch.arange(1, len(features) + 1, dtype=features.dtype).view(-1, *[1] * (features.ndim - 1))
+    rows = torch.arange(1, len(features) + 1, dtype=features.dtype).view(
+        -1, *[1] * (features.ndim - 1)
+    )
     return (rows * features * weights).sum() + (rows * aligned * aligned).sum()
 
 

@@ -15,7 +15,9 @@ from daband.neural.objectives._objective import Objective, Weight
 from daband.neural.objectives._term import Term, terms
 
 
-@pytest.mark.parametrize("check", TERM_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    "check", TERM_CHECKS, ids=lambda check: check.__name__.removeprefix("check_")
+)
 @pytest.mark.parametrize("name", terms.names())
 def test_conformance(name, check):
     check(terms.get(name))
@@ -30,7 +32,9 @@ def test_weight_zero_is_the_term_removed(name):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             objective = Objective(weights=weights, settings=_TERM_SETTINGS).double()
-            total, values = objective(make_random_batch(), torch.ones(len(objective.weights), dtype=torch.float64))
+            total, values = objective(
+                make_random_batch(), torch.ones(len(objective.weights), dtype=torch.float64)
+            )
             results.append((total, sorted(values), torch.rand(1)))
     assert torch.equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1]
@@ -55,13 +59,18 @@ class Endless(Term):
 
 class Branching(Term):
     def forward(self, batch):
-        return batch.predictions.sum() if batch.predictions.sum().item() > 0 else batch.predictions.mean()
+        return (
+            batch.predictions.sum()
+            if batch.predictions.sum().item() > 0
+            else batch.predictions.mean()
+        )
 
 
 class Hiding(Term):
     def __init__(self, settings):
         super().__init__(settings)
-        self.secret = torch.randn(settings.n_arms, dtype=torch.float64)  # neither a parameter nor a buffer
+        # neither a parameter nor a buffer
+        self.secret = torch.randn(settings.n_arms, dtype=torch.float64)
 
     def forward(self, batch):
         return (batch.predictions * self.secret).sum()
@@ -83,7 +92,9 @@ def test_terms_that_cannot_be_mapped_over_runs_are_found():
         check_row_counts_may_differ(RowForRow)
 
 
-@pytest.mark.parametrize(("kind", "message"), [(Deaf, "no gradient"), (Wrong, "slope"), (Endless, "the value is inf")])
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Deaf, "no gradient"), (Wrong, "slope"), (Endless, "the value is inf")]
+)
 def test_the_checks_find_what_is_wrong(kind, message):
     with pytest.raises(AssertionError, match=message):
         check_term(kind)

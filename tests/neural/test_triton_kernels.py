@@ -1,7 +1,7 @@
 """The kernels written in Triton against torch's own operations.
 
-The kernels need Triton, which comes with torch's builds for NVIDIA GPUs; without a GPU Triton interprets them.
-"""
+The kernels need Triton, which comes with torch's builds for NVIDIA GPUs; without a GPU Triton
+interprets them."""
 
 import os
 from importlib import import_module
@@ -33,7 +33,9 @@ def by_torch(maps, weight, bias, mean, variance, domains):
     return functional.relu(functional.max_pool2d(torch.cat(parts), 2))
 
 
-@pytest.mark.parametrize(("shape", "domains"), [((8, 5, 6, 8), 2), ((6, 70, 4, 4), 3), ((2, 64, 24, 24), 1)])
+@pytest.mark.parametrize(
+    ("shape", "domains"), [((8, 5, 6, 8), 2), ((6, 70, 4, 4), 3), ((2, 64, 24, 24), 1)]
+)
 def test_values_gradients_and_running_statistics_are_those_of_torch(kernels, shape, domains):
     torch.manual_seed(0)
     maps = (2 * torch.randn(shape, device=DEVICE) + 1).contiguous(memory_format=torch.channels_last)
@@ -45,7 +47,9 @@ def test_values_gradients_and_running_statistics_are_those_of_torch(kernels, sha
         given = [tensor.detach().to(kind).requires_grad_() for tensor in (maps, weight, bias)]
         mean, variance = running.to(kind, copy=True)
         if kind == torch.float32:
-            out = kernels.norm_pool_relu(*given, mean, variance, n_domains=domains, momentum=0.1, epsilon=1e-5)
+            out = kernels.norm_pool_relu(
+                *given, mean, variance, n_domains=domains, momentum=0.1, epsilon=1e-5
+            )
         else:
             out = by_torch(*given, mean, variance, domains)
         found.append([out, mean, variance, *torch.autograd.grad(out, given, seen.to(kind))])
@@ -80,20 +84,27 @@ def test_steps_of_adam_are_those_of_torch_and_a_bad_row_takes_none(kernels):
     moments = [make_initial_moments(row) for row in rows]
     theirs = {name: torch.stack([own[name] for own in moments]) for name in moments[0]}
     ours = {name: own.to(DEVICE, copy=True) for name, own in theirs.items()}
-    mine, yours = rows.to(DEVICE, copy=True), rows.clone()
+    mine = rows.to(DEVICE, copy=True)
+    yours = rows.clone()
     by_torch = RowAdam(yours, theirs, learning_rate=1e-3)
     settings = {"learning_rate": 1e-3, "betas": (0.9, 0.999), "epsilon": 1e-8}
     for bad in ([0, 0, 0], [0, 1, 0], [0, 0, 0]):
-        gradient, wrong = torch.randn(3, 10_000), torch.tensor(bad, dtype=torch.float32)
+        gradient = torch.randn(3, 10_000)
+        wrong = torch.tensor(bad, dtype=torch.float32)
         by_torch.step(gradient, wrong)
         kernels.adam(
-            mine, gradient.to(DEVICE), *(ours[name] for name in ("exp_avg", "exp_avg_sq", "step")), wrong.to(DEVICE),
+            mine,
+            gradient.to(DEVICE),
+            *(ours[name] for name in ("exp_avg", "exp_avg_sq", "step")),
+            wrong.to(DEVICE),
             **settings,
-        )  # fmt: skip
+        )
     torch.testing.assert_close(mine.cpu(), yours, rtol=1e-5, atol=1e-6)
     for name, own in theirs.items():
         # On a GPU settings are single numbers: 1 - .999 is 5e-5 of it too large there.
-        torch.testing.assert_close(ours[name].cpu(), own, rtol=1e-5 if DEVICE == "cpu" else 1e-4, atol=1e-7)
+        torch.testing.assert_close(
+            ours[name].cpu(), own, rtol=1e-5 if DEVICE == "cpu" else 1e-4, atol=1e-7
+        )
 
 
 def test_the_kernels_normalise_in_training_by_own_statistics_of_equal_domains():
@@ -115,7 +126,9 @@ def test_the_kernels_normalise_in_training_by_own_statistics_of_equal_domains():
         ("cpu", 9, False, False),
     ],
 )
-def test_kernels_and_bfloat16_are_for_gpus_that_have_them(monkeypatch, device, capability, kernels_run, bfloat16):
+def test_kernels_and_bfloat16_are_for_gpus_that_have_them(
+    monkeypatch, device, capability, kernels_run, bfloat16
+):
     found = object()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(domain_norm, "_get_capability", lambda _: capability)

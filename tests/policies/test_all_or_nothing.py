@@ -1,4 +1,6 @@
-"""What fails half-way leaves a policy as it was: its file before and after is the same, byte for byte."""
+"""What fails half-way leaves a policy as it was: its file before and after is the same, byte for
+byte.
+"""
 
 import numpy as np
 import pytest
@@ -33,7 +35,8 @@ def trained(name, *, seed, rounds=40):
 
 @pytest.mark.parametrize("name", policies.names())
 def test_a_restore_that_fails_changes_nothing(name, tmp_path):
-    policy, other = trained(name, seed=0), trained(name, seed=1, rounds=60)
+    policy = trained(name, seed=0)
+    other = trained(name, seed=1, rounds=60)
     other.deploy("target")
     other.save(tmp_path / "other")
     arrays = read_checkpoint(tmp_path / "other").arrays

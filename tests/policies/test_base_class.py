@@ -1,4 +1,6 @@
-"""What the base class does for every policy: input is checked, rounds have ids, ``repr``; and sums of rounds."""
+"""What the base class does for every policy: input is checked, rounds have ids, ``repr``; and sums
+of rounds.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ from daband.checks._policies import (
 from daband.errors import InvalidInput
 from daband.policies._registered import policies
 
-#: A regression, a network, and a policy made of policies: all send their input through the base class.
+#: A regression, a network, and a policy made of policies: all send their input through the base
+#: class.
 NAMES = ("linucb", "mixture", "nlinucb")
 
 
@@ -35,12 +38,16 @@ def test_round_ids_count_once(name):
     contexts = draw_contexts(np.random.default_rng(9), 2, "disjoint")
     for candidate in (policy, reload_policy(policy)):
         for ids in (["a", "new"], ["new", "new"], np.array([7, 100])):
-            assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")
+            assert_refused(
+                candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids"
+            )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_input_changes_nothing(name):
-    """Bad input raises an error that names the argument, and leaves the policy unchanged, to the bit."""
+    """Bad input raises an error that names the argument, and leaves the policy unchanged, to the
+    bit.
+    """
     nan = float("nan")
     good = draw_contexts(np.random.default_rng(12), 3, "disjoint")
 
@@ -52,20 +59,32 @@ def test_bad_input_changes_nothing(name):
     rounds = {"contexts": good, "arm": [0, 1, 2], "reward": [0.0, 0.5, 1.0]}
     asked = [
         *(("contexts", {"contexts": spoiled(value)}) for value in (nan, np.inf, 1e200)),
-        *(("contexts", {"contexts": wrong}) for wrong in (good[:, :2], good[0], good[:0], [["x", "y", "z"]])),
-        ("contexts", {"contexts": spoiled(nan).astype(np.float32)}), ("domain", {"domain": "elsewhere"}),
-        *(("available", {"available": mask}) for mask in ([False] * N_ARMS, [True] * (N_ARMS + 1), [0, 1, 2, 1])),
-    ]  # fmt: skip
+        *(
+            ("contexts", {"contexts": wrong})
+            for wrong in (good[:, :2], good[0], good[:0], [["x", "y", "z"]])
+        ),
+        ("contexts", {"contexts": spoiled(nan).astype(np.float32)}),
+        ("domain", {"domain": "elsewhere"}),
+        *(
+            ("available", {"available": mask})
+            for mask in ([False] * N_ARMS, [True] * (N_ARMS + 1), [0, 1, 2, 1])
+        ),
+    ]
     told = [
-        ("contexts", {"contexts": spoiled(nan)}), ("domain", {"domain": "nowhere"}),
+        ("contexts", {"contexts": spoiled(nan)}),
+        ("domain", {"domain": "nowhere"}),
         *(("arm", {"arm": arm}) for arm in ([0, 1, N_ARMS], [0, -1, 1], [0, 1], [0.5, 1.0, 1.0])),
         *(("reward", {"reward": [0.0, reward, 1.0]}) for reward in (nan, np.inf, 1e200)),
-        ("reward", {"reward": [0.0, 1.0]}), ("weights", {"weights": [0.5, 1.0]}),
+        ("reward", {"reward": [0.0, 1.0]}),
+        ("weights", {"weights": [0.5, 1.0]}),
         *(("weights", {"weights": [0.5, weight, 1.0]}) for weight in (-1.0, np.inf, nan)),
         *(("ids", {"ids": ids}) for ids in ([1, 2], [1.5, 2.5, 3.5])),
-    ]  # fmt: skip
+    ]
     cases = [
-        *((named, lambda p, wrong=wrong: p.select(**{"contexts": good, **wrong})) for named, wrong in asked),
+        *(
+            (named, lambda p, wrong=wrong: p.select(**{"contexts": good, **wrong}))
+            for named, wrong in asked
+        ),
         *((named, lambda p, wrong=wrong: p.update(**{**rounds, **wrong})) for named, wrong in told),
         ("reward", lambda p: p.play(good, np.full((3, N_ARMS), nan))),
         ("reward", lambda p: p.play(good, np.full((3, N_ARMS + 1), 0.5))),
@@ -79,7 +98,9 @@ def test_bad_input_changes_nothing(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_sizes_are_refused(name):
-    """No arms, no dimensions, an unknown arm model and a negative seed raise errors that name them."""
+    """No arms, no dimensions, an unknown arm model and a negative seed raise errors that
+    name them.
+    """
     good = {"context_shape": CONTEXT_SHAPE, "n_arms": N_ARMS, "seed": 0}
     bad = {"n_arms": [0, -1, 2.5], "seed": [-1, 0.5]}
     bad["context_shape"] = [(), (0,), (-3,), (2.5,)]
@@ -92,11 +113,16 @@ def test_bad_sizes_are_refused(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_duplicates_can_be_skipped(name):
-    """``on_duplicate="skip"`` ignores and returns rounds that were learned, and learns the others."""
+    """``on_duplicate="skip"`` ignores and returns rounds that were learned, and learns the
+    others.
+    """
     contexts = draw_contexts(np.random.default_rng(16), 4, "disjoint")
-    policy, other = create_policy(policies.get(name), "disjoint"), create_policy(policies.get(name), "disjoint")
+    policy = create_policy(policies.get(name), "disjoint")
+    other = create_policy(policies.get(name), "disjoint")
     assert policy.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"]) == []
-    skipped = policy.update(contexts, [0, 1, 2, 2], [0.5, 1.0, 0.2, 0.2], ids=["a", "b", "c", "c"], on_duplicate="skip")
+    skipped = policy.update(
+        contexts, [0, 1, 2, 2], [0.5, 1.0, 0.2, 0.2], ids=["a", "b", "c", "c"], on_duplicate="skip"
+    )
     assert skipped == ["a", "b", "c"], skipped
     other.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"])
     other.update(contexts[2:3], [2], [0.2], ids=["c"])
@@ -105,7 +131,9 @@ def test_duplicates_can_be_skipped(name):
     )
     before = read_saved_bytes(policy)
     assert policy.update(contexts[:1], [0], [0.5], ids=["a"], on_duplicate="skip") == ["a"]
-    assert read_saved_bytes(policy) == before, "a batch of nothing but duplicates changed the policy"
+    assert read_saved_bytes(policy) == before, (
+        "a batch of nothing but duplicates changed the policy"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -121,10 +149,15 @@ def test_repr_says_what_it_is(name):
 @pytest.mark.parametrize("arms", ["disjoint", "shared"])
 @pytest.mark.parametrize("name", ["constant", "linucb"])
 def test_sums_teach_what_rounds_teach(name, arms):
-    """A policy that learns by sums learns the same from sums of parts, in any order, as by ``update``."""
-    expected, policy = create_policy(policies.get(name), arms), create_policy(policies.get(name), arms)
+    """A policy that learns by sums learns the same from sums of parts, in any order, as by
+    ``update``.
+    """
+    expected = create_policy(policies.get(name), arms)
+    policy = create_policy(policies.get(name), arms)
     rng = np.random.default_rng(15)
-    contexts, chosen, reward = draw_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
+    contexts = draw_contexts(rng, 40, arms)
+    chosen = rng.integers(0, N_ARMS, 40)
+    reward = rng.random(40)
     weights = rng.uniform(0.1, 2.0, 40)
     if not policy.prepared:
         policy.prepare(contexts)

@@ -1,4 +1,6 @@
-"""Files that are not what they should be are refused with a word of help, and none of them runs code."""
+"""Files that are not what they should be are refused with a word of help, and none of them runs
+code.
+"""
 
 import contextlib
 import os
@@ -16,7 +18,12 @@ from hypothesis import strategies as st
 
 import daband
 from daband.errors import CheckpointError
-from daband.policies._checkpoints import CHECKPOINT_VERSION, read_checkpoint, read_notes, write_checkpoint
+from daband.policies._checkpoints import (
+    CHECKPOINT_VERSION,
+    read_checkpoint,
+    read_notes,
+    write_checkpoint,
+)
 from daband.policies._registered import policies
 from tests.registries import temporarily
 
@@ -120,7 +127,9 @@ def test_an_array_is_missing(saved, lost):
 
 def test_an_unknown_policy(saved):
     _rewritten(saved, lambda about, _: about.update(policy="linucbx"))
-    with pytest.raises(CheckpointError, match=r"did you mean 'linucb'.*custom policy, import its module first"):
+    with pytest.raises(
+        CheckpointError, match=r"did you mean 'linucb'.*custom policy, import its module first"
+    ):
         daband.load(saved)
 
 
@@ -214,7 +223,12 @@ def neural_file(tmp_path_factory):
 def _trained_neural(rounds=40):
     policy = daband.DABand(context_shape=(4,), n_arms=3, recipe="small", device="cpu", seed=2)
     draws = np.random.default_rng(0)
-    policy.update(_marked(draws, rounds), draws.integers(0, 3, rounds), draws.random(rounds), ids=range(rounds))
+    policy.update(
+        _marked(draws, rounds),
+        draws.integers(0, 3, rounds),
+        draws.random(rounds),
+        ids=range(rounds),
+    )
     policy.observe_target(_marked(draws, rounds))
     policy.adapt(2)
     return policy
@@ -227,7 +241,12 @@ def _marked(draws, n):
 
 def _values_in(path):
     _, arrays, _ = read_checkpoint(path)
-    return {float(value) for array in arrays.values() if array.dtype.kind == "f" for value in array.ravel()}
+    return {
+        float(value)
+        for array in arrays.values()
+        if array.dtype.kind == "f"
+        for value in array.ravel()
+    }
 
 
 @pytest.mark.exact_contexts
@@ -253,7 +272,8 @@ def test_a_policy_without_its_replay_decides_the_same_and_learns_on(tmp_path):
     loaded = daband.load(tmp_path / "p")
     probe = _marked(np.random.default_rng(9), 50)
     for domain in ("source", "target"):
-        before, after = policy.decide(probe, domain), loaded.decide(probe, domain)
+        before = policy.decide(probe, domain)
+        after = loaded.decide(probe, domain)
         np.testing.assert_array_equal(before.arm, after.arm)
         np.testing.assert_array_equal(before.mean, after.mean)
         np.testing.assert_array_equal(before.bonus, after.bonus)
@@ -277,13 +297,19 @@ def test_linear_statistics_without_the_rounds_they_are_made_of(form, tmp_path):
     contexts = _marked(draws, 20).astype(np.float64)
     for start in range(0, 20, 4):
         part = slice(start, start + 4)
-        policy.update(contexts[part], draws.integers(0, 2, 4), draws.random(4), ids=range(start, start + 4))
+        policy.update(
+            contexts[part], draws.integers(0, 2, 4), draws.random(4), ids=range(start, start + 4)
+        )
     policy.save(tmp_path / "p", replay=False)
     assert not {float(value) for value in contexts.ravel()} & _values_in(tmp_path / "p")
     loaded = daband.load(tmp_path / "p")
     probe = _marked(draws, 30)
-    np.testing.assert_allclose(loaded.decide(probe).mean, policy.decide(probe).mean, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(loaded.decide(probe).bonus, policy.decide(probe).bonus, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        loaded.decide(probe).mean, policy.decide(probe).mean, rtol=1e-9, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        loaded.decide(probe).bonus, policy.decide(probe).bonus, rtol=1e-9, atol=1e-12
+    )
     loaded.update(contexts[:1], [0], [1.0], ids=[0])  # whom an id names is not kept either
     np.testing.assert_array_equal(loaded.counts.sum(), 21)
 
@@ -311,7 +337,9 @@ class TestWhereAFileGoes:
 
     def test_a_link_to_nowhere(self, policy, tmp_path):
         (tmp_path / "link").symlink_to(tmp_path / "gone" / "p")
-        with pytest.raises(daband.DataError, match=r"link cannot be written: the folder .*gone does not exist"):
+        with pytest.raises(
+            daband.DataError, match=r"link cannot be written: the folder .*gone does not exist"
+        ):
             policy.save(tmp_path / "link")
         with pytest.raises(CheckpointError, match=r"link cannot be read"):
             daband.load(tmp_path / "link")
@@ -362,7 +390,9 @@ class TestWhereAFileGoes:
 
 @pytest.mark.slow
 def test_a_full_disk(tmp_path):
-    """The real thing, where a file's size can be limited: the old file stays, and the error names it."""
+    """The real thing, where a file's size can be limited: the old file stays, and the error names
+    it.
+    """
     script = """
 import resource, signal, sys
 import numpy as np
@@ -378,7 +408,9 @@ except daband.DataError as error:
     print(error)
 """
     path = tmp_path / "p.safetensors"
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert f"{path} cannot be written" in done.stdout
     assert daband.load(path).counts.sum() == 0
@@ -397,7 +429,9 @@ def test_a_file_of_another_device_loads_on_this_one(tmp_path):
 
 
 class OneSetting(daband.LinUCB):
-    """A policy of somebody's own, whose constructor takes neither a transform nor a way to model arms."""
+    """A policy of somebody's own, whose constructor takes neither a transform nor a way to model
+    arms.
+    """
 
     def __init__(self, *, context_shape, n_arms, seed=0):
         super().__init__(context_shape=context_shape, n_arms=n_arms, seed=seed)
@@ -415,4 +449,6 @@ def test_a_policy_that_takes_few_settings_is_saved_and_loaded(tmp_path):
         loaded = daband.load(tmp_path / "p.safetensors")
     assert type(loaded) is OneSetting
     assert loaded.settings() == {"context_shape": [2], "n_arms": 2, "seed": 0}
-    np.testing.assert_array_equal(loaded.select([[1.0, 2.0]]).mean, policy.select([[1.0, 2.0]]).mean)
+    np.testing.assert_array_equal(
+        loaded.select([[1.0, 2.0]]).mean, policy.select([[1.0, 2.0]]).mean
+    )

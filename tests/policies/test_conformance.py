@@ -12,14 +12,18 @@ VARIANTS = {
     "linucb-greedy": lambda **sizes: daband.LinUCB(**sizes, explore="greedy", epsilon=0.2),
     "linucb-dual": lambda **sizes: daband.LinUCB(**sizes, form="dual", alpha=0.3, ridge=0.1),
     "linucb-p": lambda **sizes: daband.LinUCB(**sizes, transform=_fitted_pca()),
-    "mixture-network": lambda **sizes: _mixed(sizes, network=daband.NeuralLinUCB(**sizes, recipe="small")),
+    "mixture-network": lambda **sizes: _mixed(
+        sizes, network=daband.NeuralLinUCB(**sizes, recipe="small")
+    ),
     "mixture-trees": lambda **sizes: _mixed(sizes, trees=daband.Trees(**sizes)),
     "mixture-mixture": lambda **sizes: _mixed(sizes, inner=daband.Mixture(**sizes)),
 }
 
 
 def _mixed(sizes, **other):
-    return daband.Mixture(**sizes, members={"linucb": daband.LinUCB(**sizes, transform=_fitted_pca()), **other})
+    return daband.Mixture(
+        **sizes, members={"linucb": daband.LinUCB(**sizes, transform=_fitted_pca()), **other}
+    )
 
 
 def _rule(sizes):
@@ -33,7 +37,9 @@ def _fitted_pca():
 MAKERS = {**{name: policies.get(name) for name in policies}, **VARIANTS}
 
 
-@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    "check", POLICY_CHECKS, ids=lambda check: check.__name__.removeprefix("check_")
+)
 @pytest.mark.parametrize("name", sorted(MAKERS))
 def test_conformance(name, check):
     check(MAKERS[name])

@@ -1,4 +1,6 @@
-"""``encoder=``: a name, settings, or a module of one's own; images with the channels last, or grey."""
+"""``encoder=``: a name, settings, or a module of one's own; images with the channels last,
+or grey.
+"""
 
 import copy
 import warnings
@@ -35,7 +37,9 @@ def test_a_name_or_settings_replace_the_recipes_network():
     assert named.recipe == small()  # its options stay where the network is the same
     other = make(recipe=replace(small(), encoder=EncoderSettings(name="conv")), encoder="mlp")
     assert (other.recipe.encoder.name, other.recipe.encoder.options) == ("mlp", {})
-    settings = EncoderSettings(name="mlp", options={"widths": (8,)}, dense=DenseSettings(dimension=5))
+    settings = EncoderSettings(
+        name="mlp", options={"widths": (8,)}, dense=DenseSettings(dimension=5)
+    )
     policy = make(encoder=settings)
     assert policy.recipe.encoder == settings
     assert isinstance(policy.learner.encoder.features, MlpFeatures)
@@ -49,15 +53,21 @@ def test_a_custom_module_is_trained_saved_by_its_weights_and_given_anew(tmp_path
     before = copy.deepcopy(network.state_dict())
     policy = trained(make(encoder=network))
     assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in before.items())
-    assert not torch.equal(policy.learner.encoder.features.module.layer.weight, network.layer.weight)
+    assert not torch.equal(
+        policy.learner.encoder.features.module.layer.weight, network.layer.weight
+    )
     assert policy.recipe.encoder.name == "custom"
     policy.save(tmp_path / "p.safetensors")
-    with pytest.raises(InvalidInput, match=r"p\.safetensors was saved with a custom encoder \(Net\)"):
+    with pytest.raises(
+        InvalidInput, match=r"p\.safetensors was saved with a custom encoder \(Net\)"
+    ):
         load_policy(tmp_path / "p.safetensors")
     again = load_policy(tmp_path / "p.safetensors", encoder=Net())
     assert fingerprint(again) == fingerprint(policy)
     contexts, _ = problem(9)
-    np.testing.assert_array_equal(again.decide(contexts, "target").mean, policy.decide(contexts, "target").mean)
+    np.testing.assert_array_equal(
+        again.decide(contexts, "target").mean, policy.decide(contexts, "target").mean
+    )
     twin = copy.deepcopy(policy)
     for some in (policy, again, twin):
         trained(some, start=3, episodes=1)
@@ -74,7 +84,9 @@ def test_a_custom_module_with_batch_norm_is_exported_and_loaded(tmp_path):
     np.testing.assert_array_equal(again.decide(contexts, "target").mean, expected)
     daband.export(policy, tmp_path / "p.daband", domain="target")
     deployed = daband.load_deployed(tmp_path / "p.daband")
-    np.testing.assert_array_equal(deployed.decide(contexts).arm, policy.decide(contexts, "target").arm)
+    np.testing.assert_array_equal(
+        deployed.decide(contexts).arm, policy.decide(contexts, "target").arm
+    )
 
 
 def test_a_custom_module_gets_vectors_of_the_pairs_shape():
@@ -92,7 +104,11 @@ def test_a_recipe_of_a_custom_module_needs_the_module():
     make(recipe=recipe, encoder=Net())
 
 
-SMALL = {"base": "small", "encoder": {"options": {"channels": [4]}}, "learning": {"steps": 2, "batch": 8}}
+SMALL = {
+    "base": "small",
+    "encoder": {"options": {"channels": [4]}},
+    "learning": {"steps": 2, "batch": 8},
+}
 
 
 def images(shape, n=24):
@@ -111,7 +127,9 @@ def played(policy, contexts):
 def test_images_with_the_channels_last_and_grey_ones_are_images(shape, axes, tmp_path):
     first = images((3, 16, 18) if axes else (1, 16, 18))
     given = first.transpose(axes) if axes else first[:, 0]
-    reference = played(daband.DABand(context_shape=first.shape[1:], n_arms=2, recipe=SMALL, device="cpu"), first)
+    reference = played(
+        daband.DABand(context_shape=first.shape[1:], n_arms=2, recipe=SMALL, device="cpu"), first
+    )
     policy = played(daband.DABand(context_shape=shape, n_arms=2, recipe=SMALL, device="cpu"), given)
     assert policy.recipe == reference.recipe
     np.testing.assert_array_equal(policy.decide(given).mean, reference.decide(first).mean)
@@ -130,7 +148,9 @@ def test_a_custom_module_gets_images_as_they_are():
             seen.append(tuple(contexts.shape[1:]))
             return super().forward(contexts)
 
-    policy = daband.DABand(context_shape=(16, 18, 3), n_arms=2, recipe=SMALL, encoder=Last(), device="cpu")
+    policy = daband.DABand(
+        context_shape=(16, 18, 3), n_arms=2, recipe=SMALL, encoder=Last(), device="cpu"
+    )
     played(policy, images((16, 18, 3)))
     assert set(seen) == {(16, 18, 3)}
 

@@ -9,7 +9,8 @@ import pytest
 
 import daband
 
-CHILDREN, SECONDS = 15, 20.0  # of each policy
+CHILDREN = 15
+SECONDS = 20.0  # of each policy
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -33,7 +34,10 @@ def use_in_child(policy, rows):
         policy.update(rows, arms, np.ones(len(rows)))
         if isinstance(policy, daband.LinUCB):
             statistics = policy._head.statistics
-            whole = [np.allclose(statistics.compute_gram(arm) @ statistics.inverse[arm], np.eye(4)) for arm in range(3)]
+            whole = [
+                np.allclose(statistics.compute_gram(arm) @ statistics.inverse[arm], np.eye(4))
+                for arm in range(3)
+            ]
             status = 0 if all(whole) else 2
         else:
             status = 0
@@ -55,7 +59,8 @@ def join_child(pid, until):
 
 @pytest.mark.parametrize("kind", [daband.LinUCB, daband.DABand])
 def test_a_forked_child_of_a_process_with_busy_threads_does_not_hang(kind):
-    policy, rows = make_policy(kind), np.random.default_rng(0).normal(size=(2, 4))
+    policy = make_policy(kind)
+    rows = np.random.default_rng(0).normal(size=(2, 4))
     stop = threading.Event()
 
     def work():
@@ -84,7 +89,8 @@ def test_a_forked_child_of_a_process_with_busy_threads_does_not_hang(kind):
 
 
 def test_a_child_may_use_a_policy_that_adapts_in_the_parent():
-    policy, rows = make_policy(daband.LinUCB), np.zeros((1, 4))
+    policy = make_policy(daband.LinUCB)
+    rows = np.zeros((1, 4))
     with policy._locks.write:
         outcome = []
 
@@ -94,7 +100,8 @@ def test_a_child_may_use_a_policy_that_adapts_in_the_parent():
                 use_in_child(policy, rows)
             outcome.append(join_child(pid, time.monotonic() + SECONDS))
 
-        thread = threading.Thread(target=fork_and_join)  # another thread than the one that holds the lock
+        # another thread than the one that holds the lock
+        thread = threading.Thread(target=fork_and_join)
         thread.start()
         thread.join()
     assert outcome == [0]

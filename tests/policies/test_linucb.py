@@ -1,4 +1,6 @@
-"""LinUCB through its public face: known defects of other libraries, propensities, odd but legal input."""
+"""LinUCB through its public face: known defects of other libraries, propensities, odd but legal
+input.
+"""
 
 import numpy as np
 import pytest
@@ -36,7 +38,8 @@ class TestDefectsSeenElsewhere:
     def test_seed_zero_is_a_seed(self):
         """One library takes seed 0 for no seed."""
         contexts = np.random.default_rng(0).normal(size=(200, 3))
-        first, second = make(seed=0, epsilon=0.5), make(seed=0, epsilon=0.5)
+        first = make(seed=0, epsilon=0.5)
+        second = make(seed=0, epsilon=0.5)
         np.testing.assert_array_equal(first.select(contexts).arm, second.select(contexts).arm)
         assert (make(seed=0).select(contexts).arm != make(seed=1).select(contexts).arm).any()
 
@@ -55,9 +58,12 @@ class TestPropensities:
     @pytest.mark.parametrize("explore", ["ucb", "greedy", "thompson"])
     @pytest.mark.parametrize("epsilon", [0.0, 0.25])
     def test_they_are_the_frequencies(self, explore, epsilon):
-        """Over many seeds an arm is chosen as often as its propensity says, ties and masks included."""
+        """Over many seeds an arm is chosen as often as its propensity says, ties and masks
+        included.
+        """
         rng = np.random.default_rng(3)
-        contexts, rewards = rng.normal(size=(12, 3)), rng.random((12, 4))
+        contexts = rng.normal(size=(12, 3))
+        rewards = rng.random((12, 4))
         probe = np.repeat(rng.normal(size=(1, 3)), 4000, axis=0)
         mask = [True, True, False, True]
         policy = make(explore=explore, epsilon=epsilon, alpha=0.7, seed=5)
@@ -69,7 +75,10 @@ class TestPropensities:
                 continue
             wanted = decision.propensity[chosen]
             np.testing.assert_allclose(wanted, wanted[0])
-            assert abs(chosen.mean() - wanted[0]) < 4 * np.sqrt(wanted[0] * (1 - wanted[0]) / 4000) + 1e-9
+            assert (
+                abs(chosen.mean() - wanted[0])
+                < 4 * np.sqrt(wanted[0] * (1 - wanted[0]) / 4000) + 1e-9
+            )
         shares = {int(arm): p for arm, p in zip(decision.arm, decision.propensity, strict=True)}
         if epsilon or explore == "thompson":
             assert sum(shares.values()) == pytest.approx(1.0, abs=1e-6)
@@ -80,7 +89,9 @@ class TestPropensities:
         assert np.bincount(decision.arm, minlength=4).min() > 600
 
     def test_inverse_propensity_weighting_is_unbiased(self):
-        """What the propensities are for: a log of an exploring policy values another policy rightly."""
+        """What the propensities are for: a log of an exploring policy values another policy
+        rightly.
+        """
         rng = np.random.default_rng(4)
         contexts = rng.normal(size=(6000, 3))
         truth = 1 / (1 + np.exp(-contexts @ rng.normal(size=(3, 4))))
@@ -91,9 +102,13 @@ class TestPropensities:
         assert estimate == pytest.approx(truth[:, always].mean(), abs=0.05)
 
     def test_played_rounds_count_as_decided(self):
-        """Random draws go by a round's number: rounds after ``play`` must not repeat those of the rounds played."""
-        contexts, rewards = np.random.default_rng(5).normal(size=(60, 3)), np.full((60, 4), 0.5)
-        played, whole = make(epsilon=1.0, seed=3), make(epsilon=1.0, seed=3)
+        """Random draws go by a round's number: rounds after ``play`` must not repeat those of the
+        rounds played.
+        """
+        contexts = np.random.default_rng(5).normal(size=(60, 3))
+        rewards = np.full((60, 4), 0.5)
+        played = make(epsilon=1.0, seed=3)
+        whole = make(epsilon=1.0, seed=3)
         first = played.play(contexts[:20], rewards[:20]).arm
         assert played.rounds_decided == 20
         arms = np.concatenate([first, played.select(contexts[20:]).arm])
@@ -108,10 +123,19 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("ridge", 0), ("ridge", -1), ("ridge", np.nan), ("ridge", np.inf), ("alpha", -0.1), ("alpha", np.nan),
-            ("explore", "softmax"), ("epsilon", 1.5), ("epsilon", -0.1), ("form", "triple"), ("transform", "pca"),
+            ("ridge", 0),
+            ("ridge", -1),
+            ("ridge", np.nan),
+            ("ridge", np.inf),
+            ("alpha", -0.1),
+            ("alpha", np.nan),
+            ("explore", "softmax"),
+            ("epsilon", 1.5),
+            ("epsilon", -0.1),
+            ("form", "triple"),
+            ("transform", "pca"),
         ],
-    )  # fmt: skip
+    )
     def test_what_makes_no_sense_is_refused_by_name(self, name, value):
         with pytest.raises(InvalidInput, match=name):
             make(**{name: value})
@@ -126,7 +150,8 @@ class TestWhatGoesIn:
         import torch
 
         contexts = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-        policy, same = make(), make()
+        policy = make()
+        same = make()
         decision = policy.select(contexts)
         assert isinstance(decision.arm, np.ndarray)
         np.testing.assert_array_equal(decision.arm, same.select(contexts.numpy()).arm)
@@ -137,7 +162,12 @@ class TestWhatGoesIn:
         rng = np.random.default_rng(0)
         contexts = rng.normal(size=(6, 3)).astype(np.float32)
         wanted = make().play(contexts.astype(float), np.full((6, 4), 0.5)).arm
-        for given in (contexts.tolist(), contexts, np.asfortranarray(contexts), np.repeat(contexts, 2, axis=0)[::2]):
+        for given in (
+            contexts.tolist(),
+            contexts,
+            np.asfortranarray(contexts),
+            np.repeat(contexts, 2, axis=0)[::2],
+        ):
             np.testing.assert_array_equal(make().play(given, np.full((6, 4), 0.5)).arm, wanted)
 
     def test_images_of_bytes_are_zero_to_one(self):
@@ -145,15 +175,20 @@ class TestWhatGoesIn:
         bytes_policy = daband.LinUCB(context_shape=(3, 4, 4), n_arms=3)
         float_policy = daband.LinUCB(context_shape=(3, 4, 4), n_arms=3)
         rewards = np.random.default_rng(1).random((8, 3))
-        a, b = bytes_policy.play(images, rewards), float_policy.play(images / 255.0, rewards)
+        a = bytes_policy.play(images, rewards)
+        b = float_policy.play(images / 255.0, rewards)
         np.testing.assert_array_equal(a.arm, b.arm)
         np.testing.assert_allclose(a.bonus, b.bonus)
 
     def test_the_caller_may_reuse_its_array(self):
-        """What was learned is a copy: a loop that overwrites one buffer must not change the past."""
+        """What was learned is a copy: a loop that overwrites one buffer must not change the
+        past.
+        """
         for form in ("primal", "dual"):
-            policy, same = make(form=form), make(form=form)
-            buffer, rng = np.empty((1, 3)), np.random.default_rng(0)
+            policy = make(form=form)
+            same = make(form=form)
+            buffer = np.empty((1, 3))
+            rng = np.random.default_rng(0)
             for _ in range(40):
                 buffer[:] = rng.normal(size=3)
                 policy.update(buffer, [1], [0.5])
@@ -179,7 +214,9 @@ def test_single_rounds_go_on_to_the_last_bit_after_loading(dim, tmp_path):
     rounds(policy, rng, 60)
     policy.save(tmp_path / "p")
     loaded = daband.load(tmp_path / "p")
-    assert rounds(policy, np.random.default_rng(1), 40) == rounds(loaded, np.random.default_rng(1), 40)
+    assert rounds(policy, np.random.default_rng(1), 40) == rounds(
+        loaded, np.random.default_rng(1), 40
+    )
 
 
 def test_contexts_too_large_for_the_dual_form_change_nothing(tmp_path):
@@ -188,16 +225,27 @@ def test_contexts_too_large_for_the_dual_form_change_nothing(tmp_path):
     policy.update(rng.normal(size=(300, 4)), [0, 1] * 150, rng.random(300))
     policy.save(tmp_path / "before")
     with pytest.raises(InvalidInput, match=r"contexts has a norm of 8e\+06 in row 299"):
-        policy.update(np.r_[rng.normal(size=(299, 4)), np.full((3, 4), 4e6)], [0] * 299 + [1] * 3, np.ones(302))
+        policy.update(
+            np.r_[rng.normal(size=(299, 4)), np.full((3, 4), 4e6)],
+            [0] * 299 + [1] * 3,
+            np.ones(302),
+        )
     policy.save(tmp_path / "after")
     assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("alpha", "abc"), ("alpha", None), ("ridge", None), ("epsilon", [1]), ("context_shape", "abc"),
-     ("context_shape", (float("nan"),)), ("context_shape", (np.float32(2.5),))],
-)  # fmt: skip
+    [
+        ("alpha", "abc"),
+        ("alpha", None),
+        ("ridge", None),
+        ("epsilon", [1]),
+        ("context_shape", "abc"),
+        ("context_shape", (float("nan"),)),
+        ("context_shape", (np.float32(2.5),)),
+    ],
+)
 def test_settings_of_the_wrong_type_are_refused_by_name(name, value):
     with pytest.raises(InvalidInput, match=name):
         make(**{name: value})
@@ -215,7 +263,8 @@ def test_masked_arrays_and_odd_ids_are_refused():
 def test_a_shared_transform_is_fitted_for_each_policy_alone():
     pca = daband.PCA(2)
     x = np.random.default_rng(0).normal(size=(20, 3))
-    first, second = make(transform=pca), make(transform=pca)
+    first = make(transform=pca)
+    second = make(transform=pca)
     first.prepare(x[:10])
     second.prepare(x[10:])
     assert not pca.fitted
@@ -240,8 +289,13 @@ def test_one_huge_row_among_many_is_refused_and_changes_nothing(tmp_path):
     policy.update(contexts, [0, 1] * 1000, np.ones(2000))
     policy.save(tmp_path / "before")
     contexts[1234] *= 1e9
-    for call in (lambda: policy.update(contexts, [0, 1] * 1000, np.ones(2000)), lambda: policy.select(contexts)):
-        with pytest.raises(InvalidInput, match=r"norm of [0-9.]+e\+09 in row 1234.*scale the features"):
+    for call in (
+        lambda: policy.update(contexts, [0, 1] * 1000, np.ones(2000)),
+        lambda: policy.select(contexts),
+    ):
+        with pytest.raises(
+            InvalidInput, match=r"norm of [0-9.]+e\+09 in row 1234.*scale the features"
+        ):
             call()
     policy.save(tmp_path / "after")
     assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()

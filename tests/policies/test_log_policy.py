@@ -7,7 +7,8 @@ import daband
 from daband.errors import NotFitted
 from daband.linear._catalogue import Catalogue
 
-K, D = 3, 4
+K = 3
+D = 4
 
 
 def rounds(n=2_000, effect=2.0, seed=0):
@@ -69,7 +70,11 @@ def test_files_give_the_same_policy_as_memory(trained, tmp_path):
     pl = pytest.importorskip("polars")
     pair, policy = trained
     x, arms, rewards, chances = (np.asarray(column) for column in _read(pair.source))
-    columns = {f"x{i}": x[:, i] for i in range(D)} | {"arm": arms, "reward": rewards, "propensity": chances}
+    columns = {f"x{i}": x[:, i] for i in range(D)} | {
+        "arm": arms,
+        "reward": rewards,
+        "propensity": chances,
+    }
     pl.DataFrame(columns).write_parquet(tmp_path / "log.parquet")
     other = daband.LogPolicy(context_shape=(D,), n_arms=K, seed=0)
     daband.fit_log(other, tmp_path / "log.parquet")
@@ -98,7 +103,9 @@ def test_rewards_in_any_unit():
     here.update(x, arms, rewards)
     there.update(x, arms, 1000.0 * rewards + 7.0)
     np.testing.assert_array_equal(here.decide(x).arm, there.decide(x).arm)
-    np.testing.assert_allclose(there.decide(x).mean, 1000.0 * here.decide(x).mean + 7.0, rtol=1e-6, atol=1e-3)
+    np.testing.assert_allclose(
+        there.decide(x).mean, 1000.0 * here.decide(x).mean + 7.0, rtol=1e-6, atol=1e-3
+    )
 
 
 def test_no_rounds_and_long_contexts():
@@ -119,7 +126,13 @@ def test_an_arm_without_rewards_is_chosen_only_if_no_other_arm_is_offered(n, tmp
     policy.update(x[:3], [3] * 3, [9.0] * 3)  # too few to be chosen by context
     assert n == 60 or policy.evidence.personalises
     contexts = np.concatenate([x[:40], 20.0 * x[:40]])
-    for offered, chosen in (([1, 4], {1}), ([2, 4], {2}), ([3, 4], {3}), ([4], {4}), ([1, 2, 4], {1, 2})):
+    for offered, chosen in (
+        ([1, 4], {1}),
+        ([2, 4], {2}),
+        ([3, 4], {3}),
+        ([4], {4}),
+        ([1, 2, 4], {1, 2}),
+    ):
         mask = np.isin(np.arange(5), offered)
         assert set(policy.decide(contexts, available=np.tile(mask, (80, 1))).arm) <= chosen
     with pytest.warns(daband.serving.ExportWarning, match="1 arms have no reward"):
@@ -132,18 +145,27 @@ def test_an_arm_without_rewards_is_chosen_only_if_no_other_arm_is_offered(n, tmp
         assert deployed.decide(row, arms=["e", new]).arm_name in ("e", "new")
         assert deployed.with_arms(["c", "e", new]).decide(row).arm_name == "c"
     policy.add_arm("new", [9.0] * 5)
-    assert set(policy.decide(contexts, available=np.tile([False, False, True, False, False, True], (80, 1))).arm) == {2}
+    assert set(
+        policy.decide(
+            contexts, available=np.tile([False, False, True, False, False, True], (80, 1))
+        ).arm
+    ) == {2}
 
 
 def test_rare_arms_keep_their_propensities():
-    """Training cut weights off at 10, so that an arm chosen in 1 of 100 rounds counted as one of 20."""
+    """Training cut weights off at 10, so that an arm chosen in 1 of 100 rounds counted as one of
+    20.
+    """
     x, _, _, _ = rounds(4_000)
     rng = np.random.default_rng(3)
     arms = rng.choice(2, 4_000, p=[0.99, 0.01])
     rewards = np.where(arms == 1, 1.0, 0.0) + 3.0 * (x[:, 0] > 0) + 0.1 * rng.normal(size=4_000)
     chances = np.array([0.99, 0.01])[arms]
-    pair = daband.domains.from_log(source=(x, arms, rewards, chances), target=x, n_arms=2, source_test=None)
-    trained, exact = daband.LogPolicy.for_pair(pair), daband.LogPolicy.for_pair(pair)
+    pair = daband.domains.from_log(
+        source=(x, arms, rewards, chances), target=x, n_arms=2, source_test=None
+    )
+    trained = daband.LogPolicy.for_pair(pair)
+    exact = daband.LogPolicy.for_pair(pair)
     daband.train(trained, source=pair.source, episodes=1, episode_length=4_000)
     exact.prepare(x, x)
     exact.update(x, arms, rewards, weights=1 / (2 * chances))

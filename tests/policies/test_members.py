@@ -1,4 +1,6 @@
-"""Mixtures of runs that differ in their seed: common rounds, a common teacher, collapsed members, students."""
+"""Mixtures of runs that differ in their seed: common rounds, a common teacher, collapsed members,
+students.
+"""
 
 import warnings
 
@@ -9,7 +11,10 @@ import torch
 import daband
 from daband.errors import InvalidInput
 
-STYLE = {"recipe": {"base": "small", "weights": {"pseudo_labels": 0.5, "adversarial": 0.3}}, "device": "cpu"}
+STYLE = {
+    "recipe": {"base": "small", "weights": {"pseudo_labels": 0.5, "adversarial": 0.3}},
+    "device": "cpu",
+}
 
 
 def pair():
@@ -17,7 +22,9 @@ def pair():
     contexts = rng.normal(size=(600, 6)).astype(np.float32)
     labels = contexts[:, :3].argmax(axis=1)
     target = contexts[::-1] + np.float32(0.2)
-    return daband.domains.from_arrays(source=(contexts, labels), target=target.copy(), shift="style")
+    return daband.domains.from_arrays(
+        source=(contexts, labels), target=target.copy(), shift="style"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +63,9 @@ def test_members_teach_each_other_by_their_mean_prediction(trained):
     trained.adapt(1)
     step = next(iter(trained.members.values())).learner.trainer.gradient_step
     features = torch.randn(3, 5, step.stack.first_learner.encoder.dimension)
-    own, common = (step._predict_by_teacher(features, features, is_committee=value) for value in (False, True))
+    own, common = (
+        step._predict_by_teacher(features, features, is_committee=value) for value in (False, True)
+    )
     assert (own[0] - own[1]).abs().max() > 1e-3
     for member in range(3):
         torch.testing.assert_close(common[member], own.mean(dim=0))
@@ -73,9 +82,13 @@ def test_a_student_predicts_as_the_mixture_does(trained):
     student = trained.student(steps=300)
     assert isinstance(student, daband.DABand)
     first = next(iter(trained.members.values()))
-    of_all, of_first, of_student = (target_means(policy).argmax(axis=1) for policy in (trained, first, student))
+    of_all, of_first, of_student = (
+        target_means(policy).argmax(axis=1) for policy in (trained, first, student)
+    )
     assert (of_student == of_all).mean() > max(0.95, (of_first == of_all).mean())
-    np.testing.assert_array_equal(target_means(next(iter(trained.members.values()))), target_means(first))
+    np.testing.assert_array_equal(
+        target_means(next(iter(trained.members.values()))), target_means(first)
+    )
 
 
 def test_only_networks_of_one_shape_have_a_student(trained):
@@ -91,7 +104,11 @@ def test_only_networks_of_one_shape_have_a_student(trained):
 
 def test_a_member_that_uses_few_arms_is_left_out_with_a_warning(tmp_path):
     same = {"context_shape": (6,), "n_arms": 3}
-    members = {"a": daband.LinUCB(**same), "b": daband.LinUCB(**same, ridge=2.0), "one arm": daband.Constant(**same)}
+    members = {
+        "a": daband.LinUCB(**same),
+        "b": daband.LinUCB(**same, ridge=2.0),
+        "one arm": daband.Constant(**same),
+    }
     policy = daband.Mixture(**same, members=members, learn_weights=False)
     given = pair()
     contexts = given.source.read(np.arange(300))
@@ -119,6 +136,9 @@ def test_the_number_of_members_is_checked():
 
 def test_one_context_per_arm_has_no_student():
     shape = {"context_shape": (4,), "n_arms": 3, "arms": "shared"}
-    members = {f"s{seed}": daband.DABand(**shape, seed=seed, feedback="one_hot", **STYLE) for seed in range(2)}
+    members = {
+        f"s{seed}": daband.DABand(**shape, seed=seed, feedback="one_hot", **STYLE)
+        for seed in range(2)
+    }
     with pytest.raises(InvalidInput, match="one context per arm"):
         daband.Mixture(**shape, members=members, learn_weights=False).student()

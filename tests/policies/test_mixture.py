@@ -1,4 +1,6 @@
-"""A policy made of policies: predictions, weights, episodes, files, exports, and what it is composed of for a pair."""
+"""A policy made of policies: predictions, weights, episodes, files, exports, and what it is
+composed of for a pair.
+"""
 
 import copy
 import threading
@@ -22,16 +24,25 @@ KINDS = {
     "random": lambda: daband.Random(**SHAPE),
     "trees": lambda: daband.Trees(**SHAPE, epsilon=0.0),
     "nlinucb": lambda: daband.NeuralLinUCB(**SHAPE, recipe="small", device="cpu"),
-    "daband": lambda: daband.DABand(**SHAPE, recipe="small", device="cpu", transform=daband.Standardise()),
+    "daband": lambda: daband.DABand(
+        **SHAPE, recipe="small", device="cpu", transform=daband.Standardise()
+    ),
     "labels": lambda: daband.LinUCB(**SHAPE, standardise_rewards=False),
-    "mixture": lambda: daband.Mixture(**SHAPE, members={"a": KINDS["linucb"](), "b": KINDS["constant"]()}),
+    "mixture": lambda: daband.Mixture(
+        **SHAPE, members={"a": KINDS["linucb"](), "b": KINDS["constant"]()}
+    ),
 }
 
 
 def rounds(n, seed=0, factor=10.0):
     rng = np.random.default_rng(seed)
-    contexts, arms = rng.normal(size=(n, 3)), rng.integers(0, 3, n)
-    return contexts, arms, factor * (np.tanh(contexts[np.arange(n), arms]) + 0.1 * rng.normal(size=n)) + 5.0
+    contexts = rng.normal(size=(n, 3))
+    arms = rng.integers(0, 3, n)
+    return (
+        contexts,
+        arms,
+        factor * (np.tanh(contexts[np.arange(n), arms]) + 0.1 * rng.normal(size=n)) + 5.0,
+    )
 
 
 def mixed(*names, learn=True, **settings):
@@ -46,7 +57,10 @@ def mixed(*names, learn=True, **settings):
     return policy
 
 
-PAIRS = [("linucb", other) for other in KINDS if other != "linucb"] + [("trees", "daband"), ("mixture", "nlinucb")]
+PAIRS = [("linucb", other) for other in KINDS if other != "linucb"] + [
+    ("trees", "daband"),
+    ("mixture", "nlinucb"),
+]
 
 
 @pytest.mark.parametrize("names", PAIRS, ids="-".join)
@@ -58,14 +72,21 @@ def test_any_two_policies_can_be_mixed_saved_and_exported(names, tmp_path):
     parts = [member.decide(contexts, "target", rule="ucb") for member in members]
     weights = list(policy.weights.values())
     assert sum(weights) == pytest.approx(1.0)
-    np.testing.assert_allclose(decision.mean, sum(w * part.mean for w, part in zip(weights, parts, strict=True)))
-    bonus = sum(0.5 * member.exploration.alpha * part.bonus for member, part in zip(members, parts, strict=True))
+    np.testing.assert_allclose(
+        decision.mean, sum(w * part.mean for w, part in zip(weights, parts, strict=True))
+    )
+    bonus = sum(
+        0.5 * member.exploration.alpha * part.bonus
+        for member, part in zip(members, parts, strict=True)
+    )
     np.testing.assert_allclose(decision.bonus, bonus)
     policy.save(tmp_path / "p.safetensors")
     again = daband.load(tmp_path / "p.safetensors")
     np.testing.assert_array_equal(again.decide(contexts, "target").mean, decision.mean)
     daband.export(policy, tmp_path / "p.daband", domain="target")
-    deployed = daband.load_deployed(tmp_path / "p.daband").decide(contexts, round_number=policy.rounds_decided)
+    deployed = daband.load_deployed(tmp_path / "p.daband").decide(
+        contexts, round_number=policy.rounds_decided
+    )
     np.testing.assert_allclose(deployed.mean, decision.mean, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(deployed.bonus, decision.bonus, rtol=1e-3, atol=1e-4)
     assert deployed.arm.tolist() == decision.arm.tolist()
@@ -77,11 +98,15 @@ def test_the_member_that_predicts_better_gets_the_weight():
     for seed in range(5):
         policy.update(*rounds(200, seed=10 + seed))
     assert policy.weights["linucb"] > 0.9
-    assert daband.Mixture(**SHAPE, prior={"linucb": 3, "constant": 1}).weights == {"constant": 0.25, "linucb": 0.75}
+    assert daband.Mixture(**SHAPE, prior={"linucb": 3, "constant": 1}).weights == {
+        "constant": 0.25,
+        "linucb": 0.75,
+    }
 
 
 def test_a_context_that_is_shown_again_counts_once():
-    once, twice = mixed("linucb", "constant", learn=False), mixed("linucb", "constant", learn=False)
+    once = mixed("linucb", "constant", learn=False)
+    twice = mixed("linucb", "constant", learn=False)
     contexts, arms, rewards = rounds(100)
     for policy in (once, twice):
         policy.update(contexts, arms, rewards)
@@ -90,14 +115,19 @@ def test_a_context_that_is_shown_again_counts_once():
     assert twice.weights == before == once.weights
 
 
-@pytest.mark.parametrize("names", [("linucb", "nlinucb", "constant"), ("linucb", "dual"), ("trees", "linucb")])
+@pytest.mark.parametrize(
+    "names", [("linucb", "nlinucb", "constant"), ("linucb", "dual"), ("trees", "linucb")]
+)
 @pytest.mark.parametrize("feedback", ["bandit", "one_hot"])
 def test_episodes_are_their_rounds_in_turn(names, feedback):
     played = mixed(*names, feedback=feedback)
-    told, rng = copy.deepcopy(played), np.random.default_rng(3)
-    contexts, rewards = rng.normal(size=(100, 3)), np.eye(3)[rng.integers(0, 3, 100)]  # more than one block
+    told = copy.deepcopy(played)
+    rng = np.random.default_rng(3)
+    contexts = rng.normal(size=(100, 3))
+    rewards = np.eye(3)[rng.integers(0, 3, 100)]  # more than one block
     contexts[90:] = contexts[:10]
-    mask, weights = rng.random((100, 3)) < 0.8, rng.choice([0.5, 1.0, 3.0], 100)
+    mask = rng.random((100, 3)) < 0.8
+    weights = rng.choice([0.5, 1.0, 3.0], 100)
     mask[~mask.any(axis=1)] = True
     decision = played.play(contexts, rewards, available=mask, weights=weights)
     for row in range(100):
@@ -112,10 +142,15 @@ def test_episodes_are_their_rounds_in_turn(names, feedback):
 
 
 def test_inner_products_of_an_episode_are_computed_once_per_regression(monkeypatch):
-    calls, products = [], ContextStore.compute_inner_products
-    monkeypatch.setattr(ContextStore, "compute_inner_products", lambda *args: calls.append(args) or products(*args))
+    calls = []
+    products = ContextStore.compute_inner_products
+    monkeypatch.setattr(
+        ContextStore, "compute_inner_products", lambda *args: calls.append(args) or products(*args)
+    )
     shape = {"context_shape": (512,), "n_arms": 2}
-    policy = daband.Mixture(**shape, members={"a": daband.LinUCB(**shape), "b": daband.LinUCB(**shape, ridge=9.0)})
+    policy = daband.Mixture(
+        **shape, members={"a": daband.LinUCB(**shape), "b": daband.LinUCB(**shape, ridge=9.0)}
+    )
     rng = np.random.default_rng(0)
     for _ in range(2):
         policy.play(rng.normal(size=(64, 512)), rng.random((64, 2)))
@@ -131,7 +166,9 @@ def test_a_single_member_with_a_small_alpha_is_exported(tmp_path):
     daband.export(policy, tmp_path / "p.daband")
     deployed = daband.load_deployed(tmp_path / "p.daband")
     assert deployed.decide(contexts).arm.tolist() == policy.decide(contexts).arm.tolist()
-    np.testing.assert_allclose(deployed.decide(contexts).bonus, policy.decide(contexts).bonus, rtol=1e-5)
+    np.testing.assert_allclose(
+        deployed.decide(contexts).bonus, policy.decide(contexts).bonus, rtol=1e-5
+    )
 
 
 def test_members_that_learned_before_keep_what_they_know():
@@ -156,7 +193,9 @@ def test_exports_of_members_in_other_units(names, tmp_path):
     policy = daband.Mixture(**SHAPE, members=members)
     policy.update(*rounds(100, seed=5))
     daband.export(policy, tmp_path / "p.daband")
-    found = daband.load_deployed(tmp_path / "p.daband").decide(contexts, round_number=policy.rounds_decided)
+    found = daband.load_deployed(tmp_path / "p.daband").decide(
+        contexts, round_number=policy.rounds_decided
+    )
     expected = policy.decide(contexts)
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-4, atol=1e-3)
     assert (found.arm == expected.arm).mean() > 0.99
@@ -164,7 +203,9 @@ def test_exports_of_members_in_other_units(names, tmp_path):
 
 def test_adding_an_arm_is_all_or_none():
     shape = {"context_shape": (2,), "n_arms": 128}
-    policy = daband.Mixture(**shape, members={"a": daband.LinUCB(**shape), "trees": daband.Trees(**shape)})
+    policy = daband.Mixture(
+        **shape, members={"a": daband.LinUCB(**shape), "trees": daband.Trees(**shape)}
+    )
     with pytest.raises(InvalidInput, match="at most 128"):
         policy.add_arm()
     assert policy.n_arms == policy.members["a"].n_arms == 128
@@ -172,7 +213,8 @@ def test_adding_an_arm_is_all_or_none():
 
 
 def test_threads_select_while_others_learn_and_add_an_arm():
-    policy, failures = mixed("linucb", "nlinucb"), []
+    policy = mixed("linucb", "nlinucb")
+    failures = []
     contexts, arms, rewards = rounds(300, seed=6)
 
     def select():
@@ -187,7 +229,9 @@ def test_threads_select_while_others_learn_and_add_an_arm():
     for thread in threads:
         thread.start()
     for start in range(0, 150, 10):
-        policy.update(contexts[start : start + 10], arms[start : start + 10], rewards[start : start + 10])
+        policy.update(
+            contexts[start : start + 10], arms[start : start + 10], rewards[start : start + 10]
+        )
     for thread in threads:
         thread.join(120)
     assert not failures
@@ -197,16 +241,20 @@ def test_threads_select_while_others_learn_and_add_an_arm():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"members": {}}, "1 to 12"), ({"members": [daband.Constant(**SHAPE)]}, "mapping"),
-        ({"members": {"a": 3}}, "policies by name"), ({"members": {1: daband.Constant(**SHAPE)}}, "policies by name"),
+        ({"members": {}}, "1 to 12"),
+        ({"members": [daband.Constant(**SHAPE)]}, "mapping"),
+        ({"members": {"a": 3}}, "policies by name"),
+        ({"members": {1: daband.Constant(**SHAPE)}}, "policies by name"),
         ({"members": {"a": daband.Constant(context_shape=(2,), n_arms=3)}}, "context_shape"),
         ({"members": {"a": daband.Constant(context_shape=(3,), n_arms=2)}}, "n_arms"),
         ({"members": {"a": daband.Constant(**SHAPE, arms="shared")}}, "arms"),
-        ({"prior": {"linucb": 1.0}}, "prior"), ({"prior": {"linucb": -1.0, "constant": 2.0}}, "negative"),
-        ({"bonus_weights": {"linucb": 0.0, "constant": 0.0}}, "bonus_weights"), ({"feedback": "all"}, "feedback"),
+        ({"prior": {"linucb": 1.0}}, "prior"),
+        ({"prior": {"linucb": -1.0, "constant": 2.0}}, "negative"),
+        ({"bonus_weights": {"linucb": 0.0, "constant": 0.0}}, "bonus_weights"),
+        ({"feedback": "all"}, "feedback"),
         ({"learn_weights": "no"}, "learn_weights must be True or False"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings_are_rejected_by_name(settings, message):
     with pytest.raises(InvalidInput, match=message):
         daband.Mixture(**SHAPE, **settings)
@@ -239,7 +287,10 @@ def test_the_members_for_a_pair_follow_from_its_contexts(dim, names, tmp_path):
     daband.export(policy, tmp_path / "p.daband", pair=pair)
     contexts = pair.target.read(np.arange(50))
     deployed = daband.load_deployed(tmp_path / "p.daband")
-    singles = [deployed.decide(row, round_number=policy.rounds_decided + i).arm for i, row in enumerate(contexts)]
+    singles = [
+        deployed.decide(row, round_number=policy.rounds_decided + i).arm
+        for i, row in enumerate(contexts)
+    ]
     assert singles == policy.decide(contexts).arm.tolist()
 
 
@@ -259,9 +310,13 @@ def test_on_categorical_columns_it_does_not_learn_its_own_choices(categorical, k
 def test_on_many_numbers_it_learns_its_own_choices_in_the_target(feedback, kind, tmp_path):
     """Without them, accuracy on office_caltech fell by 0.06."""
     rng = np.random.default_rng(0)
-    contexts, labels = rng.normal(size=(60, 70)), rng.integers(0, 3, 60)
+    contexts = rng.normal(size=(60, 70))
+    labels = rng.integers(0, 3, 60)
     contexts[np.arange(60), labels] += 3.0
-    source = (contexts, labels if feedback == "one_hot" else np.eye(3)[labels] + rng.normal(size=(60, 3)))
+    source = (
+        contexts,
+        labels if feedback == "one_hot" else np.eye(3)[labels] + rng.normal(size=(60, 3)),
+    )
     pair = from_arrays(source=source, target=contexts + 1.0)
     policy = daband.Mixture.for_pair(pair, recipe="small", seed=0)
     assert policy.members["shrunk"].name == kind
@@ -272,7 +327,9 @@ def test_on_many_numbers_it_learns_its_own_choices_in_the_target(feedback, kind,
     expected = policy.decide(contexts + 1.0)
     for found in (
         daband.load(tmp_path / "p.safetensors").decide(contexts + 1.0),
-        daband.load_deployed(tmp_path / "p.daband").decide(contexts + 1.0, round_number=policy.rounds_decided),
+        daband.load_deployed(tmp_path / "p.daband").decide(
+            contexts + 1.0, round_number=policy.rounds_decided
+        ),
     ):
         np.testing.assert_allclose(found.mean, expected.mean, atol=1e-5)
         np.testing.assert_array_equal(found.arm, expected.arm)

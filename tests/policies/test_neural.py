@@ -12,11 +12,18 @@ from daband.linear._catalogue import Catalogue
 from daband.neural._daband import DABand
 from daband.neural._neural_linucb import NeuralLinUCB, adapt_stacked, can_stack
 from daband.neural._recipes import list_recipe_names, recipe_for
-from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, parse_recipe
+from daband.neural.learning._settings import (
+    EncoderSettings,
+    LearningSettings,
+    Recipe,
+    ReplaySettings,
+    parse_recipe,
+)
 from daband.neural.objectives._objective import Weight
 from daband.policies._checkpoints import load_policy
 
-SHAPE, ARMS = (5,), 3
+SHAPE = (5,)
+ARMS = 3
 
 
 def small(**changes):
@@ -38,7 +45,13 @@ def small(**changes):
 
 
 def make(kind=DABand, seed=0, **settings):
-    common = {"context_shape": SHAPE, "n_arms": ARMS, "seed": seed, "device": "cpu", "recipe": small()}
+    common = {
+        "context_shape": SHAPE,
+        "n_arms": ARMS,
+        "seed": seed,
+        "device": "cpu",
+        "recipe": small(),
+    }
     return kind(**{**common, "standardise_rewards": False, **settings})
 
 
@@ -65,8 +78,12 @@ def fingerprint(policy):
 
 def test_with_the_source_regret_alone_daband_is_neural_linucb_to_the_bit():
     alone = small().source_only()
-    zeroed = replace(small(), weights={name: Weight(0.0) for name in small().weights} | alone.weights)
-    ours, theirs, third = make(recipe=alone), make(NeuralLinUCB, recipe=alone), make(recipe=zeroed)
+    zeroed = replace(
+        small(), weights={name: Weight(0.0) for name in small().weights} | alone.weights
+    )
+    ours = make(recipe=alone)
+    theirs = make(NeuralLinUCB, recipe=alone)
+    third = make(recipe=zeroed)
     for policy in (ours, theirs, third):
         trained(policy)
     assert fingerprint(ours) == fingerprint(theirs) == fingerprint(third)
@@ -79,10 +96,13 @@ def test_without_target_contexts_daband_warns_and_is_neural_linucb():
         trained(policy, target=False)
     reference = trained(make(NeuralLinUCB, recipe=recipe.source_only()), target=False)
     contexts, _ = problem(20, seed=99)
-    ours, theirs = policy.decide(contexts), reference.decide(contexts)
+    ours = policy.decide(contexts)
+    theirs = reference.decide(contexts)
     # R needs no target and stays on; without it the two are the same.
     assert not np.array_equal(ours.mean, theirs.mean)
-    bare = replace(recipe, weights={n: w for n, w in recipe.weights.items() if n != "regression_error"})
+    bare = replace(
+        recipe, weights={n: w for n, w in recipe.weights.items() if n != "regression_error"}
+    )
     with pytest.warns(UserWarning, match="no target context"):
         policy = trained(make(recipe=bare), target=False)
     assert np.array_equal(policy.decide(contexts).mean, theirs.mean)
@@ -105,12 +125,16 @@ def test_every_round_is_counted_once_however_often_it_is_replayed():
 
 
 def test_it_learns_what_linear_policies_cannot():
-    policy = make(recipe=small(learning=LearningSettings(steps=32, batch=32), alpha=0.3), feedback="one_hot")
+    policy = make(
+        recipe=small(learning=LearningSettings(steps=32, batch=32), alpha=0.3), feedback="one_hot"
+    )
     trained(policy, episodes=25)
     contexts, rewards = problem(300, seed=77)
     linear = daband.LinUCB(context_shape=SHAPE, n_arms=ARMS, alpha=0.3)
     trained(linear, episodes=25)
-    share = {p.name: rewards[np.arange(300), p.decide(contexts).arm].mean() for p in (policy, linear)}
+    share = {
+        p.name: rewards[np.arange(300), p.decide(contexts).arm].mean() for p in (policy, linear)
+    }
     assert share["daband"] > share["linucb"] + 0.15
 
 
@@ -132,14 +156,20 @@ def test_an_encoder_trained_with_arm_features_scores_new_arms_that_linear_polici
     draw = np.random.default_rng(0)
     features = draw.normal(size=(24, 2))
     catalogue = Catalogue.fit([str(arm) for arm in range(24)], features)
-    contexts, arms = draw.normal(size=(2000, 3)), draw.integers(0, 18, 2000)  # six arms are new
+    contexts = draw.normal(size=(2000, 3))
+    arms = draw.integers(0, 18, 2000)  # six arms are new
     expected = np.sign(contexts[:, :1] * contexts[:, 1:2]) * features[:, 0]  # (rounds, arms)
     correlations = []
-    for kind, settings in ((daband.LinUCB, {}), (NeuralLinUCB, {"recipe": "small", "device": "cpu"})):
+    for kind, settings in (
+        (daband.LinUCB, {}),
+        (NeuralLinUCB, {"recipe": "small", "device": "cpu"}),
+    ):
         policy = kind(context_shape=(3,), n_arms=24, catalogue=catalogue, seed=0, **settings)
         for start in range(0, 1600, 100):
             rows = slice(start, start + 100)
-            policy.update(contexts[rows], arms[rows], expected[np.arange(start, start + 100), arms[rows]])
+            policy.update(
+                contexts[rows], arms[rows], expected[np.arange(start, start + 100), arms[rows]]
+            )
             policy.adapt()
         mean = policy.decide(contexts[1600:]).mean[:, 18:]
         correlations.append(np.corrcoef(mean.ravel(), expected[1600:, 18:].ravel())[0, 1])
@@ -171,7 +201,9 @@ def test_an_arm_added_later_can_be_chosen_and_saved(tmp_path):
     policy.adapt()
     policy.save(tmp_path / "p.safetensors")
     contexts, _ = problem(5)
-    assert np.array_equal(load_policy(tmp_path / "p.safetensors").decide(contexts).mean, policy.decide(contexts).mean)
+    assert np.array_equal(
+        load_policy(tmp_path / "p.safetensors").decide(contexts).mean, policy.decide(contexts).mean
+    )
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training():
@@ -184,7 +216,10 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training()
     contexts.fill_(math.nan)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
     contexts.copy_(kept)
-    for now, then in ((learner.encoder.state_dict(), before), (learner.ema_encoder.state_dict(), average)):
+    for now, then in (
+        (learner.encoder.state_dict(), before),
+        (learner.ema_encoder.state_dict(), average),
+    ):
         assert all(torch.equal(now[name], then[name]) for name in then)
     assert policy.adapt(steps=1)["skipped_steps"] == 0
     contexts.fill_(math.nan)
@@ -213,7 +248,13 @@ def test_nonsense_is_refused():
     ):
         with pytest.raises(InvalidInput, match=message):
             make(**wrong)
-    for settings in ({"batch": 0}, {"learning_rate": 0.0}, {"ema_decay": 1.0}, {"scale": 0.0}, {"steps": -1}):
+    for settings in (
+        {"batch": 0},
+        {"learning_rate": 0.0},
+        {"ema_decay": 1.0},
+        {"scale": 0.0},
+        {"steps": -1},
+    ):
         with pytest.raises(InvalidInput):
             LearningSettings(**settings)
     for settings in ({"sampling": "some"}, {"capacity": 0}, {"capacity": -1}):
@@ -284,7 +325,14 @@ def test_a_warning_that_is_an_error_leaves_no_half_learned_round():
 
 def test_a_run_of_few_episodes_takes_more_steps_in_each(tmp_path):
     contexts = np.random.default_rng(0).normal(size=(64, 3))
-    for n_arms, episodes, steps in ((2, 64, 8), (2, 16, 16), (3, 500, 8), (3, 64, 16), (5, 64, 16), (3, 4, 32)):
+    for n_arms, episodes, steps in (
+        (2, 64, 8),
+        (2, 16, 16),
+        (3, 500, 8),
+        (3, 64, 16),
+        (5, 64, 16),
+        (3, 4, 32),
+    ):
         policy = daband.DABand(context_shape=(3,), n_arms=n_arms, shift="covariate", device="cpu")
         policy.plan(episodes)
         assert policy.learner.run_steps == steps * episodes
@@ -299,17 +347,23 @@ def test_a_run_of_few_episodes_takes_more_steps_in_each(tmp_path):
     images = daband.DABand(context_shape=(3, 28, 28), n_arms=2, recipe="small", device="cpu")
     many = daband.DABand(context_shape=(65,), n_arms=2, shift="covariate", device="cpu")
     changed = [
-        daband.DABand(context_shape=(3,), n_arms=2, recipe={"learning": {"steps": steps}}, device="cpu")
+        daband.DABand(
+            context_shape=(3,), n_arms=2, recipe={"learning": {"steps": steps}}, device="cpu"
+        )
         for steps in (2, 8)  # 8 is also what a recipe has that nobody changed
     ]
-    for policy in (images, many, *changed):  # images have their own plan, and on many numbers more steps overfit
+    # images have their own plan, and on many numbers more steps overfit
+    for policy in (images, many, *changed):
         policy.plan(4)
         assert policy.learner.run_steps == 4 * policy.recipe.learning.steps
 
 
 def test_stacked_policies_take_the_steps_of_their_own_plans():
     contexts = np.random.default_rng(0).normal(size=(64, 3))
-    members = [daband.DABand(context_shape=(3,), n_arms=2, shift="covariate", device="cpu", seed=i) for i in range(3)]
+    members = [
+        daband.DABand(context_shape=(3,), n_arms=2, shift="covariate", device="cpu", seed=i)
+        for i in range(3)
+    ]
     for policy, episodes in zip(members, (500, 4, 500), strict=True):
         policy.plan(episodes)
         policy.update(contexts, [0, 1] * 32, [1.0, 0.0] * 32)

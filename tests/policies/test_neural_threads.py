@@ -46,11 +46,16 @@ def in_thread(work):
     return result
 
 
-@pytest.mark.parametrize("adapt", [lambda policy: policy.adapt(), lambda policy: adapt_stacked([policy])[0]])
+@pytest.mark.parametrize(
+    "adapt", [lambda policy: policy.adapt(), lambda policy: adapt_stacked([policy])[0]]
+)
 def test_select_answers_from_the_published_weights_while_adapt_is_at_work(blocking, adapt):
     policy = trained(make(recipe=with_terms(blocking=1.0)))
     contexts, _ = problem(20, seed=99)
-    before = {domain: policy.decide(contexts, domain, rule="greedy").mean for domain in ("source", "target")}
+    before = {
+        domain: policy.decide(contexts, domain, rule="greedy").mean
+        for domain in ("source", "target")
+    }
     blocking.begun.clear()
     blocking.may_end.clear()
     measured = in_thread(lambda: adapt(policy))
@@ -58,7 +63,8 @@ def test_select_answers_from_the_published_weights_while_adapt_is_at_work(blocki
     for domain, mean in before.items():
         np.testing.assert_array_equal(policy.decide(contexts, domain, rule="greedy").mean, mean)
     policy.select(contexts)
-    learned = in_thread(lambda: policy.update(contexts, np.zeros(20, int), np.ones(20)))  # waits for adapt
+    # waits for adapt
+    learned = in_thread(lambda: policy.update(contexts, np.zeros(20, int), np.ones(20)))
     np.testing.assert_array_equal(policy.decide(contexts, rule="greedy").mean, before["source"])
     blocking.may_end.set()
     assert measured()["skipped_steps"] == 0
@@ -73,7 +79,9 @@ def test_every_decision_is_that_of_one_published_state():
     def now():
         return policy.decide(contexts, "target", rule="greedy").mean
 
-    published, seen, stop = [now()], [], threading.Event()
+    published = [now()]
+    seen = []
+    stop = threading.Event()
 
     def select():
         while not stop.is_set():
@@ -100,7 +108,8 @@ def test_every_decision_is_that_of_one_published_state():
 
 def test_rounds_are_learned_in_place_and_adapt_publishes_another_encoder():
     policy = trained(make())
-    head, encoder = policy._head, policy._encoder
+    head = policy._head
+    encoder = policy._encoder
     counts = head.statistics.counts.sum()
     policy.play(*problem(64, seed=50))
     policy.adapt()

@@ -108,9 +108,13 @@ def test_a_class_whose_constructor_hands_settings_on():
     assert isinstance(made.transform, daband.Standardise)
     assert "ridge=2.0" in repr(made)
     assert "epsilon=" not in repr(made)  # it is the default
-    with pytest.raises(InvalidInput, match="Bold has no setting 'boldnes'; did you mean 'boldness'"):
+    with pytest.raises(
+        InvalidInput, match="Bold has no setting 'boldnes'; did you mean 'boldness'"
+    ):
         Bold.for_pair(PAIR, boldnes=1.0)
     with temporarily(policies, "bold", Bold):
         assert {"boldness", "ridge", "alpha"} <= set(list_settings("bold"))
-        by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, n_components=8)
+        by_name = build_policy(
+            "bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, n_components=8
+        )
         assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)

@@ -32,7 +32,11 @@ def test_a_number_keeps_the_schedule_and_a_table_changes_it():
     assert after.weights["pseudo_labels"] == Weight(0.5, start=10)
     untouched = {"adversarial", "pseudo_labels"} ^ set(before.weights)
     assert all(after.weights[name] == before.weights[name] for name in untouched)
-    assert (after.encoder, after.learning, after.replay) == (before.encoder, before.learning, before.replay)
+    assert (after.encoder, after.learning, after.replay) == (
+        before.encoder,
+        before.learning,
+        before.replay,
+    )
 
 
 def test_groups_are_changed_in_part():
@@ -42,7 +46,11 @@ def test_groups_are_changed_in_part():
         encoder={"options": {"channels": [4, 6]}, "dense": {"dimension": 16}},
     )
     before = recipe_for("default-rpd", context_shape=SHAPE)
-    assert (after.alpha, after.learning.learning_rate, after.learning.augmentation.shift) == (0.01, 1e-4, 1)
+    assert (after.alpha, after.learning.learning_rate, after.learning.augmentation.shift) == (
+        0.01,
+        1e-4,
+        1,
+    )
     assert after.learning.augmentation.contrast == before.learning.augmentation.contrast
     assert after.encoder.options["channels"] == (4, 6)
     assert after.encoder.dense.dimension == 16
@@ -50,8 +58,14 @@ def test_groups_are_changed_in_part():
 
 
 def test_a_changed_policy_is_saved_in_full(tmp_path):
-    recipe = {"base": "paper", "weights": {"predicted_reward": 0}, "learning": {"learning_rate": 1e-3}}
-    policy = DABand(context_shape=(4,), n_arms=2, recipe=json.loads(json.dumps(recipe)), device="cpu")
+    recipe = {
+        "base": "paper",
+        "weights": {"predicted_reward": 0},
+        "learning": {"learning_rate": 1e-3},
+    }
+    policy = DABand(
+        context_shape=(4,), n_arms=2, recipe=json.loads(json.dumps(recipe)), device="cpu"
+    )
     policy.save(tmp_path / "policy.safetensors")
     assert load_policy(tmp_path / "policy.safetensors").recipe == policy.recipe
     assert policy.recipe.learning.learning_rate == 1e-3
@@ -67,9 +81,13 @@ def test_weight_zero_removes_the_term():
 @pytest.mark.parametrize("name", list_recipe_names())
 @pytest.mark.parametrize("given", [str, lambda name: {"base": name, "learning": {"steps": 3}}])
 def test_a_name_given_to_neural_linucb_means_the_recipe_without_the_targets_terms(name, given):
-    policy = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style")
+    policy = NeuralLinUCB(
+        context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style"
+    )
     assert all(term.startswith("source_") for term in policy.recipe.weights)
-    theirs = DABand(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style").recipe
+    theirs = DABand(
+        context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style"
+    ).recipe
     assert set(theirs.weights) > set(policy.recipe.weights)
     assert theirs.source_only() == policy.recipe
 
@@ -88,7 +106,9 @@ def test_a_change_without_a_base_changes_the_default():
     for changes in ({"weights": {"adversarial": 3}}, {"learning": {"steps": 3}}, {}):
         policy = DABand(context_shape=(4,), n_arms=2, recipe=changes, device="cpu", shift=style)
         assert policy.recipe == default.changed(changes)
-    alone = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe={"learning": {"steps": 3}}, device="cpu").recipe
+    alone = NeuralLinUCB(
+        context_shape=(4,), n_arms=2, recipe={"learning": {"steps": 3}}, device="cpu"
+    ).recipe
     assert (set(alone.weights), alone.learning.steps) == ({"source_cross_entropy"}, 3)
 
 
@@ -96,7 +116,10 @@ def test_a_change_without_a_base_changes_the_default():
     ("changes", "message"),
     [
         ({"base": "papr"}, "got 'papr'"),
-        ({"learning": {"learning_rat": 1}}, r"'learning.learning_rat'; did you mean 'learning_rate'"),
+        (
+            {"learning": {"learning_rat": 1}},
+            r"'learning.learning_rat'; did you mean 'learning_rate'",
+        ),
         ({"lerning": {}}, "did you mean 'learning'"),
         ({"learning": 3}, "mapping of settings"),
         ({"learning": {"steps": "many"}}, "must be a number"),
@@ -117,7 +140,8 @@ class Tanh(FeatureNetwork):
 
     def __init__(self, *, context_shape, width=16):
         super().__init__()
-        self.context_shape, self.width = tuple(context_shape), width
+        self.context_shape = tuple(context_shape)
+        self.width = width
         self.layer = torch.nn.Linear(math.prod(context_shape), width)
 
     def forward(self, contexts, *, rows_per_domain):
@@ -127,7 +151,9 @@ class Tanh(FeatureNetwork):
 def test_another_network_begins_without_the_options_of_the_one_before():
     with temporarily(encoders, "tanh", Tanh):
         for base in ("default", "small", "paper"):
-            changed = resolve_recipe({"base": base, "encoder": {"name": "tanh"}}, context_shape=(6,))
+            changed = resolve_recipe(
+                {"base": base, "encoder": {"name": "tanh"}}, context_shape=(6,)
+            )
             assert changed.encoder.options == {}
         wide = {"base": "small", "encoder": {"name": "tanh", "options": {"width": 8}}}
         policy = daband.DABand(context_shape=(6,), n_arms=2, recipe=wide, seed=0)
@@ -168,10 +194,15 @@ def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, tmp
 
 
 def test_a_term_that_is_asked_for_by_name_is_there_whatever_may_differ():
-    policy = DABand(context_shape=(4,), n_arms=2, recipe={"weights": {"adversarial": 3}}, device="cpu")
+    policy = DABand(
+        context_shape=(4,), n_arms=2, recipe={"weights": {"adversarial": 3}}, device="cpu"
+    )
     assert policy.recipe.weights["adversarial"] == replace(_default_ramp(), value=3)
     for name in ("paper", "default-rpd"):
-        assert "adversarial" in DABand(context_shape=(4,), n_arms=2, recipe=name, device="cpu").recipe.weights
+        assert (
+            "adversarial"
+            in DABand(context_shape=(4,), n_arms=2, recipe=name, device="cpu").recipe.weights
+        )
 
 
 def _default_ramp():
@@ -189,12 +220,19 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
     }
     assert policy.recipe.learning.gate_exponent == 8.0
     assert policy.recipe.learning.match_arm_frequencies
-    assert policy.recipe.fingerprint() == recipe_for("default", context_shape=(3, 28, 28)).fingerprint()
+    assert (
+        policy.recipe.fingerprint()
+        == recipe_for("default", context_shape=(3, 28, 28)).fingerprint()
+    )
     policy.plan(300)
     assert policy.learner.run_steps == 19_200
-    adversarial, pseudo_labels = (policy.recipe.weights[name] for name in ("adversarial", "pseudo_labels"))
+    adversarial, pseudo_labels = (
+        policy.recipe.weights[name] for name in ("adversarial", "pseudo_labels")
+    )
     assert (
-        adversarial.value_at(5999, 19_200) < adversarial.value_at(6000, 19_200) == adversarial.value_at(19_200, 19_200)
+        adversarial.value_at(5999, 19_200)
+        < adversarial.value_at(6000, 19_200)
+        == adversarial.value_at(19_200, 19_200)
     )
     assert [pseudo_labels.value_at(step, 19_200) for step in (5999, 6000)] == [0.0, 0.5]
 
@@ -218,9 +256,15 @@ def test_the_papers_recipe_has_its_terms_and_pixels():
 
 def test_with_nothing_to_align_a_table_gets_fewer_steps():
     steps = {
-        shift: daband.DABand(context_shape=(5,), n_arms=2, shift=shift, device="cpu").recipe.learning.steps
+        shift: (
+            daband.DABand(
+                context_shape=(5,), n_arms=2, shift=shift, device="cpu"
+            ).recipe.learning.steps
+        )
         for shift in ("covariate", "units", "style")
     }
     assert steps == {"covariate": 8, "units": 8, "style": 32}
-    stated = daband.DABand(context_shape=(5,), n_arms=2, recipe={"learning": {"steps": 40}}, device="cpu")
+    stated = daband.DABand(
+        context_shape=(5,), n_arms=2, recipe={"learning": {"steps": 40}}, device="cpu"
+    )
     assert stated.recipe.learning.steps == 40

@@ -18,26 +18,35 @@ def test_the_window_forgets_the_oldest():
 
 def test_the_order_survives_saving():
     for names in ([5, 3, 9], ["x", 2, "y"], [2**70, 1]):
-        ids, restored = RoundIds(max_ids=3), RoundIds(max_ids=3)
+        ids = RoundIds(max_ids=3)
+        restored = RoundIds(max_ids=3)
         ids.add(names)
         restored.restore(ids.state())
         restored.add(["new"])
         expected = [*names, "new"][-3:]
-        assert restored.mask_new([*names, "new"]).tolist() == [name not in expected for name in [*names, "new"]]
+        assert restored.mask_new([*names, "new"]).tolist() == [
+            name not in expected for name in [*names, "new"]
+        ]
 
 
 def test_a_long_lived_policy_keeps_a_bounded_number(monkeypatch):
     monkeypatch.setattr(daband.LinUCB, "id_window", 50)
     policy = daband.LinUCB(context_shape=(2,), n_arms=2)
     for start in range(0, 500, 100):
-        policy.update(np.ones((100, 2)), np.zeros(100, int), np.ones(100), ids=np.arange(start, start + 100))
+        policy.update(
+            np.ones((100, 2)), np.zeros(100, int), np.ones(100), ids=np.arange(start, start + 100)
+        )
     assert len(policy._round_ids) == 50
-    assert policy.update(np.ones((2, 2)), [0, 0], [1, 1], ids=[499, 1000], on_duplicate="skip") == [499]
+    assert policy.update(np.ones((2, 2)), [0, 0], [1, 1], ids=[499, 1000], on_duplicate="skip") == [
+        499
+    ]
 
 
 @pytest.mark.parametrize("kind", [daband.LinUCB, daband.DABand])
 def test_a_signal_inside_an_update_and_a_retry_count_a_round_once(kind):
-    """An exception of a signal handler, at any moment, then the same call again, as services retry."""
+    """An exception of a signal handler, at any moment, then the same call again, as
+    services retry.
+    """
     settings = {"recipe": "small", "device": "cpu"} if kind is daband.DABand else {}
     policy = kind(context_shape=(3,), n_arms=2, **settings)
     policy.update(np.ones((1, 3)), [0], [1.0])  # compiles
@@ -53,10 +62,13 @@ def test_a_signal_inside_an_update_and_a_retry_count_a_round_once(kind):
     interrupted = 0
     try:
         for name in range(rounds):
-            for delay in (1e-6 * (1 + name * 37 % 400), 0.0):  # the retry is not interrupted, or it would never end
+            # the retry is not interrupted, or it would never end
+            for delay in (1e-6 * (1 + name * 37 % 400), 0.0):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, delay)
-                    policy.update(np.ones((1, 3)), [name % 2], [1.0], ids=[name], on_duplicate="skip")
+                    policy.update(
+                        np.ones((1, 3)), [name % 2], [1.0], ids=[name], on_duplicate="skip"
+                    )
                     signal.setitimer(signal.ITIMER_REAL, 0)
                     break
                 except Interrupted:

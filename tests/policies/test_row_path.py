@@ -1,4 +1,6 @@
-"""How often one row changes file on its way through a policy: the number that says whether its code can be followed."""
+"""How often one row changes file on its way through a policy: the number that says whether its code
+can be followed.
+"""
 
 import sys
 from itertools import pairwise
@@ -22,7 +24,11 @@ def path_of(call):
 
     def note(frame, event, _):
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(ROOT) and not code.co_name.startswith("<"):
+        if (
+            event == "call"
+            and code.co_filename.startswith(ROOT)
+            and not code.co_name.startswith("<")
+        ):
             files.append(code.co_filename)
 
     sys.setprofile(note)

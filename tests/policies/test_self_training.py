@@ -11,12 +11,15 @@ SHAPE = {"context_shape": (6,), "n_arms": 3}
 
 
 def domains(seed=0, n=240, shift=1.6):
-    """Return contexts and labels of a source and of a target that is moved towards the wrong arms."""
+    """Return contexts and labels of a source and of a target that is moved towards the
+    wrong arms.
+    """
     rng = np.random.default_rng(seed)
     centres = 2.0 * np.eye(3, 6)
     labels = rng.integers(0, 3, (2, n))
     contexts = centres[labels] + 0.3 * rng.normal(size=(2, n, 6))
-    contexts[1, :, :3] += shift * np.roll(np.eye(3), 1, axis=1)[labels[1]]  # drawn towards the next arm
+    # drawn towards the next arm
+    contexts[1, :, :3] += shift * np.roll(np.eye(3), 1, axis=1)[labels[1]]
     return contexts, labels
 
 
@@ -35,13 +38,16 @@ def accuracy(theta, contexts, labels):
 
 def test_pseudo_labels_help_and_their_mean_is_safe():
     contexts, labels = domains(shift=1.9)
-    source, arms = contexts[0], np.eye(3)[labels[0]]
+    source = contexts[0]
+    arms = np.eye(3)[labels[0]]
     sums = source.T @ source, arms.T @ source, len(source)
     alone = fit_self_training(*sums, contexts[1][:0])
     expected = np.linalg.solve(sums[0] + np.eye(6) * np.trace(sums[0]) / sums[2], source.T @ arms)
     np.testing.assert_allclose(alone, expected.T)
     adapted = fit_self_training(*sums, contexts[1])
-    assert accuracy(adapted, contexts[1], labels[1]) > accuracy(alone, contexts[1], labels[1]) + 0.02
+    assert (
+        accuracy(adapted, contexts[1], labels[1]) > accuracy(alone, contexts[1], labels[1]) + 0.02
+    )
 
 
 def test_only_the_target_uses_the_labels():
@@ -53,9 +59,12 @@ def test_only_the_target_uses_the_labels():
     assert np.abs(policy.decide(rows, "target").mean - plain.decide(rows).mean).max() > 0.01
     policy.deploy("target")
     deployed = policy.decide(rows)
-    for frozen, own in zip(policy.frozen().score(rows), (deployed.mean, deployed.bonus), strict=True):
+    for frozen, own in zip(
+        policy.frozen().score(rows), (deployed.mean, deployed.bonus), strict=True
+    ):
         np.testing.assert_allclose(frozen, own, rtol=1e-9)
-    assert (deployed.bonus < 0.9 * plain.decide(rows).bonus).all()  # its penalty is larger, so its prior is narrower
+    # its penalty is larger, so its prior is narrower
+    assert (deployed.bonus < 0.9 * plain.decide(rows).bonus).all()
     singles = np.concatenate([policy.select(row[None]).arm for row in rows])
     np.testing.assert_array_equal(singles, policy.select(rows).arm)
 
@@ -85,7 +94,9 @@ def test_a_context_counts_once_and_files_continue(tmp_path):
         one.update(contexts[1][:9], np.full(9, 3), np.ones(9), domain="target")
         one.adapt(1)
     rows = contexts[1][:9]
-    np.testing.assert_array_equal(other.decide(rows, "target").mean, policy.decide(rows, "target").mean)
+    np.testing.assert_array_equal(
+        other.decide(rows, "target").mean, policy.decide(rows, "target").mean
+    )
     policy.save(tmp_path / "two", replay=False)
     assert not daband.load(tmp_path / "two")._target_features
 
@@ -94,7 +105,8 @@ def test_it_fits_when_rounds_double_and_after_the_last_episode(monkeypatch):
     contexts, labels = domains()
     calls = []
     monkeypatch.setattr(
-        "daband.policies._self_training.fit_self_training", lambda *_: calls.append(1) or np.zeros((3, 6))
+        "daband.policies._self_training.fit_self_training",
+        lambda *_: calls.append(1) or np.zeros((3, 6)),
     )
     policy = SelfTraining(**SHAPE, feedback="one_hot")
     policy.plan(7)
@@ -108,7 +120,9 @@ def test_it_fits_when_rounds_double_and_after_the_last_episode(monkeypatch):
     assert fits == [1, 2, 2, 3, 3, 3, 4]
 
 
-@pytest.mark.parametrize("settings", [{"feedback": "bandit"}, {"feedback": "one_hot", "arms": "shared"}])
+@pytest.mark.parametrize(
+    "settings", [{"feedback": "bandit"}, {"feedback": "one_hot", "arms": "shared"}]
+)
 def test_without_labels_it_is_linucb(settings):
     policy = policies.get("self-training")(**SHAPE, **settings)
     shape = (12, 3, 6) if policy.arms == "shared" else (12, 6)
@@ -124,7 +138,9 @@ def test_wide_features_get_it_by_default():
     wide = np.maximum(contexts @ np.random.default_rng(1).normal(size=(6, 512)), 0.0)
     target = 3.0 * wide[1] + 1.0  # its own statistics undo it
     pair = daband.domains.from_arrays(
-        source=(wide[0], labels[0]), target=target[:150], target_test=(target[150:], labels[1][150:])
+        source=(wide[0], labels[0]),
+        target=target[:150],
+        target_test=(target[150:], labels[1][150:]),
     )
     candidates = daband.trust.default_candidates(pair)
     assert [one.method for one in candidates] == ["constant", "linucb", "self-training-p", "linucb"]
@@ -134,12 +150,17 @@ def test_wide_features_get_it_by_default():
 
 
 @pytest.mark.parametrize(
-    ("dim", "arms", "method"), [(1024, 3, "mixture"), (1024, 300, "mixture-p"), (4096, 3, "mixture-p")]
+    ("dim", "arms", "method"),
+    [(1024, 3, "mixture"), (1024, 300, "mixture-p"), (4096, 3, "mixture-p")],
 )
 def test_wide_contexts_are_projected_if_regressions_would_be_too_large(dim, arms, method):
-    """On 512 components of 1,280 features, rewards of chosen arms gave an accuracy that was 0.05 lower."""
+    """On 512 components of 1,280 features, rewards of chosen arms gave an accuracy that was 0.05
+    lower.
+    """
     rng = np.random.default_rng(2)
-    pair = daband.domains.from_arrays(source=(rng.random((9, dim)), rng.random((9, arms))), target=rng.random((9, dim)))
+    pair = daband.domains.from_arrays(
+        source=(rng.random((9, dim)), rng.random((9, arms))), target=rng.random((9, dim))
+    )
     candidates = daband.trust.default_candidates(pair)
     assert [one.method for one in candidates][1:] == ["linucb", method]
     policy = candidates[-1].build(pair, seed=0, device="cpu")
@@ -155,7 +176,9 @@ def test_a_second_run_also_fits_after_its_last_episode(tmp_path):
     pair = daband.domains.from_arrays(source=(contexts[0], labels[0]), target=contexts[1])
     policy = policies.get("self-training").for_pair(pair)
     for episodes in (4, 2):
-        daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=16)
+        daband.train(
+            policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=16
+        )
         assert policy._rounds_at_fit == policy.rounds_learned
     policy.save(tmp_path / "p", replay=False)
     other = daband.load(tmp_path / "p")

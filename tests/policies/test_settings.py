@@ -1,4 +1,6 @@
-"""Settings and arguments that cannot work are refused with a message that says so; those that can be changed, work."""
+"""Settings and arguments that cannot work are refused with a message that says so; those that can
+be changed, work.
+"""
 
 import numpy as np
 import pytest
@@ -32,7 +34,9 @@ def test_exploration_may_be_changed_at_any_time(kind, tmp_path):
     policy = make(kind)
     contexts = np.random.default_rng(0).normal(size=(64, 2))
     policy.update(contexts, [0, 1] * 32, [0.0, 1.0] * 32)
-    policy.epsilon, policy.alpha, policy.explore = 0.3, 0.0, "greedy"
+    policy.epsilon = 0.3
+    policy.alpha = 0.0
+    policy.explore = "greedy"
     assert (policy.epsilon, policy.alpha, policy.explore) == (0.3, 0.0, "greedy")
     assert set(policy.select(contexts).propensity.round(9)) <= {0.15, 0.85}
     policy.save(tmp_path / "p.safetensors")
@@ -45,7 +49,10 @@ def test_exploration_may_be_changed_at_any_time(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"seed": 2**70}, "seed must be an integer from 0 to"), ({"n_arms": 10**13}, "n_arms=10000000000000")],
+    [
+        ({"seed": 2**70}, "seed must be an integer from 0 to"),
+        ({"n_arms": 10**13}, "n_arms=10000000000000"),
+    ],
 )
 def test_numbers_that_no_machine_can_take(kind, settings, message):
     recipe = {"recipe": "small", "device": "cpu"} if issubclass(kind, daband.NeuralLinUCB) else {}
@@ -87,7 +94,9 @@ def test_a_column_in_dollars_is_taken_by_every_policy_of_a_pair(kind):
         target_test=(contexts[300:], labels[300:]),
         passes=3,
     )
-    policy = kind.for_pair(pair, seed=0, **({"recipe": "small"} if issubclass(kind, daband.NeuralLinUCB) else {}))
+    policy = kind.for_pair(
+        pair, seed=0, **({"recipe": "small"} if issubclass(kind, daband.NeuralLinUCB) else {})
+    )
     daband.train(policy, source=pair.source, target=pair.target, episodes=3, episode_length=64)
     accuracy = daband.evaluate(policy, pair.target_test).accuracy
     if kind not in (daband.Random, daband.Constant):

@@ -11,7 +11,9 @@ KINDS = [daband.LinUCB, daband.NeuralLinUCB, daband.DABand]
 
 
 def market(shift, units=None):
-    """A market in euros, and one whose first column, the price, is in a currency of 4.3 to the euro."""
+    """A market in euros, and one whose first column, the price, is in a currency of 4.3 to the
+    euro.
+    """
     draw = np.random.default_rng(0)
     contexts = draw.normal((3.0, 0.0, 0.0), 1.0, size=(1600, 3))
     labels = (contexts[:, 0] + contexts[:, 1] > 3.0).astype(int)
@@ -43,20 +45,28 @@ def test_a_column_in_other_units_is_standardised_by_domain(kind, tmp_path):
     assert again.shift == policy.shift
     contexts = np.random.default_rng(1).normal(size=(40, 3))
     for domain in ("source", "target"):
-        np.testing.assert_array_equal(again.decide(contexts, domain).mean, policy.decide(contexts, domain).mean)
-    assert not np.allclose(policy.decide(contexts, "source").mean, policy.decide(contexts, "target").mean)
+        np.testing.assert_array_equal(
+            again.decide(contexts, domain).mean, policy.decide(contexts, domain).mean
+        )
+    assert not np.allclose(
+        policy.decide(contexts, "source").mean, policy.decide(contexts, "target").mean
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_covariate_shift_means_one_map_for_both_domains(kind):
     policy, _ = accuracy(kind, market("covariate"))
     contexts = np.random.default_rng(1).normal(size=(40, 3))
-    np.testing.assert_allclose(policy.decide(contexts, "source").mean, policy.decide(contexts, "target").mean)
+    np.testing.assert_allclose(
+        policy.decide(contexts, "source").mean, policy.decide(contexts, "target").mean
+    )
     assert not policy.adapts_to_target
 
 
 def test_only_a_difference_of_style_is_aligned():
-    aligned = daband.DABand(context_shape=(3,), n_arms=2, recipe="small", shift="style", device="cpu")
+    aligned = daband.DABand(
+        context_shape=(3,), n_arms=2, recipe="small", shift="style", device="cpu"
+    )
     assert "adversarial" in aligned.recipe.weights
     for kind in (daband.Constant, daband.Random):
         assert kind(context_shape=(3,), n_arms=2, shift="style").shift.aligns_features
@@ -82,7 +92,9 @@ def test_with_the_units_of_a_market_named_a_linear_policy_comes_close_to_the_bes
     method = "linucb" if components is None else "linucb-p"
     value = {}
     for shift in (Shift.of("units", units=amounts), Shift(("covariate",))):
-        policy = Candidate(method, method, {"shift": shift}, components=components or 64).build(pair, seed=0)
+        policy = Candidate(method, method, {"shift": shift}, components=components or 64).build(
+            pair, seed=0
+        )
         daband.train(policy, source=pair.source, target=pair.target, episodes=56, episode_length=64)
         value[shift.kinds] = daband.evaluate(policy, pair.target_test, rule="greedy")
     assert value["units",].value > 0.95 * value["units",].best_value

@@ -23,7 +23,8 @@ class Slow(daband.LinUCB):
 
     def __init__(self, **settings):
         super().__init__(**settings)
-        self.begun, self.stop = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.stop = threading.Event()
 
     def _adapt(self, steps):
         self.begun.set()

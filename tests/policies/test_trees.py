@@ -1,4 +1,6 @@
-"""Gradient-boosted trees: what they learn, that order does not matter, and files that need numpy alone."""
+"""Gradient-boosted trees: what they learn, that order does not matter, and files that need numpy
+alone.
+"""
 
 import subprocess
 import sys
@@ -12,9 +14,12 @@ from daband.policies import _trees as trees
 
 
 def rounds(n, seed=0):
-    """Contexts whose best arm a straight line does not tell, evenly logged arms, and their rewards."""
+    """Contexts whose best arm a straight line does not tell, evenly logged arms, and their
+    rewards.
+    """
     draw = np.random.default_rng(seed)
-    x, arm = draw.uniform(-1, 1, (n, 3)), draw.integers(0, 2, n)
+    x = draw.uniform(-1, 1, (n, 3))
+    arm = draw.integers(0, 2, n)
     return x, arm, ((x[:, 0] * x[:, 1] > 0) == arm).astype(float)
 
 
@@ -28,7 +33,8 @@ def make(**settings):
 
 
 def test_trees_learn_what_a_line_cannot():
-    policy, line = make(), daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
+    policy = make()
+    line = daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
     for one in (policy, line):
         one.update(*rounds(2000))
         one.adapt()
@@ -37,10 +43,13 @@ def test_trees_learn_what_a_line_cannot():
 
 
 def test_what_is_learned_does_not_depend_on_the_order_of_rounds():
-    """An earlier draft fitted at the borders of batches, so that threads taught it something else."""
+    """An earlier draft fitted at the borders of batches, so that threads taught it
+    something else.
+    """
     x, arm, reward = rounds(600)
     order = np.random.default_rng(1).permutation(600)
-    at_once, by_turns = make(), make()
+    at_once = make()
+    by_turns = make()
     at_once.update(x, arm, reward)
     at_once.adapt()
     for part in np.array_split(order, 7):
@@ -55,7 +64,9 @@ def test_the_seed_changes_trees_only_if_split_points_are_found_on_samples(n, dep
     for policy in policies:
         policy.update(*rounds(n))
         policy.adapt()
-    first, second = (policy.decide(rounds(200, seed=9)[0], rule="greedy").mean for policy in policies)
+    first, second = (
+        policy.decide(rounds(200, seed=9)[0], rule="greedy").mean for policy in policies
+    )
     assert np.array_equal(first, second) is not depends
 
 
@@ -98,7 +109,9 @@ def test_an_exported_forest_decides_without_scikit_learn(tmp_path):
         "print(d.decide(np.load('x.npy')).arm.tolist()); "
         "assert not {'sklearn', 'torch', 'numba'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(policy.decide(x).arm.tolist())
 

@@ -20,7 +20,8 @@ from daband.service._app import create_app
 from daband.service._server import build_uvicorn_config
 from daband.service._settings import Settings
 
-DIM, ARMS = 6, ("letter", "call", "visit")
+DIM = 6
+ARMS = ("letter", "call", "visit")
 
 
 def rewards_of(contexts, arms, seed=1):
@@ -68,23 +69,31 @@ def postgres_programs():
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory):
-    """The address of a Postgres server of the tests' own; skipped where Postgres is not installed."""
+    """The address of a Postgres server of the tests' own; skipped where Postgres is not
+    installed.
+    """
     given = os.environ.get("DABAND_TEST_POSTGRES")
     if given:
         yield given
         return
     programs = postgres_programs()
     if programs is None:
-        pytest.skip("no Postgres: install one (apt-get install postgresql), or name it in DABAND_TEST_POSTGRES")
+        pytest.skip(
+            "no Postgres: install one (apt-get install postgresql), or name it in"
+            " DABAND_TEST_POSTGRES"
+        )
     user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
     if os.getuid() == 0:
         try:
             pwd.getpwnam("postgres")
         except KeyError:
             pytest.skip("Postgres does not run as root, and there is no user postgres")
-    runuser = shutil.which("runuser", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")  # often not on the PATH
+    # often not on the PATH
+    runuser = shutil.which("runuser", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if os.getuid() == 0 and runuser is None:
-        pytest.skip("Postgres does not run as root, and there is no runuser to start it as another user")
+        pytest.skip(
+            "Postgres does not run as root, and there is no runuser to start it as another user"
+        )
     folder = Path("/tmp") / f"daband-postgres-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o777)
@@ -98,7 +107,17 @@ def postgres_server(tmp_path_factory):
     port = free_port()
     run(programs / "initdb", "-D", folder / "data", "-A", "trust", "-U", user, "--no-sync")
     options = f"-p {port} -k {folder} -h 127.0.0.1"
-    run(programs / "pg_ctl", "-D", folder / "data", "-o", options, "-l", folder / "server.log", "-w", "start")
+    run(
+        programs / "pg_ctl",
+        "-D",
+        folder / "data",
+        "-o",
+        options,
+        "-l",
+        folder / "server.log",
+        "-w",
+        "start",
+    )
     try:
         yield f"postgresql://{user}@127.0.0.1:{port}/postgres"
     finally:

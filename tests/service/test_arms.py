@@ -1,4 +1,6 @@
-"""Arms with features over HTTP: the arms of a request, new ones, a catalogue that changes, and learning about them."""
+"""Arms with features over HTTP: the arms of a request, new ones, a catalogue that changes, and
+learning about them.
+"""
 
 import numpy as np
 import polars as pl
@@ -18,9 +20,14 @@ NEW = {"id": "new", "price": 9.0, "kind": "loan"}
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arms")
     draw = np.random.default_rng(0)
-    offers = pl.DataFrame({"id": list("abcdef"), "price": [1.0, 2, 3, 4, 5, 6], "kind": ["card", "loan"] * 3})
-    age, arm = draw.normal(40, 9, 400), draw.integers(0, 6, 400)
-    frame = pl.DataFrame({"age": age, "arm": [list("abcdef")[at] for at in arm], "reward": age / 9 * (arm % 2) + arm})
+    offers = pl.DataFrame(
+        {"id": list("abcdef"), "price": [1.0, 2, 3, 4, 5, 6], "kind": ["card", "loan"] * 3}
+    )
+    age = draw.normal(40, 9, 400)
+    arm = draw.integers(0, 6, 400)
+    frame = pl.DataFrame(
+        {"age": age, "arm": [list("abcdef")[at] for at in arm], "reward": age / 9 * (arm % 2) + arm}
+    )
     columns = daband.domains.Columns(context=["age"], arm="arm", reward="reward", propensity="p")
     pair = daband.domains.from_table(
         source=frame.with_columns(p=pl.lit(1 / 6)), target=frame, columns=columns, arms=offers
@@ -35,7 +42,9 @@ def files(tmp_path_factory):
 
 def test_a_request_lists_its_arms_and_gets_a_ranking(files, sqlite_log):
     with served(files[1], sqlite_log) as client:
-        decided = client.post("/decide", json={"context": {"age": 50}, "arms": ["b", "e"], "top": 2}).json()
+        decided = client.post(
+            "/decide", json={"context": {"age": 50}, "arms": ["b", "e"], "top": 2}
+        ).json()
         assert decided["arm_name"] in ("b", "e")
         assert decided["arm"] == "abcdef".index(decided["arm_name"])
         assert sorted(decided["ranking"]) == ["b", "e"]
@@ -66,25 +75,40 @@ def test_a_new_arm_is_decided_rewarded_learned_and_kept_after_a_restart(files, s
         pass
     worker.write_snapshot()
     with served(files[1], sqlite_log) as client:
-        assert "new (" in client.get("/").text.partition("Without any reward when the file was exported")[2]
+        assert (
+            "new ("
+            in client.get("/").text.partition("Without any reward when the file was exported")[2]
+        )
     learned = with_added_arms(
-        load_model(store.read_content(number := store.find_current_model()), number), store.read_note("arms")
+        load_model(store.read_content(number := store.find_current_model()), number),
+        store.read_note("arms"),
     )
     store.close()
     assert learned.deployed.arm_names == (*"abcdef", "new")
     assert learned.deployed.decide({"age": 40}).mean.argmax() == 6
     with served(files[1], sqlite_log) as client:
-        assert client.post("/decide", json={"context": {"age": 40}, "arms": ["new"]}).json()["arm_name"] == "new"
+        assert (
+            client.post("/decide", json={"context": {"age": 40}, "arms": ["new"]}).json()[
+                "arm_name"
+            ]
+            == "new"
+        )
 
 
 def test_the_catalogue_is_replaced_without_a_restart(files, sqlite_log):
     with served(files[1], sqlite_log) as client:
         answer = client.post("/arms", json={"arms": ["a", NEW]})
         assert answer.json() == {"arms": 7, "offered": 2}
-        names = {client.post("/decide", json={"context": {"age": age}}).json()["arm_name"] for age in range(20, 60)}
+        names = {
+            client.post("/decide", json={"context": {"age": age}}).json()["arm_name"]
+            for age in range(20, 60)
+        }
         assert "new" in names  # its features promise more; "a" is chosen by exploration only
         assert names <= {"a", "new"}
-        assert client.post("/arms", json={"arms": list("abcdef")}).json() == {"arms": 7, "offered": 6}
+        assert client.post("/arms", json={"arms": list("abcdef")}).json() == {
+            "arms": 7,
+            "offered": 6,
+        }
         assert client.post("/arms", json={"arms": [{"id": "x"}]}).status_code == 422
         assert client.post("/arms", json={"offers": []}).status_code == 422
         # An older index keeps its meaning, and the file can be published again.
@@ -95,8 +119,16 @@ def test_the_catalogue_is_replaced_without_a_restart(files, sqlite_log):
 def test_a_new_arm_with_a_number_as_id_may_be_chosen(files, sqlite_log):
     with served(files[1], sqlite_log) as client:
         new = {**NEW, "id": 7}
-        assert client.post("/decide", json={"context": {"age": 50}, "arms": [new]}).json()["arm_name"] == "7"
-        assert client.post("/decide", json={"context": {"age": 50}, "eligible": ["7"]}).json()["arm_name"] == "7"
+        assert (
+            client.post("/decide", json={"context": {"age": 50}, "arms": [new]}).json()["arm_name"]
+            == "7"
+        )
+        assert (
+            client.post("/decide", json={"context": {"age": 50}, "eligible": ["7"]}).json()[
+                "arm_name"
+            ]
+            == "7"
+        )
     store = Store(sqlite_log)
     deployed = load_model(files[1].read_bytes(), 1)
     assert with_added_arms(deployed, store.read_note("arms")).deployed.frozen.offered is None
@@ -110,7 +142,10 @@ def test_the_page_lists_new_arms_after_a_reset(files, sqlite_log):
         worker = Worker(store, Settings())
         for _ in range(2):
             worker.run_once()
-            assert [name for name, *_ in worker._statistics.build_snapshot(0.0)["arms"]] == [*"abcdef", "new"]
+            assert [name for name, *_ in worker._statistics.build_snapshot(0.0)["arms"]] == [
+                *"abcdef",
+                "new",
+            ]
             assert client.post("/watch/reset").status_code == 200
         store.close()
 

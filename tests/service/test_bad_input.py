@@ -27,7 +27,9 @@ GOOD = {"event_id": "v", "context": ROW}
 def service(exported, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bad")
     with served(
-        exported, f"sqlite:///{folder}/events.db", Settings(limits=Limits(body_bytes=20_000, batch=5))
+        exported,
+        f"sqlite:///{folder}/events.db",
+        Settings(limits=Limits(body_bytes=20_000, batch=5)),
     ) as client:
         yield client
 
@@ -59,11 +61,17 @@ def service(exported, tmp_path_factory):
         ({"events": [GOOD, GOOD]}, "different values of event_id"),
         ({"events": [GOOD] * 6}, "at most 5 objects"),
         ({"events": [GOOD], "domain": "source"}, "must be the only field"),
-        ({"events": [GOOD, {"context": ROW[:2]}]}, r"event 1: context must have shape \(6,\), got \(2,\)"),
+        (
+            {"events": [GOOD, {"context": ROW[:2]}]},
+            r"event 1: context must have shape \(6,\), got \(2,\)",
+        ),
         ({"context": [ROW, ROW]}, r"context must have shape \(6,\), got \(2, 6\)"),
         ({"context": [ROW]}, r"context must have shape \(6,\), got \(1, 6\)"),
         ({"events": [GOOD, {"context": 1}]}, "event 1: context"),
-        ({"events": [GOOD, {"context": {"age": 41}}]}, "event 1: context must be an array.*without a table"),
+        (
+            {"events": [GOOD, {"context": {"age": 41}}]},
+            "event 1: context must be an array.*without a table",
+        ),
     ],
 )
 def test_a_request_that_is_not_valid_is_refused_with_a_reason(service, body, message):
@@ -77,7 +85,9 @@ def test_nothing_of_a_refused_batch_is_logged(exported, sqlite_log):
         client.post("/decide", json={"events": [GOOD, {"event_id": "w", "context": [0.0]}]})
         assert client.post("/events/v/reward", json={"reward": 1}).status_code == 404
         client.post("/decide", json=GOOD)
-        taken = {"events": [{"event_id": "w", "context": ROW}, {"event_id": "v", "context": [0.1] * DIM}]}
+        taken = {
+            "events": [{"event_id": "w", "context": ROW}, {"event_id": "v", "context": [0.1] * DIM}]
+        }
         assert client.post("/decide", json=taken).status_code == 409
         assert client.post("/events/w/reward", json={"reward": 1}).status_code == 404
         assert client.post("/events/v/reward", json={"reward": 1}).status_code == 200
@@ -117,7 +127,9 @@ def test_a_row_of_another_schema_names_the_column(tmp_path, sqlite_log):
     import polars as pl
 
     rng = np.random.default_rng(0)
-    frame = pl.DataFrame({"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)})
+    frame = pl.DataFrame(
+        {"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)}
+    )
     frame = frame.with_columns(offer=pl.Series(rng.choice(["a", "b"], 300)))
     columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
     pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
@@ -137,19 +149,34 @@ def test_a_row_of_another_schema_names_the_column(tmp_path, sqlite_log):
             assert response.status_code == 422
             assert told in response.json()["error"]
         with Client(str(client.base_url)) as api:
-            seen = pd.DataFrame({"age": [41], "city": ["Oslo"], "at": pd.to_datetime(["2026-11-17"])}).iloc[0]
+            seen = pd.DataFrame(
+                {"age": [41], "city": ["Oslo"], "at": pd.to_datetime(["2026-11-17"])}
+            ).iloc[0]
             assert [one["kind"] for one in api.decide(seen).warnings] == ["extra_column"]
             assert api.decide({"age": torch.tensor(41), "city": "Oslo"}).warnings == []
-            missing = [one["message"] for one in api.decide({"age": pd.NaT, "city": "Oslo"}).warnings]
-            assert missing == [one["message"] for one in api.decide({"age": None, "city": "Oslo"}).warnings] != []
+            missing = [
+                one["message"] for one in api.decide({"age": pd.NaT, "city": "Oslo"}).warnings
+            ]
+            assert (
+                missing
+                == [one["message"] for one in api.decide({"age": None, "city": "Oslo"}).warnings]
+                != []
+            )
             with pytest.raises(TypeError, match="not JSON serializable: object"):
                 api.decide({"age": 41, "city": object()})
         odd = client.post("/decide", json={"context": {"age": 41, "city": "Paris"}}).json()
         assert [one["kind"] for one in odd["warnings"]] == ["unseen_category"]
-        assert 'daband_row_warnings_total{kind="unseen_category"} 1.0' in client.get("/metrics").text
-    with served(tmp_path / "t.daband", sqlite_log, Settings(mode="apprentice", incumbent="a")) as client:
+        assert (
+            'daband_row_warnings_total{kind="unseen_category"} 1.0' in client.get("/metrics").text
+        )
+    with served(
+        tmp_path / "t.daband", sqlite_log, Settings(mode="apprentice", incumbent="a")
+    ) as client:
         assert client.post("/decide", json={"context": {"age": 41}}).status_code == 422
-        assert client.post("/decide", json={"context": {"age": 41, "city": "Oslo"}}).json()["arm_name"] == "a"
+        assert (
+            client.post("/decide", json={"context": {"age": 41, "city": "Oslo"}}).json()["arm_name"]
+            == "a"
+        )
 
 
 def test_every_role_has_its_own_token(exported, sqlite_log):
@@ -174,18 +201,25 @@ def test_every_role_has_its_own_token(exported, sqlite_log):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             for role, (method, path, body) in calls.items():
                 status = client.request(method, path, json=body, headers=headers).status_code
-                assert status == (200 if role in roles else 403 if token in ("d-1", "d-2", "r-1", "a-1") else 401)
+                assert status == (
+                    200 if role in roles else 403 if token in ("d-1", "d-2", "r-1", "a-1") else 401
+                )
         assert client.get("/health").status_code == 200
         assert client.get("/", auth=("anybody", "a-1")).status_code == 200
         assert client.get("/", auth=("anybody", "d-1")).status_code == 403
         assert "Basic" in client.get("/").headers["WWW-Authenticate"]
-        forged = client.post("/models/0/activate", auth=("x", "a-1"), headers={"Origin": "https://elsewhere.example"})
+        forged = client.post(
+            "/models/0/activate", auth=("x", "a-1"), headers={"Origin": "https://elsewhere.example"}
+        )
         assert forged.status_code == 403
         assert repr(tokens).count("-1") == 0
     with served(exported, sqlite_log, Settings(tokens=tokens)) as client:
         with Client(str(client.base_url), token="d-1", reward_token="r-1") as api:
             api.reward(api.decide(ROW).event_id, 1.0)
-        with Client(str(client.base_url), token="wrong") as api, pytest.raises(ServiceError, match="401"):
+        with (
+            Client(str(client.base_url), token="wrong") as api,
+            pytest.raises(ServiceError, match="401"),
+        ):
             api.decide(ROW)
 
 
@@ -193,8 +227,14 @@ def test_without_tokens_a_page_of_another_site_cannot_post(exported, sqlite_log)
     """A browser on this machine reaches the port, and sends the forms of any page that it shows."""
     with served(exported, sqlite_log) as client:
         own = str(client.base_url).rstrip("/")
-        statuses = {origin: client.post("/watch/reset", headers={"Origin": origin}) for origin in (own, "http://evil")}
-        assert {origin: answer.status_code for origin, answer in statuses.items()} == {own: 200, "http://evil": 403}
+        statuses = {
+            origin: client.post("/watch/reset", headers={"Origin": origin})
+            for origin in (own, "http://evil")
+        }
+        assert {origin: answer.status_code for origin, answer in statuses.items()} == {
+            own: 200,
+            "http://evil": 403,
+        }
         assert client.post("/decide", json=GOOD, headers={"Origin": "null"}).status_code == 403
         assert client.post("/decide", json=GOOD).status_code == 200  # a program sends none
 
@@ -214,21 +254,29 @@ def small_disk(tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = os.getuid() == 0 and shutil.which("mount")
-    if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=False).returncode:
+    if (
+        not mounted
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=False
+        ).returncode
+    ):
         pytest.skip("a small file system cannot be mounted here (needs root)")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.mark.parametrize("kind", ["disk", "pages"])
-def test_a_full_disk_loses_nothing_that_was_acknowledged(exported, tmp_path, monkeypatch, request, kind):
+def test_a_full_disk_loses_nothing_that_was_acknowledged(
+    exported, tmp_path, monkeypatch, request, kind
+):
     if kind == "disk":
         folder = request.getfixturevalue("small_disk")
     else:
         folder = tmp_path
         monkeypatch.setenv("DABAND_SQLITE_MAX_PAGES", "60")
     log = f"sqlite:///{folder}/events.db"
-    acknowledged, refused = [], 0
+    acknowledged = []
+    refused = 0
     with served(exported, log) as client:
         for number in range(3000):
             response = client.post("/decide", json={"event_id": f"e{number}", "context": ROW})
@@ -265,9 +313,12 @@ def test_a_group_that_fails_for_ones_sake_is_written_one_by_one(sqlite_log):
     async def write():
         writer = Writer(store, max_waiting_entries=10)
         outcomes = await asyncio.gather(
-            writer.write([event("a", 0)]), writer.write([event("b", "x" * 3)]), writer.write([event("c", 10**30)]),
-            writer.write([event("d", 1)]), return_exceptions=True,
-        )  # fmt: skip
+            writer.write([event("a", 0)]),
+            writer.write([event("b", "x" * 3)]),
+            writer.write([event("c", 10**30)]),
+            writer.write([event("d", 1)]),
+            return_exceptions=True,
+        )
         with pytest.raises(LogFailed, match="wait for the log"):
             await writer.write([event(f"n{i}", 0) for i in range(11)])
         await writer.close()
@@ -289,7 +340,9 @@ def test_a_log_that_cannot_be_is_refused(address):
 def test_a_log_that_cannot_be_opened_says_why(tmp_path):
     with pytest.raises(DataError, match="cannot be opened"):
         Store(f"sqlite:///{tmp_path}/no/such/folder/events.db")
-    (tmp_path / "text.db").write_text("this is no database, and long enough to be seen as none" * 50)
+    (tmp_path / "text.db").write_text(
+        "this is no database, and long enough to be seen as none" * 50
+    )
     with pytest.raises(DataError, match="cannot be opened"):
         Store(f"sqlite:///{tmp_path}/text.db")
 
@@ -297,10 +350,15 @@ def test_a_log_that_cannot_be_opened_says_why(tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"mode": "onlin"}, {"contexts": "all"}, {"wait": 0.0}, {"wait": float("nan")}, {"false_alarms": 1.0},
-        {"default_reward": float("inf")}, {"hosts": "market.example"},
+        {"mode": "onlin"},
+        {"contexts": "all"},
+        {"wait": 0.0},
+        {"wait": float("nan")},
+        {"false_alarms": 1.0},
+        {"default_reward": float("inf")},
+        {"hosts": "market.example"},
     ],
-)  # fmt: skip
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         Settings(**wrong)
@@ -315,5 +373,8 @@ def test_an_incumbent_that_cannot_be(exported, sqlite_log):
 
 
 def test_a_service_that_does_not_answer_is_an_error_after_the_patience():
-    with Client("http://127.0.0.1:9", patience=0.2) as api, pytest.raises(ServiceError, match="does not answer"):
+    with (
+        Client("http://127.0.0.1:9", patience=0.2) as api,
+        pytest.raises(ServiceError, match="does not answer"),
+    ):
         api.decide(ROW)

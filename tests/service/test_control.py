@@ -1,4 +1,6 @@
-"""A control group that keeps the incumbent: its lift, the way back to the incumbent, and restarts."""
+"""A control group that keeps the incumbent: its lift, the way back to the incumbent, and
+restarts.
+"""
 
 import os
 import re
@@ -32,12 +34,15 @@ def file(tmp_path_factory):
 
 
 def play(api, log, worth, n=100, seed=0):
-    """Decide on n events in one call, and reward each by the worth of its arm; return their modes."""
+    """Decide on n events in one call, and reward each by the worth of its arm; return their
+    modes.
+    """
     rng = np.random.default_rng(seed)
     decisions = api.decide_many([{"context": [0.1] * DIM} for _ in range(n)])
     rewards = [(one.event_id, float(rng.random() < worth[one.arm_name])) for one in decisions]
     store = Store(log)
-    store.append([Reward(event_id, reward, 1.0) for event_id, reward in rewards])  # faster than as many calls
+    # faster than as many calls
+    store.append([Reward(event_id, reward, 1.0) for event_id, reward in rewards])
     store.close()
     return [decision.mode for decision in decisions]
 
@@ -50,10 +55,14 @@ def counted(store, settings):
 
 
 def test_propensities_and_groups_are_logged(file, sqlite_log):
-    with served(file, sqlite_log, Settings(control=0.3)) as client, Client(str(client.base_url)) as api:
+    with (
+        served(file, sqlite_log, Settings(control=0.3)) as client,
+        Client(str(client.base_url)) as api,
+    ):
         modes = play(api, sqlite_log, {"call": 0.5, "visit": 0.5}, 200)
         single = api.decide([0.1] * DIM)
-        apart = api.decide([0.1] * DIM, eligible=["letter", "visit"])  # the incumbent's arm is not among them
+        # the incumbent's arm is not among them
+        apart = api.decide([0.1] * DIM, eligible=["letter", "visit"])
         own = api.decide([0.1] * DIM, incumbent="letter")
     assert set(modes) == {"online", "control"}
     assert 30 < modes.count("control") < 90
@@ -66,7 +75,11 @@ def test_propensities_and_groups_are_logged(file, sqlite_log):
             assert (event.propensity, event.control) == (pytest.approx(expected), 0.3)
             assert (event.own_arm is None) == (event.mode == "control")
     assert events[single.event_id].arm == (1 if single.mode == "control" else 2)
-    assert (events[apart.event_id].control, events[apart.event_id].propensity, apart.mode) == (None, 1.0, "online")
+    assert (events[apart.event_id].control, events[apart.event_id].propensity, apart.mode) == (
+        None,
+        1.0,
+        "online",
+    )
     assert own.arm_name == ("letter" if own.mode == "control" else "visit")
 
 
@@ -82,7 +95,9 @@ def test_the_service_follows_the_verdict(file, sqlite_log, caplog, worth, verdic
         counted(store, settings)
         store.close()
         deadline = time.monotonic() + 30
-        while (found := client.get("/lift").json())["incumbent_fraction"] != fraction and time.monotonic() < deadline:
+        while (found := client.get("/lift").json())[
+            "incumbent_fraction"
+        ] != fraction and time.monotonic() < deadline:
             time.sleep(0.1)
         assert (found["incumbent_fraction"], found["verdict"]) == (fraction, verdict)
         assert not verdict or found["low"] < worth - 0.5 < found["high"]
@@ -91,7 +106,8 @@ def test_the_service_follows_the_verdict(file, sqlite_log, caplog, worth, verdic
         assert ("The policy is worse than the incumbent" in page) is (verdict == "worse")
         assert ("The policy is better than the incumbent" in page) is (verdict == "better")
         logged = re.search(
-            rf"the policy is {verdict} than the incumbent: lift -?0\.\d+ \[-?0\.\d+, -?0\.\d+\]", caplog.text
+            rf"the policy is {verdict} than the incumbent: lift -?0\.\d+ \[-?0\.\d+, -?0\.\d+\]",
+            caplog.text,
         )
         assert bool(logged) is bool(verdict)
         assert f"daband_lift_value {found['value']}" in client.get("/metrics").text
@@ -101,13 +117,17 @@ def test_the_service_follows_the_verdict(file, sqlite_log, caplog, worth, verdic
         assert client.get("/lift").json()["incumbent_fraction"] == fraction
         client.post("/watch/reset")
         deadline = time.monotonic() + 30
-        while client.get("/lift").json()["incumbent_fraction"] != 0.5 and time.monotonic() < deadline:
+        while (
+            client.get("/lift").json()["incumbent_fraction"] != 0.5 and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         assert client.get("/lift").json()["incumbent_fraction"] == 0.5
 
 
 def test_rewards_are_counted_in_the_order_of_events_if_there_is_a_wait(file, sqlite_log):
-    """Purchases come at once, and defaults later: counted as they come, every visitor would seem to buy."""
+    """Purchases come at once, and defaults later: counted as they come, every visitor would seem to
+    buy.
+    """
     settings = Settings(control=0.5, wait=1000.0)
     with served(file, sqlite_log, settings) as client, Client(str(client.base_url)) as api:
         decisions = api.decide_many([{"context": [0.1] * DIM} for _ in range(100)])
@@ -138,17 +158,32 @@ def test_a_control_group_that_cannot_be(exported, sqlite_log):
 
 @pytest.mark.slow
 def test_a_worse_policy_is_taken_back_and_stays_so_after_a_kill(file, tmp_path):
-    port, log = free_port(), f"sqlite:///{tmp_path}/events.db"
+    port = free_port()
+    log = f"sqlite:///{tmp_path}/events.db"
     command = [
-        sys.executable, "-m", "daband", "serve", str(file), "--log", log, "--port", str(port), "--control", "0.3",
-    ]  # fmt: skip
-    address, worth = f"http://127.0.0.1:{port}", {"call": 0.8, "visit": 0.2}
+        sys.executable,
+        "-m",
+        "daband",
+        "serve",
+        str(file),
+        "--log",
+        log,
+        "--port",
+        str(port),
+        "--control",
+        "0.3",
+    ]
+    address = f"http://127.0.0.1:{port}"
+    worth = {"call": 0.8, "visit": 0.2}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         with Client(address, patience=60) as api:
-            deadline, modes, seed = time.monotonic() + 120, [], 0
+            deadline = time.monotonic() + 120
+            modes = []
+            seed = 0
             while "fallback" not in modes and time.monotonic() < deadline:
-                modes, seed = play(api, log, worth, 50, seed), seed + 1
+                modes = play(api, log, worth, 50, seed)
+                seed = seed + 1
             assert "fallback" in modes
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

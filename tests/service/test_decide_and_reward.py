@@ -13,7 +13,9 @@ ROW = [0.5] * DIM
 
 def test_a_decision_is_logged_as_it_was_answered(exported, log):
     with served(exported, log) as client:
-        answer = client.post("/decide", json={"event_id": "v-1", "context": ROW, "eligible": ["call", 2]}).json()
+        answer = client.post(
+            "/decide", json={"event_id": "v-1", "context": ROW, "eligible": ["call", 2]}
+        ).json()
     assert answer["arm_name"] in ("call", "visit")
     assert answer["arm_name"] == ARMS[answer["arm"]]
     assert 0 < answer["propensity"] <= 1
@@ -21,8 +23,16 @@ def test_a_decision_is_logged_as_it_was_answered(exported, log):
     store = Store(log)
     ((_, event),) = store.read_events(0, 10)
     store.close()
-    assert (event.event_id, event.arm, event.propensity) == ("v-1", answer["arm"], answer["propensity"])
-    assert (event.context, event.eligible, event.domain) == (str(ROW).replace(" ", ""), "[1, 2]", "source")
+    assert (event.event_id, event.arm, event.propensity) == (
+        "v-1",
+        answer["arm"],
+        answer["propensity"],
+    )
+    assert (event.context, event.eligible, event.domain) == (
+        str(ROW).replace(" ", ""),
+        "[1, 2]",
+        "source",
+    )
 
 
 def test_the_same_id_gives_the_same_answer_and_another_context_is_refused(exported, log):
@@ -45,7 +55,9 @@ def test_a_batch_is_decided_like_its_rows(tmp_path, sqlite_log):
     with served(file, sqlite_log) as client:
         batch = client.post("/decide", json={"events": events}).json()["events"]
         for event, found in zip(events, batch, strict=True):
-            single = client.post("/decide", json={**event, "event_id": event["event_id"] + "-single"}).json()
+            single = client.post(
+                "/decide", json={**event, "event_id": event["event_id"] + "-single"}
+            ).json()
             assert (found["arm"], found["propensity"]) == (single["arm"], single["propensity"])
         assert batch[3]["arm_name"] == "visit"
         assert client.post("/decide", json={"events": events}).json()["events"][0]["repeated"]
@@ -57,7 +69,10 @@ def test_a_reward_counts_once_however_often_it_comes(exported, log):
         client.post("/decide", json={"event_id": "v", "context": ROW})
         first = client.post("/events/v/reward", json={"reward": 1}).json()
         assert first == {"event_id": "v", "status": "recorded", "reward": 1.0}
-        assert client.post("/events/v/reward", json={"reward": 1.0}).json() == {**first, "status": "repeated"}
+        assert client.post("/events/v/reward", json={"reward": 1.0}).json() == {
+            **first,
+            "status": "repeated",
+        }
         refused = client.post("/events/v/reward", json={"reward": 0})
         assert refused.status_code == 409
         assert "already has another reward, 1" in refused.json()["error"]
@@ -71,7 +86,11 @@ def test_an_apprentice_plays_the_incumbents_arm_and_logs_its_own(exported, sqlit
         assert "needs incumbent" in missing.json()["error"]
         asked = {"event_id": "v", "context": ROW, "incumbent": "visit", "incumbent_propensity": 0.5}
         answer = client.post("/decide", json=asked).json()
-        assert (answer["arm_name"], answer["propensity"], answer["mode"]) == ("visit", 0.5, "apprentice")
+        assert (answer["arm_name"], answer["propensity"], answer["mode"]) == (
+            "visit",
+            0.5,
+            "apprentice",
+        )
     ((_, event),) = events(sqlite_log)
     assert event.own_arm in range(len(ARMS))
     assert (event.arm, event.incumbent_arm) == (2, 2)
@@ -87,16 +106,21 @@ def test_contexts_can_be_left_out_of_the_log(exported, sqlite_log, tmp_path):
 
 
 def test_two_services_on_one_log_decide_an_event_once(exported, log):
-    """Both are asked for the same events at the same time; whoever comes second gives the first one's answer."""
+    """Both are asked for the same events at the same time; whoever comes second gives the first
+    one's answer.
+    """
     with served(exported, log) as first, served(exported, log) as second:
 
         def ask(number):
             body = {"event_id": f"e{number}", "context": [0.1 * number] * DIM}
             with ThreadPoolExecutor(2) as both:
-                asked = [both.submit(client.post, "/decide", json=body) for client in (first, second)]
+                asked = [
+                    both.submit(client.post, "/decide", json=body) for client in (first, second)
+                ]
                 answers = [one.result().json() for one in asked]
                 paid = [
-                    both.submit(one.post, f"/events/e{number}/reward", json={"reward": 1}) for one in (first, second)
+                    both.submit(one.post, f"/events/e{number}/reward", json={"reward": 1})
+                    for one in (first, second)
                 ]
                 assert {one.result().json()["status"] for one in paid} == {"recorded", "repeated"}
             assert sorted(one.pop("repeated") for one in answers) == [False, True]

@@ -17,7 +17,8 @@ def filled(exported, log, n=200, **settings):
     """Decisions and rewards; every fifth event has none."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(n, DIM))
-    decided, rewards = [], rng.random(n).round(3)
+    decided = []
+    rewards = rng.random(n).round(3)
     service = served(exported, log, Settings(**settings))
     with service as client, Client(str(client.base_url)) as api:
         for number, row in enumerate(rows):
@@ -26,7 +27,12 @@ def filled(exported, log, n=200, **settings):
                 api.reward(f"e{number}", rewards[number])
     kept = np.arange(n) % 5 != 0
     arms = np.array([one.arm for one in decided])
-    return rows[kept], arms[kept], rewards[kept], np.array([one.propensity for one in decided])[kept]
+    return (
+        rows[kept],
+        arms[kept],
+        rewards[kept],
+        np.array([one.propensity for one in decided])[kept],
+    )
 
 
 def test_the_log_as_parquet_is_what_fit_log_and_evaluate_log_read(exported, log, tmp_path):
@@ -35,10 +41,16 @@ def test_the_log_as_parquet_is_what_fit_log_and_evaluate_log_read(exported, log,
     fresh = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0)
     by_log = daband.fit_log(fresh, tmp_path / "week.parquet")
     by_hand = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0)
-    by_hand.update(contexts, arms, rewards, weights=daband.weights.importance(propensities, 3, power=0.25))
+    by_hand.update(
+        contexts, arms, rewards, weights=daband.weights.importance(propensities, 3, power=0.25)
+    )
     assert by_log.rounds_learned == len(arms)
-    np.testing.assert_allclose(by_log.select(contexts).mean, by_hand.select(contexts).mean, rtol=1e-9)
-    in_memory = daband.evaluate_log(by_hand, (contexts, arms, rewards, propensities), estimator="snips")
+    np.testing.assert_allclose(
+        by_log.select(contexts).mean, by_hand.select(contexts).mean, rtol=1e-9
+    )
+    in_memory = daband.evaluate_log(
+        by_hand, (contexts, arms, rewards, propensities), estimator="snips"
+    )
     from_file = daband.evaluate_log(by_hand, tmp_path / "week.parquet", estimator="snips")
     assert from_file.value == pytest.approx(in_memory.value)
 
@@ -60,7 +72,9 @@ def test_the_log_lists_the_eligible_arms(exported, log, tmp_path):
 
 def test_a_table_keeps_its_columns(tmp_path, sqlite_log):
     rng = np.random.default_rng(0)
-    frame = pl.DataFrame({"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)})
+    frame = pl.DataFrame(
+        {"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)}
+    )
     frame = frame.with_columns(offer=pl.Series(rng.choice(["a", "b"], 300)))
     columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
     pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
@@ -90,7 +104,9 @@ def test_spans_defaults_and_ids(exported, sqlite_log, tmp_path):
     first = export_events(sqlite_log, tmp_path / "a.parquet", until=middle)
     second = export_events(sqlite_log, tmp_path / "b.parquet", since=middle.isoformat(), ids=True)
     assert (first, second) == (20, 20)
-    assert {"event_id", "time", "model", "mode"} < set(pl.read_parquet(tmp_path / "b.parquet").columns)
+    assert {"event_id", "time", "model", "mode"} < set(
+        pl.read_parquet(tmp_path / "b.parquet").columns
+    )
     with pytest.raises(DataError, match="no event"):
         export_events(sqlite_log, tmp_path / "c.parquet", until="2001-01-01")
     with pytest.raises(InvalidInput, match="since and until must look like"):

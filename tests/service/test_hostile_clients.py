@@ -1,4 +1,6 @@
-"""One client must not stall the service: long rows, half-sent requests, many connections, other sites' pages."""
+"""One client must not stall the service: long rows, half-sent requests, many connections, other
+sites' pages.
+"""
 
 import contextlib
 import socket
@@ -23,7 +25,9 @@ ROW = [0.5] * DIM
 def table_file(tmp_path_factory):
     """An exported policy on a table with the columns age and city."""
     rng = np.random.default_rng(0)
-    frame = pl.DataFrame({"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)})
+    frame = pl.DataFrame(
+        {"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)}
+    )
     frame = frame.with_columns(offer=pl.Series(rng.choice(["a", "b"], 300)))
     columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
     pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
@@ -39,12 +43,16 @@ def test_thousands_of_unknown_columns_get_a_quick_and_short_answer(table_file, s
     with served(table_file, sqlite_log, Settings(limits=Limits(body_bytes=1 << 22))) as client:
         client.post("/decide", json={"context": row})
         started = time.process_time()
-        refused = client.post("/decide", json={"context": {**row, **{f"unknown {one}": 0 for one in range(75_000)}}})
-        assert time.process_time() - started < 0.9  # client and service are one process; before, more than a second
+        refused = client.post(
+            "/decide", json={"context": {**row, **{f"unknown {one}": 0 for one in range(75_000)}}}
+        )
+        # client and service are one process; before, more than a second
+        assert time.process_time() - started < 0.9
         assert refused.json() == {"error": "context must have at most 1,002 columns, got 75,002"}
         unknown = {f"unknown {one}": 0 for one in range(1000)}
         warnings = [
-            one["message"] for one in client.post("/decide", json={"context": row | unknown}).json()["warnings"]
+            one["message"]
+            for one in client.post("/decide", json={"context": row | unknown}).json()["warnings"]
         ]
         assert len(warnings) == 9
         assert warnings[-1] == "992 more columns are not columns of training and were ignored"
@@ -54,7 +62,9 @@ def test_a_missing_column_among_many_unknown_ones_is_found_quickly(table_file):
     """Before, the missing one was compared with each of them: 16 s."""
     started = time.process_time()
     with pytest.raises(InvalidInput, match="the row has no 'city'"):
-        daband.load_deployed(table_file).decide({"age": 41, **{f"unknown {one}": 0 for one in range(75_000)}})
+        daband.load_deployed(table_file).decide(
+            {"age": 41, **{f"unknown {one}": 0 for one in range(75_000)}}
+        )
     assert time.process_time() - started < 1.0
 
 
@@ -70,7 +80,9 @@ def test_an_answer_does_not_repeat_long_names(table_file, sqlite_log):
             {"context": {"age": long, "city": "Oslo"}},
         ):
             assert len(client.post("/decide", json=body).content) < 12_000
-        too_many = client.post("/decide", json={"context": {"age": 41, "city": "Oslo"}, "eligible": [0] * 100_000})
+        too_many = client.post(
+            "/decide", json={"context": {"age": 41, "city": "Oslo"}, "eligible": [0] * 100_000}
+        )
         assert too_many.json()["error"] == "eligible must be a list of 1 to 2 arms"
 
 
@@ -98,11 +110,24 @@ COMPLETE = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 @pytest.mark.parametrize(
     ("sent", "drips"),
     [
-        (b"", False), (HALF_HEADER, False), (HALF_HEADER, True), (HALF_BODY, False), (HALF_BODY, True),
-        (UNREAD_BODY, True), (COMPLETE + HALF_HEADER, True),
+        (b"", False),
+        (HALF_HEADER, False),
+        (HALF_HEADER, True),
+        (HALF_BODY, False),
+        (HALF_BODY, True),
+        (UNREAD_BODY, True),
+        (COMPLETE + HALF_HEADER, True),
     ],
-    ids=["nothing", "header", "header, drips", "body", "body, drips", "unread body", "second request"],
-)  # fmt: skip
+    ids=[
+        "nothing",
+        "header",
+        "header, drips",
+        "body",
+        "body, drips",
+        "unread body",
+        "second request",
+    ],
+)
 def test_a_half_sent_request_is_dropped(exported, sqlite_log, sent, drips):
     with served(exported, sqlite_log, Settings(limits=Limits(request_seconds=0.7))) as client:
         with connect(client.base_url, sent) as one:
@@ -142,7 +167,9 @@ def test_a_header_without_end_is_dropped(exported, sqlite_log):
         assert is_dropped(one, 5.0)
 
 
-def test_connections_above_the_limit_are_refused_and_the_service_stays_reachable(exported, sqlite_log):
+def test_connections_above_the_limit_are_refused_and_the_service_stays_reachable(
+    exported, sqlite_log
+):
     with (
         served(exported, sqlite_log, Settings(limits=Limits(connections=10))) as client,
         contextlib.ExitStack() as stack,
@@ -169,12 +196,16 @@ def test_half_sent_requests_do_not_use_up_file_descriptors(exported, tmp_path):
     """Before, 260 of them made a service with 256 file descriptors unreachable."""
     port = free_port()
     code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)); from daband.service import serve"
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)); from"
+        " daband.service import serve"
     )
     code += f"; serve({str(exported)!r}, 'sqlite:///{tmp_path}/events.db', port={port})"
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client, contextlib.ExitStack() as stack:
+        with (
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client,
+            contextlib.ExitStack() as stack,
+        ):
             deadline = time.monotonic() + 120
             while time.monotonic() < deadline:
                 with contextlib.suppress(httpx.TransportError):
@@ -185,7 +216,9 @@ def test_half_sent_requests_do_not_use_up_file_descriptors(exported, tmp_path):
                 with contextlib.suppress(OSError):
                     stack.enter_context(connect(client.base_url, HALF_BODY))
             for number in range(5):
-                decided = httpx.post(f"{client.base_url}/decide", json={"event_id": f"e{number}", "context": ROW})
+                decided = httpx.post(
+                    f"{client.base_url}/decide", json={"event_id": f"e{number}", "context": ROW}
+                )
                 assert decided.status_code == 200
     finally:
         process.terminate()
@@ -195,16 +228,30 @@ def test_half_sent_requests_do_not_use_up_file_descriptors(exported, tmp_path):
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [
-        ("127.0.0.1", True), ("localhost:80", True), ("LOCALHOST", True), ("[::1]:80", True), ("127.0.0.2:1", True),
-        ("market.example:443", True), ("evil.example", False), ("evil.example:8000", False), ("10.0.0.7", False),
-        ("127.0.0.1.evil.example", False), ("", False), ("[::1", False), ("a@localhost.evil", False),
+        ("127.0.0.1", True),
+        ("localhost:80", True),
+        ("LOCALHOST", True),
+        ("[::1]:80", True),
+        ("127.0.0.2:1", True),
+        ("market.example:443", True),
+        ("evil.example", False),
+        ("evil.example:8000", False),
+        ("10.0.0.7", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("[::1", False),
+        ("a@localhost.evil", False),
     ],
-)  # fmt: skip
+)
 def test_a_request_under_a_name_of_another_site_is_refused(exported, sqlite_log, host, allowed):
-    """DNS rebinding: the name of a hostile page may point to this machine, and its Origin is then the same name."""
+    """DNS rebinding: the name of a hostile page may point to this machine, and its Origin is then
+    the same name.
+    """
     with served(exported, sqlite_log, Settings(hosts=("Market.example",))) as client:
         with connect(client.base_url) as one:
-            one.sendall(f"POST /watch/reset HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\r\n".encode())
+            one.sendall(
+                f"POST /watch/reset HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\r\n".encode()
+            )
             status = int(one.recv(1 << 16).split(b" ")[1])
         assert (status == 200) is allowed
         assert status in (200, 400, 421)
@@ -238,8 +285,12 @@ def test_a_model_that_is_not_there_is_not_found(exported, sqlite_log, number):
 
 def test_41_and_41_with_a_point_are_one_context(table_file, sqlite_log):
     with served(table_file, sqlite_log) as client:
-        first = client.post("/decide", json={"event_id": "a", "context": {"age": 41, "city": "Oslo"}}).json()
-        again = client.post("/decide", json={"event_id": "a", "context": {"city": "Oslo", "age": 41.0}})
+        first = client.post(
+            "/decide", json={"event_id": "a", "context": {"age": 41, "city": "Oslo"}}
+        ).json()
+        again = client.post(
+            "/decide", json={"event_id": "a", "context": {"city": "Oslo", "age": 41.0}}
+        )
         assert again.status_code == 200
         assert again.json() == {**first, "repeated": True}
         for age in (41.5, 42, 41.0 + 1e-9, "41", True):

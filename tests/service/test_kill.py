@@ -1,4 +1,6 @@
-"""Killed with SIGKILL under load, the service loses nothing that it acknowledged; the benchmark does so 50 times."""
+"""Killed with SIGKILL under load, the service loses nothing that it acknowledged; the benchmark
+does so 50 times.
+"""
 
 import sys
 from pathlib import Path
@@ -24,7 +26,9 @@ def test_five_kills_lose_nothing(service_kill, log):
     assert found["acknowledged_events"] >= 50
     assert found["models_learned"] >= 1
     assert found["acknowledged_rewards"] >= 10
-    assert {fault: found[fault] for fault in service_kill.FAULTS} == dict.fromkeys(service_kill.FAULTS, 0)
+    assert {fault: found[fault] for fault in service_kill.FAULTS} == dict.fromkeys(
+        service_kill.FAULTS, 0
+    )
     assert found["slowest_start_seconds"] < 20  # the benchmark holds 5 s; test machines may be busy
 
 

@@ -1,4 +1,6 @@
-"""The page: rendered for every state, and in a real browser, where a drift that comes half way is shown."""
+"""The page: rendered for every state, and in a real browser, where a drift that comes half way is
+shown.
+"""
 
 import os
 import re
@@ -23,20 +25,38 @@ def chromium():
     named = os.environ.get("DABAND_CHROMIUM")
     program = named or next((path for path in map(shutil.which, _NAMES) if path), None)
     if program is None:
-        pytest.skip("no Chromium: install one (apt-get install chromium), or name it in DABAND_CHROMIUM")
+        pytest.skip(
+            "no Chromium: install one (apt-get install chromium), or name it in DABAND_CHROMIUM"
+        )
     return program
 
 
 def browse(program, address, folder, *options, width=1200, height=1500):
     done = subprocess.run(
         [
-            program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-            "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-            "--disable-sync", f"--user-data-dir={folder}/profile", f"--window-size={width},{height}",
-            "--enable-logging=stderr", "--v=0", *options, address,
+            program,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            f"--user-data-dir={folder}/profile",
+            f"--window-size={width},{height}",
+            "--enable-logging=stderr",
+            "--v=0",
+            *options,
+            address,
         ],
-        capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     complaints = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
     return done.stdout, complaints
 
@@ -52,7 +72,9 @@ def send(client, n, *, shift=0.0, seed=0, paid=0.65):
 
 
 @pytest.mark.slow
-def test_a_drift_half_way_shows_on_the_page_within_two_thousand_events(exported, chromium, sqlite_log, tmp_path):
+def test_a_drift_half_way_shows_on_the_page_within_two_thousand_events(
+    exported, chromium, sqlite_log, tmp_path
+):
     with served(exported, sqlite_log, Settings(incumbent="call")) as client:
         store = Store(sqlite_log)
         worker = Worker(store, Settings(incumbent="call"))
@@ -115,7 +137,9 @@ def test_the_calls_are_a_document(exported, sqlite_log):
     with served(exported, sqlite_log) as client:
         document = client.get("/openapi.json").json()
         assert document["openapi"].startswith("3.1")
-        example = document["paths"]["/decide"]["post"]["requestBody"]["content"]["application/json"]["example"]
+        example = document["paths"]["/decide"]["post"]["requestBody"]["content"][
+            "application/json"
+        ]["example"]
         assert client.post("/decide", json=example).status_code == 200
         for path, operations in document["paths"].items():
             for method in operations:

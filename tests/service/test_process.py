@@ -1,4 +1,6 @@
-"""``daband serve`` as a process: what it imports, what it refuses, how it stops, and that it learns on its own."""
+"""``daband serve`` as a process: what it imports, what it refuses, how it stops, and that it learns
+on its own.
+"""
 
 import os
 import signal
@@ -19,12 +21,20 @@ from tests.service.conftest import DIM, free_port
 
 def run(*arguments, env=None):
     return subprocess.run(
-        [sys.executable, "-m", "daband", *arguments], capture_output=True, text=True, check=False, env=env
+        [sys.executable, "-m", "daband", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
     )
 
 
 def children(pid):
-    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
+    return [
+        int(one)
+        for path in Path(f"/proc/{pid}/task").glob("*/children")
+        for one in path.read_text().split()
+    ]
 
 
 @pytest.mark.slow
@@ -49,7 +59,9 @@ from daband.cli._main import main
 sys.argv = ["daband", "serve", sys.argv[1]]
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "pip install 'daband[serve]'" in done.stderr.replace("\n", " ")
 
@@ -82,10 +94,19 @@ def test_what_cannot_be_served_is_refused(exported, tmp_path, options, message):
 
 
 @pytest.mark.slow
-def test_a_policy_to_learn_with_that_cannot_be_read_is_refused_before_there_is_a_log(policy_files, tmp_path):
+def test_a_policy_to_learn_with_that_cannot_be_read_is_refused_before_there_is_a_log(
+    policy_files, tmp_path
+):
     bad = tmp_path / "policy.safetensors"
     bad.write_bytes(policy_files[0].read_bytes()[:-100])
-    done = run("serve", str(policy_files[1]), "--log", f"sqlite:///{tmp_path}/events.db", "--learn", str(bad))
+    done = run(
+        "serve",
+        str(policy_files[1]),
+        "--log",
+        f"sqlite:///{tmp_path}/events.db",
+        "--learn",
+        str(bad),
+    )
     assert done.returncode == 2
     assert "policy.safetensors" in done.stderr
     assert list(tmp_path.iterdir()) == [bad]
@@ -93,11 +114,24 @@ def test_a_policy_to_learn_with_that_cannot_be_read_is_refused_before_there_is_a
 
 @pytest.mark.slow
 def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
-    port, log = free_port(), f"sqlite:///{tmp_path}/events.db"
+    port = free_port()
+    log = f"sqlite:///{tmp_path}/events.db"
     policy, file = policy_files
-    command = [sys.executable, "-m", "daband", "serve", str(file), "--log", log, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "daband",
+        "serve",
+        str(file),
+        "--log",
+        log,
+        "--port",
+        str(port),
+    ]
     process = subprocess.Popen(
-        [*command, "--learn", str(policy), "--learn-every", "20"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [*command, "--learn", str(policy), "--learn-every", "20"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     try:
         with Client(f"http://127.0.0.1:{port}", patience=60) as api:
@@ -129,9 +163,20 @@ def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.2, 0.5])
 def test_ctrl_c_while_the_worker_starts_prints_no_traceback(exported, tmp_path, delay):
-    command = [sys.executable, "-m", "daband", "serve", str(exported), "--log", f"sqlite:///{tmp_path}/events.db"]
+    command = [
+        sys.executable,
+        "-m",
+        "daband",
+        "serve",
+        str(exported),
+        "--log",
+        f"sqlite:///{tmp_path}/events.db",
+    ]
     process = subprocess.Popen(
-        [*command, "--port", str(free_port())], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        [*command, "--port", str(free_port())],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while not (workers := children(process.pid)) and time.monotonic() < deadline:
@@ -147,7 +192,8 @@ def test_ctrl_c_while_the_worker_starts_prints_no_traceback(exported, tmp_path, 
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_start_now_is_started_later(monkeypatch, caplog):
-    tries, stopping = [], threading.Event()
+    tries = []
+    stopping = threading.Event()
 
     def start():
         tries.append(1)

@@ -5,7 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from daband.linear._mean_estimates import compute_effective_size, estimate_mean, estimate_weighted_mean
+from daband.linear._mean_estimates import (
+    compute_effective_size,
+    estimate_mean,
+    estimate_weighted_mean,
+)
 from daband.service._event_log import Event, LoggedReward
 from daband.service._log_readers import RewardSums, Statistics
 from daband.service._settings import Settings
@@ -24,7 +28,8 @@ def test_values_from_sums_are_those_of_all_rounds():
     assert sums.estimate_mean()[:2] == pytest.approx(estimate_mean(rewards)[:2])
     assert sums.estimate_mean(1)[:2] == pytest.approx(estimate_weighted_mean(rewards, weights)[:2])
     assert sums.effective_sample_size == pytest.approx(compute_effective_size(weights))
-    played, other = rewards.mean(), (weights @ rewards) / weights.sum()
+    played = rewards.mean()
+    other = (weights @ rewards) / weights.sum()
     influence = (rewards - played) - weights * (rewards - other) / weights.mean()
     found = sums.estimate_difference()
     assert found.value == pytest.approx(played - other)
@@ -47,11 +52,21 @@ def events(n, *, mode="online", shift=0.0, own=None, incumbent=None, seed=0, fir
     arms = rng.integers(3, size=n)
     return [
         Event(
-            f"e{first + i}", 60.0 * i, mode, "source", 0, int(arms[i]), 1 / 3,
-            int(arms[i]) if own is None else own, incumbent, str(contexts[i].tolist()), None, None,
+            f"e{first + i}",
+            60.0 * i,
+            mode,
+            "source",
+            0,
+            int(arms[i]),
+            1 / 3,
+            int(arms[i]) if own is None else own,
+            incumbent,
+            str(contexts[i].tolist()),
+            None,
+            None,
         )
         for i in range(n)
-    ]  # fmt: skip
+    ]
 
 
 def logged(rows, rewards, *, kind="given"):

@@ -16,16 +16,28 @@ from daband.service._client import Client
 from daband.service._decider import Decider, load_model
 from daband.service._event_log import Event, LoggedReward, Reward, Store
 from daband.service._settings import Clock, Settings
-from daband.service._worker import Worker, _load_policy, _was_exported_from, export_to_bytes, learn_rewards, run_worker
+from daband.service._worker import (
+    Worker,
+    _load_policy,
+    _was_exported_from,
+    export_to_bytes,
+    learn_rewards,
+    run_worker,
+)
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
 def replay(store, file, row):
     """Return a learned model, made again from the policy file and the log."""
     every = int(row.base.partition("/")[2])
-    files = [model.number for model, _ in store.list_models() if model.origin == "file" and model.number < row.number]
+    files = [
+        model.number
+        for model, _ in store.list_models()
+        if model.origin == "file" and model.number < row.number
+    ]
     deployed = load_model(store.read_content(files[0]), files[0]).deployed
-    policy, seq = _load_policy(file, deployed), row.start_seq
+    policy = _load_policy(file, deployed)
+    seq = row.start_seq
     while seq < row.learned_seq:
         rows = store.read_rewards(seq, every)
         learn_rewards(policy, rows, deployed)
@@ -42,17 +54,33 @@ def fill(store, n, *, start=0, mode="online", model=0, unit=lambda reward: rewar
     for place in range(n):
         event_id = f"e{start + place}"
         event = Event(
-            event_id=event_id, time=1000.0 + place, mode=mode, domain="source", model=model,
-            arm=int(arms[place]), propensity=1 / 3, own_arm=0, incumbent_arm=None,
-            context=str(contexts[place].tolist()), eligible=None, digest=None,
-        )  # fmt: skip
+            event_id=event_id,
+            time=1000.0 + place,
+            mode=mode,
+            domain="source",
+            model=model,
+            arm=int(arms[place]),
+            propensity=1 / 3,
+            own_arm=0,
+            incumbent_arm=None,
+            context=str(contexts[place].tolist()),
+            eligible=None,
+            digest=None,
+        )
         store.append([event])
     for place in rng.permutation(n):
         store.append([Reward(f"e{start + place}", float(unit(rewards[place])), 2000.0)])
 
 
 def worked(store, policy_files, **options):
-    worker = Worker(store, Settings(), policy_file=policy_files[0], learn_every=20, publish_seconds=0.0, **options)
+    worker = Worker(
+        store,
+        Settings(),
+        policy_file=policy_files[0],
+        learn_every=20,
+        publish_seconds=0.0,
+        **options,
+    )
     while worker.run_once():
         pass
     worker.write_snapshot()
@@ -65,14 +93,28 @@ def test_rounds_of_the_incumbent_are_weighted_by_the_number_of_eligible_arms(pol
     contexts = np.random.default_rng(0).normal(size=(20, DIM))
     rows = [
         LoggedReward(
-            seq=number, event_seq=number, reward=1.0, kind="given", time=1001.0,
+            seq=number,
+            event_seq=number,
+            reward=1.0,
+            kind="given",
+            time=1001.0,
             event=Event(
-                event_id=f"e{number}", time=1000.0, mode="apprentice", domain="source", model=0, arm=1, propensity=0.5,
-                own_arm=0, incumbent_arm=1, context=str(row.tolist()), eligible="[0, 1]", digest=None,
+                event_id=f"e{number}",
+                time=1000.0,
+                mode="apprentice",
+                domain="source",
+                model=0,
+                arm=1,
+                propensity=0.5,
+                own_arm=0,
+                incumbent_arm=1,
+                context=str(row.tolist()),
+                eligible="[0, 1]",
+                digest=None,
             ),
         )
         for number, row in enumerate(contexts)
-    ]  # fmt: skip
+    ]
     learn_rewards(learned, rows, deployed)
     expected.update(contexts, [1] * 20, [1.0] * 20, deployed.domain)
     np.testing.assert_allclose(learned.decide(contexts).mean, expected.decide(contexts).mean)
@@ -99,8 +141,12 @@ def test_rewards_in_another_unit_change_no_decision(tmp_path):
     policy = daband.LinUCB(context_shape=(DIM,), n_arms=len(ARMS), seed=0, alpha=0.1)
     policy.save(tmp_path / "p.safetensors")
     daband.export(policy, tmp_path / "p.daband", arm_names=ARMS)
-    contexts, decisions = np.random.default_rng(3).normal(size=(200, DIM)), []
-    for name, unit in (("here", lambda reward: reward), ("there", lambda reward: 1000.0 * reward + 7.0)):
+    contexts = np.random.default_rng(3).normal(size=(200, DIM))
+    decisions = []
+    for name, unit in (
+        ("here", lambda reward: reward),
+        ("there", lambda reward: 1000.0 * reward + 7.0),
+    ):
         store = Store(f"sqlite:///{tmp_path}/{name}.db")
         publish_file(store, (tmp_path / "p.daband").read_bytes(), 0.0)
         fill(store, 60, unit=unit)
@@ -119,7 +165,10 @@ def test_a_learned_model_warns_of_rows_far_outside_as_the_file_does(policy_files
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 50)
     worked(store, policy_files)
-    models = [load_model(store.read_content(row.number), row.number).deployed for row, _ in store.list_models()]
+    models = [
+        load_model(store.read_content(row.number), row.number).deployed
+        for row, _ in store.list_models()
+    ]
     row = np.full(DIM, 500.0)
     kinds = [{warning.kind for warning in model.decide(row).warnings} for model in models]
     assert len(models) > 1
@@ -138,7 +187,9 @@ def test_learning_in_one_go_gives_the_models_of_many_restarts(policy_files, tmp_
         store.append([row.event for row in rows])
         given = iter(rows)
         for portion in portions:
-            store.append([Reward(row.event.event_id, row.reward, row.time) for row in islice(given, portion)])
+            store.append(
+                [Reward(row.event.event_id, row.reward, row.time) for row in islice(given, portion)]
+            )
             worked(store, policy_files)
         contents.append(store.read_content(store.find_current_model()))
         store.close()
@@ -188,7 +239,10 @@ def test_the_service_takes_new_models_without_a_pause_and_goes_back(policy_files
         assert api.decide([0.2] * DIM).model == 0
         assert client.post("/models/7/activate").status_code == 404
         listed = client.get("/models").json()
-        assert [(row["number"], row["origin"]) for row in listed["models"]] == [(1, "learned"), (0, "file")]
+        assert [(row["number"], row["origin"]) for row in listed["models"]] == [
+            (1, "learned"),
+            (0, "file"),
+        ]
         assert (listed["deciding"], listed["pinned"]) == (0, 0)
         uploaded = client.post("/models", content=policy_files[1].read_bytes())
         assert uploaded.json() == {"number": 0, "deciding": 0}  # it is there already
@@ -200,7 +254,8 @@ class Times:
     """A wall clock that somebody sets, and a steady one."""
 
     def __init__(self):
-        self.wall, self.steady = 1_000_000.0, 50.0
+        self.wall = 1_000_000.0
+        self.steady = 50.0
 
     def pass_by(self, seconds):
         self.wall += seconds
@@ -211,7 +266,8 @@ class Times:
 
 
 def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
-    times, settings = Times(), Settings(wait=100.0, default_reward=0.25)
+    times = Times()
+    settings = Settings(wait=100.0, default_reward=0.25)
     clock = times.clock()
     with served(exported, log, settings, clock=clock) as client:
         for name in ("rewarded", "silent"):
@@ -227,11 +283,16 @@ def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
         worker.run_once()
         worker.run_once()
         rows = store.read_rewards(0, 9)
-        assert [(row.event.event_id, row.reward, row.kind) for row in rows[1:]] == [("silent", 0.25, "default")]
+        assert [(row.event.event_id, row.reward, row.kind) for row in rows[1:]] == [
+            ("silent", 0.25, "default")
+        ]
         late = client.post("/events/silent/reward", json={"reward": 1})
         assert late.status_code == 409
         assert "the default, because none arrived in time" in late.json()["error"]
-        assert client.post("/events/silent/reward", json={"reward": 0.25}).json()["status"] == "repeated"
+        assert (
+            client.post("/events/silent/reward", json={"reward": 0.25}).json()["status"]
+            == "repeated"
+        )
         times.pass_by(101.0)
         worker.run_once()
         assert store.read_rewards(0, 9)[-1].event.event_id == "later"
@@ -240,7 +301,8 @@ def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
 
 @pytest.mark.parametrize("jump", [86_400.0, -86_400.0])
 def test_a_clock_that_jumps_sets_no_defaults_and_is_told(exported, sqlite_log, jump):
-    times, settings = Times(), Settings(wait=100.0)
+    times = Times()
+    settings = Settings(wait=100.0)
     clock = times.clock()
     with served(exported, sqlite_log, settings, clock=clock) as client:
         client.post("/decide", json={"event_id": "before", "context": [0.1] * DIM})
@@ -282,7 +344,8 @@ def test_a_connection_that_is_taken_after_a_log_was_closed_does_not_stay_open(lo
 
 
 def test_one_worker_at_a_time_works_on_a_log(log):
-    first, second = Store(log), Store(log)
+    first = Store(log)
+    second = Store(log)
     with first.try_worker_lock() as mine:
         assert mine
         with second.try_worker_lock() as also:
@@ -296,7 +359,9 @@ def test_one_worker_at_a_time_works_on_a_log(log):
 def test_the_worker_goes_on_after_a_failure(policy_files, sqlite_log, monkeypatch, caplog):
     store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
-    made, ticks, parent = [], [], os.getppid()
+    made = []
+    ticks = []
+    parent = os.getppid()
 
     class Failing(Worker):
         def run_once(self):
@@ -321,13 +386,18 @@ def test_the_worker_goes_on_after_a_failure(policy_files, sqlite_log, monkeypatc
     store.close()
 
 
-def test_a_policy_that_the_file_was_not_exported_from_is_not_learned(policy_files, tmp_path, sqlite_log, caplog):
+def test_a_policy_that_the_file_was_not_exported_from_is_not_learned(
+    policy_files, tmp_path, sqlite_log, caplog
+):
     store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
     daband.LinUCB(context_shape=(2,), n_arms=3, seed=0).save(tmp_path / "other.safetensors")
     daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0).save(tmp_path / "blank.safetensors")
-    for name, reason in (("other", "use the policy that it was exported from"), ("blank", "has learned 0")):
+    for name, reason in (
+        ("other", "use the policy that it was exported from"),
+        ("blank", "has learned 0"),
+    ):
         caplog.clear()
         worker = worked(store, [tmp_path / f"{name}.safetensors"])
         assert reason in caplog.text
@@ -338,7 +408,8 @@ def test_a_policy_that_the_file_was_not_exported_from_is_not_learned(policy_file
 
 @pytest.mark.parametrize("kind", [daband.LinUCB, daband.Trees, daband.DABand])
 def test_a_policy_is_known_by_what_it_predicts(kind, tmp_path):
-    contexts, policies = np.random.default_rng(0).normal(size=(300, DIM)), []
+    contexts = np.random.default_rng(0).normal(size=(300, DIM))
+    policies = []
     for swapped in (0, 1):  # what paid for one paid nothing for the other
         arms = np.arange(300) % 2
         rewards = ((contexts[:, 0] > 0) == (arms == swapped)).astype(float)
@@ -350,18 +421,24 @@ def test_a_policy_is_known_by_what_it_predicts(kind, tmp_path):
     assert [_was_exported_from(file, policy) for policy in policies] == [True, False]
 
 
-def test_a_published_file_of_as_many_rounds_is_not_taken_for_the_one_before(policy_files, tmp_path, sqlite_log, caplog):
+def test_a_published_file_of_as_many_rounds_is_not_taken_for_the_one_before(
+    policy_files, tmp_path, sqlite_log, caplog
+):
     store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
     worked(store, policy_files)
-    daband.export(daband.load(policy_files[0]), tmp_path / "explores.daband", arm_names=ARMS, epsilon=0.5)
+    daband.export(
+        daband.load(policy_files[0]), tmp_path / "explores.daband", arm_names=ARMS, epsilon=0.5
+    )
     publish_file(store, (tmp_path / "explores.daband").read_bytes(), 0.0)
     fill(store, 20, start=20)
     worked(store, policy_files)  # the same policy, exported anew, goes on
     assert store.list_models()[0][0].rounds == 440
     retrained = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=1)
-    retrained.update(np.random.default_rng(1).normal(size=(400, DIM)), np.arange(400) % 3, np.arange(400) % 2)
+    retrained.update(
+        np.random.default_rng(1).normal(size=(400, DIM)), np.arange(400) % 3, np.arange(400) % 2
+    )
     daband.export(retrained, tmp_path / "retrained.daband", arm_names=ARMS)
     number = publish_file(store, (tmp_path / "retrained.daband").read_bytes(), 0.0)
     fill(store, 20, start=40)
@@ -372,8 +449,11 @@ def test_a_published_file_of_as_many_rounds_is_not_taken_for_the_one_before(poli
 
 
 @pytest.mark.parametrize("damage", ["truncated", "gone"])
-def test_a_policy_that_cannot_be_loaded_stops_learning_alone(policy_files, tmp_path, sqlite_log, caplog, damage):
-    store, times = Store(sqlite_log), Times()
+def test_a_policy_that_cannot_be_loaded_stops_learning_alone(
+    policy_files, tmp_path, sqlite_log, caplog, damage
+):
+    store = Store(sqlite_log)
+    times = Times()
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
     store.append([Event("silent", 1.0, "online", "source", 0, 0, 1.0, 0, None, None, None, None)])
@@ -389,13 +469,18 @@ def test_a_policy_that_cannot_be_loaded_stops_learning_alone(policy_files, tmp_p
     store.close()
 
 
-def test_a_published_file_is_not_compared_with_contexts_from_before(policy_files, tmp_path, sqlite_log):
+def test_a_published_file_is_not_compared_with_contexts_from_before(
+    policy_files, tmp_path, sqlite_log
+):
     store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 40)
-    policy, reference = daband.load(policy_files[0]), np.random.default_rng(0).normal(size=(400, DIM))
+    policy = daband.load(policy_files[0])
+    reference = np.random.default_rng(0).normal(size=(400, DIM))
     assessment = {"value": 0.9, "low": 0.8}
-    daband.export(policy, tmp_path / "new.daband", arm_names=ARMS, reference=reference, assessment=assessment)
+    daband.export(
+        policy, tmp_path / "new.daband", arm_names=ARMS, reference=reference, assessment=assessment
+    )
     number = publish_file(store, (tmp_path / "new.daband").read_bytes(), 0.0)
     worker = Worker(store, Settings())
     worker.run_once()
@@ -409,7 +494,9 @@ def test_a_published_file_is_not_compared_with_contexts_from_before(policy_files
     store.close()
 
 
-def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_files, tmp_path, sqlite_log):
+def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(
+    policy_files, tmp_path, sqlite_log
+):
     store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
@@ -430,7 +517,8 @@ def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_
     assert store.find_current_model() == number
     assert replay(store, policy_files[0], old) == store.read_content(old.number)
     policy.save(tmp_path / "better.safetensors")
-    assert worked(store, [tmp_path / "better.safetensors"])._learner.learned_seq == 80  # from now on
+    # from now on
+    assert worked(store, [tmp_path / "better.safetensors"])._learner.learned_seq == 80
     fill(store, 20, start=80)
     worked(store, [tmp_path / "better.safetensors"])
     assert [row.rounds for row, _ in store.list_models()][:2] == [425, 405]
@@ -438,8 +526,15 @@ def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(policy_
 
 
 def test_a_published_file_is_watched_from_then_on(policy_files, tmp_path, sqlite_log, monkeypatch):
-    daband.export(daband.load(policy_files[0]), tmp_path / "newer.daband", arm_names=ARMS, assessment={"value": 0.25})
-    store, made, parent = Store(sqlite_log), [], os.getppid()
+    daband.export(
+        daband.load(policy_files[0]),
+        tmp_path / "newer.daband",
+        arm_names=ARMS,
+        assessment={"value": 0.25},
+    )
+    store = Store(sqlite_log)
+    made = []
+    parent = os.getppid()
     publish_file(store, policy_files[1].read_bytes(), 0.0)
 
     class Publishing(Worker):
@@ -460,7 +555,9 @@ def test_a_published_file_is_watched_from_then_on(policy_files, tmp_path, sqlite
 
 
 def test_a_worker_that_starts_on_a_long_log_counts_every_reward(exported, sqlite_log):
-    """Rewards out of the order of decisions: those of events that are not counted yet come later, and none is lost."""
+    """Rewards out of the order of decisions: those of events that are not counted yet come later,
+    and none is lost.
+    """
     store = Store(sqlite_log)
     publish_file(store, exported.read_bytes(), 0.0)
     fill(store, 1200)
@@ -473,10 +570,13 @@ def test_a_worker_that_starts_on_a_long_log_counts_every_reward(exported, sqlite
 
 
 def test_a_batch_larger_than_a_portion_gets_its_defaults(exported, sqlite_log):
-    times, settings = Times(), Settings(wait=100.0)
+    times = Times()
+    settings = Settings(wait=100.0)
     clock = times.clock()
     with served(exported, sqlite_log, settings, clock=clock) as client:
-        client.post("/decide", json={"events": [{"context": [0.1] * DIM}] * 1000}).raise_for_status()
+        client.post(
+            "/decide", json={"events": [{"context": [0.1] * DIM}] * 1000}
+        ).raise_for_status()
     store = Store(sqlite_log)
     worker = Worker(store, settings, clock=clock)
     times.pass_by(200.0)
@@ -504,7 +604,9 @@ def test_a_context_that_cannot_be_read_holds_nothing_up(policy_files, sqlite_log
     store.close()
 
 
-def test_a_file_of_other_arms_or_contexts_needs_a_log_of_its_own(policy_files, tmp_path, sqlite_log):
+def test_a_file_of_other_arms_or_contexts_needs_a_log_of_its_own(
+    policy_files, tmp_path, sqlite_log
+):
     policy = daband.load(policy_files[0])
     daband.export(policy, tmp_path / "renamed.daband", arm_names=("letter", "visit", "call"))
     with served(policy_files[1], sqlite_log) as client:
@@ -518,8 +620,12 @@ def test_a_file_of_other_arms_or_contexts_needs_a_log_of_its_own(policy_files, t
         pass
 
 
-def test_a_service_that_starts_with_an_older_file_says_which_model_decides(policy_files, tmp_path, sqlite_log, caplog):
-    daband.export(daband.load(policy_files[0]), tmp_path / "newer.daband", arm_names=ARMS, epsilon=0.5)
+def test_a_service_that_starts_with_an_older_file_says_which_model_decides(
+    policy_files, tmp_path, sqlite_log, caplog
+):
+    daband.export(
+        daband.load(policy_files[0]), tmp_path / "newer.daband", arm_names=ARMS, epsilon=0.5
+    )
     for file in (policy_files[1], tmp_path / "newer.daband"):
         with served(file, sqlite_log):
             assert not caplog.text
@@ -531,7 +637,9 @@ def test_a_service_that_starts_with_an_older_file_says_which_model_decides(polic
 def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_path, sqlite_log):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, DIM))
-    pair = daband.domains.from_arrays(source=(x, rng.integers(3, size=300)), target=rng.normal(size=(200, DIM)))
+    pair = daband.domains.from_arrays(
+        source=(x, rng.integers(3, size=300)), target=rng.normal(size=(200, DIM))
+    )
     policy = daband.DABand.for_pair(pair, recipe="small", seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
     policy.deploy("target")
@@ -551,11 +659,14 @@ def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_pat
     store.close()
 
 
-def test_who_looks_for_the_model_before_it_is_pinned_does_not_have_the_last_word(exported, sqlite_log, monkeypatch):
+def test_who_looks_for_the_model_before_it_is_pinned_does_not_have_the_last_word(
+    exported, sqlite_log, monkeypatch
+):
     store = Store(sqlite_log)
     service = app.Service(exported, store, Settings())
     store.add_model(exported.read_bytes(), time=1.0, origin="file", base="another")
-    loads, pinned = threading.Event(), threading.Event()
+    loads = threading.Event()
+    pinned = threading.Event()
 
     def slow(content, number):
         loads.set()
@@ -580,7 +691,9 @@ def test_who_looks_for_the_model_before_it_is_pinned_does_not_have_the_last_word
 def test_a_request_has_one_model_throughout(exported, policy_files, tmp_path):
     at_hand = load_model(exported.read_bytes(), 0)
     place = {"source": "target", "target": "source"}[at_hand.deployed.domain]
-    daband.export(daband.load(policy_files[0]), tmp_path / "other.daband", arm_names=ARMS, domain=place)
+    daband.export(
+        daband.load(policy_files[0]), tmp_path / "other.daband", arm_names=ARMS, domain=place
+    )
     other = load_model((tmp_path / "other.daband").read_bytes(), 1)
     decider = Decider(at_hand, Settings())
 

@@ -7,7 +7,9 @@ import numpy as np
 import daband
 from daband.policies import policies
 
-VECTOR, IMAGE, ARMS = (6,), (3, 16, 16), 3
+VECTOR = (6,)
+IMAGE = (3, 16, 16)
+ARMS = 3
 LATENT = {"dimension": 8, "hidden": 10}
 STEPS = {"base": "small", "learning": {"steps": 2, "batch": 8}}
 SMALL = {**STEPS, "encoder": {"name": "mlp", "options": {"widths": [12, 9]}, "dense": LATENT}}
@@ -23,12 +25,20 @@ def _conv(**options):
         "options": {"channels": [4, 5], **options},
         "dense": LATENT,
     }
-    return {"context_shape": IMAGE, "n_arms": ARMS, "seed": 3, "recipe": {**STEPS, "encoder": encoder}}
+    return {
+        "context_shape": IMAGE,
+        "n_arms": ARMS,
+        "seed": 3,
+        "recipe": {**STEPS, "encoder": encoder},
+    }
 
 
 def _mixture(**settings):
     """A mixture of a regression, a network and a constant."""
-    own = {"linear": daband.LinUCB(**settings, transform=daband.Standardise()), "constant": daband.Constant(**settings)}
+    own = {
+        "linear": daband.LinUCB(**settings, transform=daband.Standardise()),
+        "constant": daband.Constant(**settings),
+    }
     own["network"] = daband.DABand(**settings, recipe=SMALL)
     return daband.Mixture(**settings, members=own)
 
@@ -45,12 +55,18 @@ KINDS = {
     "linucb-pca": (daband.LinUCB, _vector(transform=daband.PCA(4))),
     "linucb-standardise": (daband.LinUCB, _vector(transform=daband.Standardise())),
     "linucb-components": (daband.LinUCB, _vector(transform=daband.Standardise(components=3))),
-    "linucb-images": (daband.LinUCB, {"context_shape": IMAGE, "n_arms": ARMS, "transform": daband.PCA(8)}),
+    "linucb-images": (
+        daband.LinUCB,
+        {"context_shape": IMAGE, "n_arms": ARMS, "transform": daband.PCA(8)},
+    ),
     "trees": (daband.Trees, _vector()),
     "trees-shared": (daband.Trees, _vector(arms="shared")),
     "nlinucb": (daband.NeuralLinUCB, _vector(recipe=SMALL)),
     "daband": (daband.DABand, _vector(recipe=SMALL, epsilon=0.2)),
-    "daband-shared-pca": (daband.DABand, _vector(recipe=SMALL, arms="shared", transform=daband.PCA(4))),
+    "daband-shared-pca": (
+        daband.DABand,
+        _vector(recipe=SMALL, arms="shared", transform=daband.PCA(4)),
+    ),
     "log": (daband.LogPolicy, _vector()),
     "self-training": (policies.get("self-training"), _vector(feedback="one_hot")),
     "mixture": (_mixture, _vector()),
@@ -83,7 +99,8 @@ def trained(kind, n=150):
     contexts = contexts_of(settings, n, seed=1)
     rng = np.random.default_rng(2)
     rewards = 7.0 * rng.random(n) - 2.0 if kind in ("linucb", "trees") else rng.random(n)
-    rewards = rewards.round() if kind == "self-training" else rewards  # a reward of 1 reveals a label
+    # a reward of 1 reveals a label
+    rewards = rewards.round() if kind == "self-training" else rewards
     policy.prepare(contexts)
     policy.observe_target(contexts[: n // 2])
     ids = [f"patient-{number:05d}" for number in range(n)]
@@ -112,7 +129,9 @@ def table_pair():
     columns = daband.domains.Columns(
         context=("age", "income", "city", "member"), categorical=("city", "member"), label="offer"
     )
-    return daband.domains.from_table(source=frame[:150], target=frame[150:].drop("offer"), columns=columns)
+    return daband.domains.from_table(
+        source=frame[:150], target=frame[150:].drop("offer"), columns=columns
+    )
 
 
 def table_policy():

@@ -11,7 +11,9 @@ ARMS = ("letter", "coupon", "call")
 
 @pytest.fixture(scope="module", params=["greedy", "thompson"])
 def deployed(request, tmp_path_factory):
-    policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0, explore=request.param, alpha=0.5, epsilon=0.3)
+    policy = daband.LinUCB(
+        context_shape=(2,), n_arms=3, seed=0, explore=request.param, alpha=0.5, epsilon=0.3
+    )
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(300, 2))
     arms = rng.integers(0, 3, 300)
@@ -31,13 +33,17 @@ def test_propensities_are_the_frequencies_of_both_groups_together(deployed):
     for arm, propensities in found.items():
         (propensity,) = propensities  # whichever group chose it
         assert propensity == pytest.approx((decision.arm == arm).mean(), abs=0.04)
-    assert sum(propensity for propensities in found.values() for propensity in propensities) == pytest.approx(1.0)
+    assert sum(
+        propensity for propensities in found.values() for propensity in propensities
+    ) == pytest.approx(1.0)
 
 
 def test_a_row_is_decided_as_in_its_batch(deployed):
     rows = np.random.default_rng(1).normal(size=(40, 2))
     batch = deployed.decide(rows, round_number=7, control=0.5)
-    singles = [deployed.decide(row, round_number=7 + at, control=0.5) for at, row in enumerate(rows)]
+    singles = [
+        deployed.decide(row, round_number=7 + at, control=0.5) for at, row in enumerate(rows)
+    ]
     assert [one.arm for one in singles] == batch.arm.tolist()
     assert [one.in_control for one in singles] == batch.in_control.tolist()
     assert [one.propensity for one in singles] == pytest.approx(batch.propensity)
@@ -69,7 +75,11 @@ def test_a_fraction_that_cannot_be_is_refused(deployed, control):
 
 def test_the_incumbent_is_the_assessments_or_none(tmp_path):
     policy = daband.Constant(context_shape=(2,), n_arms=3, seed=0)
-    for given, expected in (({}, None), ({"assessment": {"incumbent_arm": 2}}, 2), ({"incumbent": 0}, 0)):
+    for given, expected in (
+        ({}, None),
+        ({"assessment": {"incumbent_arm": 2}}, 2),
+        ({"incumbent": 0}, 0),
+    ):
         daband.export(policy, tmp_path / "p.daband", arm_names=ARMS, **given)
         assert daband.load_deployed(tmp_path / "p.daband").incumbent == expected
     daband.export(policy, tmp_path / "p.daband", arm_names=ARMS)

@@ -45,8 +45,13 @@ def test_decisions_are_the_policys(pair_of, mask):
     first = policy.rounds_decided
     expected = policy.decide(contexts, available=mask)
     agree(expected, deployed.decide(contexts, arms=mask, round_number=first))
-    singles = [deployed.decide(one, arms=mask, round_number=first + at) for at, one in enumerate(contexts)]
-    agree(expected, type(singles[0])(*map(np.array, list(zip(*singles, strict=True))[:5]), warnings=()))
+    singles = [
+        deployed.decide(one, arms=mask, round_number=first + at) for at, one in enumerate(contexts)
+    ]
+    agree(
+        expected,
+        type(singles[0])(*map(np.array, list(zip(*singles, strict=True))[:5]), warnings=()),
+    )
     assert all(type(one.arm) is int and type(one.propensity) is float for one in singles)
     assert singles[0].mean.shape == singles[0].bonus.shape == (ARMS,)
 
@@ -66,7 +71,10 @@ def test_the_domain_that_was_asked_for(tmp_path):
         daband.export(policy, tmp_path / "p", domain=domain)
         deployed = daband.load_deployed(tmp_path / "p")
         assert deployed.domain == domain
-        agree(policy.decide(new, domain=domain), deployed.decide(new, round_number=policy.rounds_decided))
+        agree(
+            policy.decide(new, domain=domain),
+            deployed.decide(new, round_number=policy.rounds_decided),
+        )
     policy.deploy("source")
     with pytest.warns(ExportWarning, match="domain='target'"):
         daband.export(policy, tmp_path / "p")
@@ -99,7 +107,12 @@ def test_threads_copies_and_processes_agree(pair_of):
     def work(name, own):
         found[name] = [own.decide(one, round_number=at) for at, one in enumerate(contexts)]
 
-    own = {0: deployed, 1: deployed, 2: copy.deepcopy(deployed), 3: pickle.loads(pickle.dumps(deployed))}
+    own = {
+        0: deployed,
+        1: deployed,
+        2: copy.deepcopy(deployed),
+        3: pickle.loads(pickle.dumps(deployed)),
+    }
     threads = [threading.Thread(target=work, args=item) for item in own.items()]
     for thread in threads:
         thread.start()
@@ -107,7 +120,9 @@ def test_threads_copies_and_processes_agree(pair_of):
         thread.join()
     for decisions in found.values():
         assert [one.arm for one in decisions] == [one.arm for one in expected]
-        assert [one.propensity for one in decisions] == pytest.approx([one.propensity for one in expected])
+        assert [one.propensity for one in decisions] == pytest.approx(
+            [one.propensity for one in expected]
+        )
 
 
 def test_exploration_without_a_round_number_is_drawn_anew(tmp_path):
@@ -121,7 +136,10 @@ def test_exploration_without_a_round_number_is_drawn_anew(tmp_path):
     assert set(first) == {0, 1, 2, 3}
     rows = np.ones((60, 2))
     assert deployed.decide(rows).arm.tolist() != deployed.decide(rows).arm.tolist()
-    assert deployed.decide(rows, round_number=5).arm.tolist() == deployed.decide(rows, round_number=5).arm.tolist()
+    assert (
+        deployed.decide(rows, round_number=5).arm.tolist()
+        == deployed.decide(rows, round_number=5).arm.tolist()
+    )
 
 
 def test_propensities_are_frequencies(tmp_path):
@@ -152,8 +170,14 @@ def test_a_custom_network_needs_no_module(tmp_path):
     policy.update(contexts, np.arange(40) % 3, np.arange(40) / 40)
     daband.export(policy, tmp_path / "p", domain="target")
     deployed = daband.load_deployed(tmp_path / "p")
-    agree(policy.decide(contexts, "target"), deployed.decide(contexts, round_number=policy.rounds_decided))
-    agree(policy.decide(contexts[:1], "target"), deployed.decide(contexts[:1], round_number=policy.rounds_decided))
+    agree(
+        policy.decide(contexts, "target"),
+        deployed.decide(contexts, round_number=policy.rounds_decided),
+    )
+    agree(
+        policy.decide(contexts[:1], "target"),
+        deployed.decide(contexts[:1], round_number=policy.rounds_decided),
+    )
 
 
 class TestRefused:
@@ -169,7 +193,9 @@ class TestRefused:
 
     def test_an_unfitted_transform(self, tmp_path):
         with pytest.raises(daband.NotFitted, match="prepare"):
-            daband.export(daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.PCA(1)), tmp_path / "p")
+            daband.export(
+                daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.PCA(1)), tmp_path / "p"
+            )
 
     def test_a_dual_form_that_is_too_large(self, tmp_path):
         policy = daband.LinUCB(context_shape=(60_000,), n_arms=2)
@@ -179,12 +205,24 @@ class TestRefused:
 
     @pytest.mark.parametrize(
         "wrong",
-        [{"arm_names": ["a"]}, {"arm_names": ["a", "a"]}, {"arm_names": "ab"}, {"domain": "mars"},
-         {"pair": 3}, {"reference": np.ones((9, 3))}, {"reference": np.full((9, 2), np.nan)},
-         {"reference": np.ones((0, 2))}, {"reference": 3.0}, {"epsilon": 7}, {"epsilon": "half"}, {"min_rounds": -1},
-         {"assessment": 3}, {"assessment": {"model": object()}}],
+        [
+            {"arm_names": ["a"]},
+            {"arm_names": ["a", "a"]},
+            {"arm_names": "ab"},
+            {"domain": "mars"},
+            {"pair": 3},
+            {"reference": np.ones((9, 3))},
+            {"reference": np.full((9, 2), np.nan)},
+            {"reference": np.ones((0, 2))},
+            {"reference": 3.0},
+            {"epsilon": 7},
+            {"epsilon": "half"},
+            {"min_rounds": -1},
+            {"assessment": 3},
+            {"assessment": {"model": object()}},
+        ],
         ids=lambda wrong: next(iter(wrong)),
-    )  # fmt: skip
+    )
     def test_arguments(self, wrong, tmp_path):
         policy = daband.LinUCB(context_shape=(2,), n_arms=2)
         with pytest.raises(daband.InvalidInput, match=next(iter(wrong))):
@@ -194,11 +232,19 @@ class TestRefused:
 
 @pytest.mark.parametrize(
     ("arms", "told"),
-    [(["x"], "not an arm"), ([], "list of 1 to 1,000"), ([3], "3 is not an arm .0..2, or offer"), ("ab", "list"),
-     (5, "list"), ([0.5], "0.5 is not an arm"), (["call", True], "True is not an arm"), (["call", 1], "only once"),
-     (["ofer"], "did you mean 'offer'")],
+    [
+        (["x"], "not an arm"),
+        ([], "list of 1 to 1,000"),
+        ([3], "3 is not an arm .0..2, or offer"),
+        ("ab", "list"),
+        (5, "list"),
+        ([0.5], "0.5 is not an arm"),
+        (["call", True], "True is not an arm"),
+        (["call", 1], "only once"),
+        (["ofer"], "did you mean 'offer'"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_wrong_arms_are_named(arms, told, tmp_path):
     policy = daband.LinUCB(context_shape=(2,), n_arms=3)
     daband.export(policy, tmp_path / "p", arm_names=["offer", "call", "nothing"])
@@ -210,7 +256,9 @@ def test_wrong_arms_are_named(arms, told, tmp_path):
     assert deployed.decide([[0.0, 1.0]] * 2, arms=[np.int64(2)]).arm_name == ("nothing",) * 2
 
 
-@pytest.mark.parametrize("available", [[1, 0, 0], [0.5], [True, False], [False] * 3, "ab", [[True] * 3] * 2])
+@pytest.mark.parametrize(
+    "available", [[1, 0, 0], [0.5], [True, False], [False] * 3, "ab", [[True] * 3] * 2]
+)
 def test_booleans_are_a_mask_for_select_and_decide(available, tmp_path):
     policy = daband.LinUCB(context_shape=(2,), n_arms=3)
     daband.export(policy, tmp_path / "p")
@@ -226,7 +274,9 @@ def test_booleans_are_a_mask_for_select_and_decide(available, tmp_path):
 
 
 def test_epsilon_of_a_file(tmp_path):
-    """Propensities of exported decisions were all 1: nothing else could be learned from their log."""
+    """Propensities of exported decisions were all 1: nothing else could be learned from
+    their log.
+    """
     policy = daband.LinUCB(context_shape=(2,), n_arms=4, alpha=0.0)
     policy.update(np.ones((8, 2)), [0, 1, 2, 3] * 2, [0.0, 0.2, 0.9, 0.1] * 2)
     daband.export(policy, tmp_path / "p", epsilon=0.4)
@@ -239,7 +289,9 @@ def test_epsilon_of_a_file(tmp_path):
 
 
 def test_a_file_may_explore_otherwise_than_its_policy(tmp_path):
-    """After 377 rounds of a target its widths sent every third round of the next week to the least known arm."""
+    """After 377 rounds of a target its widths sent every third round of the next week to the least
+    known arm.
+    """
     policy = daband.LinUCB(context_shape=(2,), n_arms=2, alpha=50.0)
     policy.arm_names = ["known", "rare"]
     policy.update(np.ones((41, 2)), [0] * 40 + [1], [0.9] * 40 + [0.1])
@@ -272,7 +324,10 @@ def test_a_policy_becomes_exportable_by_one_method(tmp_path):
     policy.update(draw.normal(size=(60, 2)), np.arange(60) % 3, draw.random(60))
     contexts = draw.normal(size=(50, 2))
     daband.export(policy, tmp_path / "p")
-    agree(policy.decide(contexts), daband.load_deployed(tmp_path / "p").decide(contexts, round_number=0))
+    agree(
+        policy.decide(contexts),
+        daband.load_deployed(tmp_path / "p").decide(contexts, round_number=0),
+    )
 
 
 def test_arms_of_few_rounds_are_refused_where_asked(tmp_path):
@@ -284,7 +339,9 @@ def test_arms_of_few_rounds_are_refused_where_asked(tmp_path):
     inverse = daband.load_deployed(tmp_path / "p").frozen.members[0].inverse[0]
     values, vectors = np.linalg.eigh(np.linalg.inv(inverse))
     np.testing.assert_allclose(np.abs(vectors[:, -1] * np.sqrt(values[-1] - 1.0)), np.abs(context))
-    with pytest.raises(daband.InvalidInput, match=r"min_rounds=5: arm 0 was learned from 1 rounds, and 1 more"):
+    with pytest.raises(
+        daband.InvalidInput, match=r"min_rounds=5: arm 0 was learned from 1 rounds, and 1 more"
+    ):
         daband.export(policy, tmp_path / "q", min_rounds=5)
     assert not (tmp_path / "q").exists()
     policy.update([[0.0, 1.0]] * 40, [0, 2] * 20, [0.5] * 40)
@@ -307,7 +364,11 @@ def test_export_beside_add_arm_in_another_thread(tmp_path):
         for _ in range(40):
             daband.export(policy, tmp_path / "p")
             deployed = daband.load_deployed(tmp_path / "p")
-            if not len(deployed.arm_names) == deployed.n_arms == len(deployed.decide(np.ones(3)).mean):
+            if (
+                not len(deployed.arm_names)
+                == deployed.n_arms
+                == len(deployed.decide(np.ones(3)).mean)
+            ):
                 failed.append(deployed)
     finally:
         stop.set()

@@ -64,7 +64,11 @@ def test_its_files_decide_alone(project, tmp_path):
 
 
 def parts(project, name):
-    return project["dependencies"] if name == "dependencies" else project["optional-dependencies"][name]
+    return (
+        project["dependencies"]
+        if name == "dependencies"
+        else project["optional-dependencies"][name]
+    )
 
 
 def test_it_has_the_version_of_daband_and_asks_for_no_more(project):
@@ -72,8 +76,13 @@ def test_it_has_the_version_of_daband_and_asks_for_no_more(project):
     for folder, settings in ((FOLDER, project), (FOLDER.parents[1], everything)):
         path = folder / settings["tool"]["hatch"]["version"]["path"]
         assert f'__version__ = "{daband.__version__}"' in path.read_text()
-    needs = {need for name in ("dependencies", "serve") for need in parts(everything["project"], name)}
+    needs = {
+        need for name in ("dependencies", "serve") for need in parts(everything["project"], name)
+    }
     assert set(parts(project["project"], "serve")) <= needs
     assert set(parts(everything["project"], "serve")) <= set(parts(project["project"], "serve"))
     assert set(project["project"]["dependencies"]) < set(everything["project"]["dependencies"])
-    assert {need.split(">")[0] for need in project["project"]["dependencies"]} == {"numpy", "safetensors"}
+    assert {need.split(">")[0] for need in project["project"]["dependencies"]} == {
+        "numpy",
+        "safetensors",
+    }

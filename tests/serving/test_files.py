@@ -31,7 +31,9 @@ def test_nothing_that_was_trained_on_is_inside(kind, tmp_path):
     content = path.read_bytes()
     for row in contexts.reshape(-1, *policy.context_shape)[:: len(contexts) // 50]:
         flat = row.reshape(-1)
-        for kept in ("<f8", "<f4", "<f2", "|u1") if flat.dtype == np.uint8 else ("<f8", "<f4", "<f2"):
+        for kept in (
+            ("<f8", "<f4", "<f2", "|u1") if flat.dtype == np.uint8 else ("<f8", "<f4", "<f2")
+        ):
             assert flat[:16].astype(kept).tobytes() not in content
         if flat.dtype.kind == "f":
             for number in flat:
@@ -39,7 +41,8 @@ def test_nothing_that_was_trained_on_is_inside(kind, tmp_path):
                 assert repr(float(number)).encode() not in content
     moments = policy.reward_moments
     standardised = (rewards - moments.centre) / moments.scale
-    for reward in {*rewards.tolist(), *standardised.tolist()} - {0.0, 1.0}:  # these are in every file
+    # these are in every file
+    for reward in {*rewards.tolist(), *standardised.tolist()} - {0.0, 1.0}:
         assert np.float64(reward).tobytes() not in content
         assert repr(float(reward)).encode() not in content
     assert not any(name.encode() in content for name in ids)
@@ -52,7 +55,9 @@ def test_nothing_of_a_table_but_its_categories_is_inside(tmp_path):
     path = tmp_path / "p.daband"
     daband.export(policy, path, pair=pair)
     content = path.read_bytes()
-    for row in np.concatenate([pair.target.read(np.arange(len(pair.target))), pair.source.read(np.arange(100))]):
+    for row in np.concatenate(
+        [pair.target.read(np.arange(len(pair.target))), pair.source.read(np.arange(100))]
+    ):
         for kept in ("<f8", "<f4"):
             assert row.astype(kept).tobytes() not in content
         assert row[1].tobytes() not in content  # the income, which is everyone's own
@@ -84,7 +89,9 @@ def test_another_format_is_refused_by_name(exported, tmp_path):
     for step, remedy in ((1, "a newer one reads it"), (-1, "export it again")):
         version = EXPORT_VERSION + step
         write_tensor_file(path, FileFormat("daband-deployed", "", version, ""), header, arrays)
-        with pytest.raises(daband.CheckpointError, match=rf"p\.daband has format version {version}.*{remedy}"):
+        with pytest.raises(
+            daband.CheckpointError, match=rf"p\.daband has format version {version}.*{remedy}"
+        ):
             daband.load_deployed(path)
 
 
@@ -102,21 +109,46 @@ def test_other_files_are_refused_by_name(exported, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("member/0/theta", np.zeros((2, 7))), ("member/0/inverse", np.zeros((3, 5, 7))),
-     ("member/0/theta", np.full((3, 7), np.nan)), ("member/0/theta", np.full((3, 7), np.inf)),
-     ("member/0/theta", np.zeros((3, 7), np.int8)), ("member/0/theta", np.zeros((3, 0))),
-     ("transform/mean", np.zeros(3)), ("transform/deviation", -np.ones(6)), ("transform/mean", np.full(6, np.inf)),
-     ("ranges/centre", np.zeros(4)), ("member/0/theta", None)],
-    ids=["too few arms", "no square", "not a number", "infinite", "of another type", "empty", "no mean", "negative",
-         "infinite mean", "other ranges", "missing"],
-)  # fmt: skip
+    [
+        ("member/0/theta", np.zeros((2, 7))),
+        ("member/0/inverse", np.zeros((3, 5, 7))),
+        ("member/0/theta", np.full((3, 7), np.nan)),
+        ("member/0/theta", np.full((3, 7), np.inf)),
+        ("member/0/theta", np.zeros((3, 7), np.int8)),
+        ("member/0/theta", np.zeros((3, 0))),
+        ("transform/mean", np.zeros(3)),
+        ("transform/deviation", -np.ones(6)),
+        ("transform/mean", np.full(6, np.inf)),
+        ("ranges/centre", np.zeros(4)),
+        ("member/0/theta", None),
+    ],
+    ids=[
+        "too few arms",
+        "no square",
+        "not a number",
+        "infinite",
+        "of another type",
+        "empty",
+        "no mean",
+        "negative",
+        "infinite mean",
+        "other ranges",
+        "missing",
+    ],
+)
 def test_a_file_that_does_not_hold_what_it_promises(name, value, exported, tmp_path):
-    """A digest says that nothing has changed since it was written, not that it was written by daband."""
+    """A digest says that nothing has changed since it was written, not that it was written by
+    daband.
+    """
     path = tmp_path / "p.daband"
     path.write_bytes(exported)
     header, arrays = read_tensor_file(path, FORMAT)
     header = {key: own for key, own in header.items() if key not in ("digest", "version")}
-    arrays = {**arrays, name: value} if value is not None else {k: own for k, own in arrays.items() if k != name}
+    arrays = (
+        {**arrays, name: value}
+        if value is not None
+        else {k: own for k, own in arrays.items() if k != name}
+    )
     write_tensor_file(path, FORMAT, header, arrays)
     with pytest.raises(daband.CheckpointError, match=r"p\.daband"):
         daband.load_deployed(path)
@@ -145,7 +177,17 @@ def written(path, header, arrays):
         {"reward_unit": [0, 1e400]},
         {"max_norm": -1},
         {"members": []},
-        {"members": [{"weight": -1, "bonus_weight": 1, "constant": False, "transform": None, "network": None}]},
+        {
+            "members": [
+                {
+                    "weight": -1,
+                    "bonus_weight": 1,
+                    "constant": False,
+                    "transform": None,
+                    "network": None,
+                }
+            ]
+        },
         {"transform": {"kind": "standardise", "clip": 0, "scale": 1}},
         {"transform": {"kind": "unknown"}},
         {"images": {"layout": "channels_first", "resize": 60000, "crop": 16}},
@@ -157,12 +199,16 @@ def written(path, header, arrays):
     ids=str,
 )
 def test_a_crafted_header_is_refused_when_it_is_loaded(change, exported, tmp_path, monkeypatch):
-    """An epsilon of 7 gave a propensity of 2.33; everything is checked at once, nothing is left to ``decide``."""
+    """An epsilon of 7 gave a propensity of 2.33; everything is checked at once, nothing is left to
+    ``decide``.
+    """
     path = tmp_path / "p.daband"
     path.write_bytes(exported)
     header, arrays = read_tensor_file(path, FORMAT)
     plain = json.dumps
-    monkeypatch.setattr(json, "dumps", lambda value, **options: plain(value, **{**options, "allow_nan": True}))
+    monkeypatch.setattr(
+        json, "dumps", lambda value, **options: plain(value, **{**options, "allow_nan": True})
+    )
     written(path, {**header, **change}, arrays)
     with pytest.raises(daband.CheckpointError, match=r"p\.daband"):
         daband.load_deployed(path)
@@ -201,21 +247,27 @@ class Encoder(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU()
+        )
 
     def forward(self, contexts):
         return self.layers(contexts.float())
 
 
 def test_a_custom_encoder_with_batch_norm_is_exported_and_loaded(tmp_path):
-    """Before, a file was written that could not be loaded: num_batches_tracked had the shape (1,)."""
+    """Before, a file was written that could not be loaded: num_batches_tracked had the
+    shape (1,).
+    """
     policy = daband.NeuralLinUCB(context_shape=(4,), n_arms=2, recipe="small", encoder=Encoder())
     contexts = np.random.default_rng(0).normal(size=(20, 4))
     policy.update(contexts, [0, 1] * 10, contexts[:, 0] > 0)
     policy.adapt()
     daband.export(policy, tmp_path / "p.daband", domain="source")
     deployed = daband.load_deployed(tmp_path / "p.daband")
-    np.testing.assert_allclose(deployed.decide(contexts).mean, policy.decide(contexts).mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        deployed.decide(contexts).mean, policy.decide(contexts).mean, rtol=1e-4, atol=1e-6
+    )
 
 
 class Forgetful(daband.LinUCB):
@@ -233,13 +285,17 @@ def test_a_file_that_decides_otherwise_than_the_policy_is_not_written(tmp_path):
     policy = Forgetful(context_shape=(2,), n_arms=2, seed=0)
     policy.update(np.eye(2), [0, 1], [1.0, 0.0])
     (tmp_path / "p.daband").write_text("an earlier file")
-    with pytest.raises(daband.CheckpointError, match=r"does not decide as the policy does.* differ by 0\.1"):
+    with pytest.raises(
+        daband.CheckpointError, match=r"does not decide as the policy does.* differ by 0\.1"
+    ):
         daband.export(policy, tmp_path / "p.daband")
     assert (tmp_path / "p.daband").read_text() == "an earlier file"
     assert [path.name for path in tmp_path.iterdir()] == ["p.daband"]
 
 
-@pytest.mark.parametrize("names", [5, [None, 1], ["a", 1], "ab", ["a"], ["a", "a"], {"a": 1}], ids=str)
+@pytest.mark.parametrize(
+    "names", [5, [None, 1], ["a", 1], "ab", ["a"], ["a", "a"], {"a": 1}], ids=str
+)
 def test_arm_names_that_are_none(names, tmp_path):
     policy = daband.Constant(context_shape=(2,), n_arms=2)
     with pytest.raises(daband.InvalidInput, match="arm_names"):
@@ -281,7 +337,9 @@ for path in {files!r}:
         deployed.monitor().decide(np.zeros(shape))
 print("loaded", "torch" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["loaded", "False"]
 
@@ -300,7 +358,8 @@ def test_a_greedy_file_leaves_large_matrices_out(tmp_path):
         decision = deployed.decide(contexts)
         assert np.array_equal(decision.arm, policy.decide(contexts, rule=explore).arm)
         assert (decision.bonus > 0).all() == (explore == "ucb")
-        assert np.array_equal(deployed.monitor().decide(contexts).arm, decision.arm)  # it counts bonuses too
+        # it counts bonuses too
+        assert np.array_equal(deployed.monitor().decide(contexts).arm, decision.arm)
         sizes.append(path.stat().st_size)
     assert sizes[0] > 9e6 > 4 * sizes[1]
 

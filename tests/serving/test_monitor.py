@@ -1,4 +1,6 @@
-"""The monitor: silent while nothing has changed, whenever somebody looks, and soon aware when something has."""
+"""The monitor: silent while nothing has changed, whenever somebody looks, and soon aware when
+something has.
+"""
 
 import threading
 from dataclasses import replace
@@ -13,7 +15,9 @@ from tests.serving.kinds import KINDS, contexts_of, trained
 
 def reference(rng, n):
     """Three kinds of numbers: continuous, heavy-tailed, and mostly zero."""
-    return np.stack([rng.normal(size=n), rng.lognormal(size=n), (rng.random(n) < 0.1).astype(float)], axis=1)
+    return np.stack(
+        [rng.normal(size=n), rng.lognormal(size=n), (rng.random(n) < 0.1).astype(float)], axis=1
+    )
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +33,9 @@ def deployed(tmp_path_factory):
 
 
 def test_false_alarms_are_as_rare_as_promised(deployed):
-    """Of 50 streams of 200 rounds, looked at after every one, at most as many alarms as the bound allows."""
+    """Of 50 streams of 200 rounds, looked at after every one, at most as many alarms as the bound
+    allows.
+    """
     alarms = 0
     for seed in range(50):
         monitor = Monitor(deployed, false_alarms=0.1, seed=seed)
@@ -39,7 +45,9 @@ def test_false_alarms_are_as_rare_as_promised(deployed):
 
 
 def test_a_small_reference_makes_no_false_alarms(tmp_path):
-    """Sampling error of the reference is part of the test: a monitor that took its shares for the truth would fail."""
+    """Sampling error of the reference is part of the test: a monitor that took its shares for the
+    truth would fail.
+    """
     policy = daband.LinUCB(context_shape=(3,), n_arms=2)
     alarms = 0
     for seed in range(10):
@@ -53,11 +61,17 @@ def test_a_small_reference_makes_no_false_alarms(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [(lambda rows: rows + np.array([1.0, 0.0, 0.0]), "number 0"), (lambda rows: rows * [1.0, 2.5, 1.0], "number 1"),
-     (lambda rows: np.where(np.arange(3) == 2, np.roll(rows[:, ::-1] > 0.2, 1, axis=0), rows), "number 2"),
-     (lambda rows: rows * [3.0, 1.0, 1.0], "number 0")],
+    [
+        (lambda rows: rows + np.array([1.0, 0.0, 0.0]), "number 0"),
+        (lambda rows: rows * [1.0, 2.5, 1.0], "number 1"),
+        (
+            lambda rows: np.where(np.arange(3) == 2, np.roll(rows[:, ::-1] > 0.2, 1, axis=0), rows),
+            "number 2",
+        ),
+        (lambda rows: rows * [3.0, 1.0, 1.0], "number 0"),
+    ],
     ids=["offset", "scale", "rare value", "spread"],
-)  # fmt: skip
+)
 def test_a_change_is_found_and_named(deployed, change, reason):
     rng = np.random.default_rng(3)
     monitor = Monitor(deployed, seed=0)
@@ -94,7 +108,9 @@ def test_arm_shares(deployed):
     report = monitor.report()
     assert report.arms_changed
     assert repr(report).startswith(f"{len(rows)} rounds: contexts and arms differ from training (")
-    assert repr(replace(report, arms_changed=False)).startswith(f"{len(rows)} rounds: contexts differ from training (")
+    assert repr(replace(report, arms_changed=False)).startswith(
+        f"{len(rows)} rounds: contexts differ from training ("
+    )
     assert report.arm_counts["high"] == max(report.arm_counts.values())
     assert sum(report.arm_counts.values()) == report.rounds == len(rows)
 
@@ -113,7 +129,9 @@ def test_decisions_are_those_of_the_policy_and_warnings_are_counted(deployed):
     rows = np.array([[0.0, 1.0, 0.0], [500.0, 1.0, 0.0]])
     decision = monitor.decide(rows, round_number=0)
     np.testing.assert_array_equal(decision.mean, deployed.decide(rows, round_number=0).mean)
-    assert monitor.decide(rows[1], round_number=1).arm == deployed.decide(rows[1], round_number=1).arm
+    assert (
+        monitor.decide(rows[1], round_number=1).arm == deployed.decide(rows[1], round_number=1).arm
+    )
     assert monitor.report().warnings == {"far_outside": 2}
     assert "far_outside 2" in repr(monitor.report())
     assert len(repr(monitor.report()).splitlines()) < 12
@@ -126,7 +144,9 @@ def test_decisions_are_those_of_the_policy_and_warnings_are_counted(deployed):
 def test_threads_share_a_monitor(deployed):
     monitor = deployed.monitor()
     rows = reference(np.random.default_rng(7), 40)
-    threads = [threading.Thread(target=lambda: [monitor.decide(row) for row in rows]) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: [monitor.decide(row) for row in rows]) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -135,11 +155,14 @@ def test_threads_share_a_monitor(deployed):
     assert report.rounds == sum(report.arm_counts.values()) == 160
 
 
-@pytest.mark.parametrize("kind", ["constant", "random", "linucb-shared", "daband", "daband-images", "linucb-dual"])
+@pytest.mark.parametrize(
+    "kind", ["constant", "random", "linucb-shared", "daband", "daband-images", "linucb-dual"]
+)
 def test_every_kind_has_one(kind, tmp_path):
     policy, contexts, *_ = trained(kind)
     daband.export(policy, tmp_path / "p", reference=contexts)
-    monitor = daband.load_deployed(tmp_path / "p").monitor(false_alarms=1e-6)  # its draws are not seeded
+    # its draws are not seeded
+    monitor = daband.load_deployed(tmp_path / "p").monitor(false_alarms=1e-6)
     for row in contexts_of(KINDS[kind][1], 30, seed=4):
         monitor.decide(row)
     assert not monitor.alarm

@@ -50,7 +50,9 @@ class Patches(nn.Module):
 
     def forward(self, images):
         patches = self.patches(images).flatten(2).transpose(1, 2)
-        return self.layers(torch.cat([self.token.expand(patches.shape[0], -1, -1), patches], dim=1))[:, 0]
+        return self.layers(
+            torch.cat([self.token.expand(patches.shape[0], -1, -1), patches], dim=1)
+        )[:, 0]
 
 
 class Own(nn.Module):
@@ -70,10 +72,15 @@ def build(name):
     torch.manual_seed(0)
     if name == "batch norm":
         norm = nn.BatchNorm2d(6)
-        norm.running_mean, norm.running_var = torch.randn(6), torch.rand(6) + 0.5
-        return nn.Sequential(nn.Conv2d(3, 6, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        norm.running_mean = torch.randn(6)
+        norm.running_var = torch.rand(6) + 0.5
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        )
     if name == "group norm":
-        return nn.Sequential(nn.Conv2d(3, 6, 3), nn.GroupNorm(3, 6), nn.SiLU(), nn.AdaptiveAvgPool2d(2))
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 3), nn.GroupNorm(3, 6), nn.SiLU(), nn.AdaptiveAvgPool2d(2)
+        )
     return {"transformer": Patches, "own": Own}[name]()
 
 
@@ -110,15 +117,21 @@ def test_five_encoders_decide_without_torch_as_the_policy_does(folders, tmp_path
     from tests.text_encoder import save_text_encoder
 
     torch.manual_seed(0)
-    cases, expected = [], []
+    cases = []
+    expected = []
     for name in MODULES:
         module = build(name).eval()
         pair = daband.domains.from_images(**folders, encoder=module, framing=16)
         policy = trained(pair)
         daband.export(policy, tmp_path / f"{name}.daband", pair=pair)
         paths = list(pair.target.row_names["image"][:3])
-        rows = [Image.open(path).convert("RGB").resize((16, 16), Image.Resampling.BILINEAR) for path in paths]
-        images = torch.from_numpy(np.stack([np.asarray(row, np.float32).transpose(2, 0, 1) for row in rows]) / 255)
+        rows = [
+            Image.open(path).convert("RGB").resize((16, 16), Image.Resampling.BILINEAR)
+            for path in paths
+        ]
+        images = torch.from_numpy(
+            np.stack([np.asarray(row, np.float32).transpose(2, 0, 1) for row in rows]) / 255
+        )
         with torch.no_grad():
             features = module(images).flatten(1).numpy().astype(np.float64)
         cases.append((str(tmp_path / f"{name}.daband"), paths))
@@ -126,7 +139,9 @@ def test_five_encoders_decide_without_torch_as_the_policy_does(folders, tmp_path
     texts = ["where is my parcel", "A refund, please!", "thanks for the quick answer " * 12]
     folder = save_text_encoder(tmp_path / "texts")
     pair = daband.domains.from_texts(
-        source=(texts * 12, ["track", "refund", "none"] * 12), target=texts, encoder=f"sentence-transformers:{folder}"
+        source=(texts * 12, ["track", "refund", "none"] * 12),
+        target=texts,
+        encoder=f"sentence-transformers:{folder}",
     )
     from sentence_transformers import SentenceTransformer
 
@@ -136,7 +151,10 @@ def test_five_encoders_decide_without_torch_as_the_policy_does(folders, tmp_path
     features = SentenceTransformer(str(folder), device="cpu").encode(texts).astype(np.float64)
     expected.append(policy.decide(features, "target").mean)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(cases)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", SCRIPT, json.dumps(cases)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     for (path, _), found, wanted in zip(cases, json.loads(done.stdout), expected, strict=True):
@@ -169,7 +187,9 @@ def test_a_network_inside_a_policy_is_exported_as_it_decides(name, tmp_path):
 
 def test_a_backbone_by_name_is_inside_a_policy_and_its_file(tmp_path):
     recipe = {"base": "small", "learning": {"steps": 1, "batch": 4}}
-    policy = daband.DABand(context_shape=(3, 20, 18), n_arms=2, seed=0, encoder="efficientnet_lite0", recipe=recipe)
+    policy = daband.DABand(
+        context_shape=(3, 20, 18), n_arms=2, seed=0, encoder="efficientnet_lite0", recipe=recipe
+    )
     rng = np.random.default_rng(0)
     contexts = rng.integers(0, 256, (6, 3, 20, 18), np.uint8)
     policy.observe_target(contexts)
@@ -183,14 +203,17 @@ def test_a_backbone_by_name_is_inside_a_policy_and_its_file(tmp_path):
     wide = nn.functional.interpolate(images, size=(224, 224), mode="bilinear", antialias=True)
     with torch.no_grad():
         expected = load_backbone("efficientnet_lite0").module((wide - 127 / 255) / (128 / 255))
-        torch.testing.assert_close(features(images, rows_per_domain=(1,)), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            features(images, rows_per_domain=(1,)), expected, atol=1e-4, rtol=1e-4
+        )
 
 
 def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
     class Normed(FeatureNetwork):
         def __init__(self):
             super().__init__()
-            self.context_shape, self.width = (6,), 6
+            self.context_shape = (6,)
+            self.width = 6
             self.norm = DomainNorm(n_channels=6)
             self.norm.running_mean[:] = torch.tensor([[0.0] * 6, [1.0] * 6])
             self.norm.batches_seen[:] = 3
@@ -212,7 +235,9 @@ def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
 def test_what_cannot_be_written_as_onnx_is_named():
     class Odd(nn.Module):
         def forward(self, images):
-            return torch.fft.fft2(images).abs().flatten(1)[:, :4].sort(dim=1).values + torch.special.i1(images.mean())
+            return torch.fft.fft2(images).abs().flatten(1)[:, :4].sort(
+                dim=1
+            ).values + torch.special.i1(images.mean())
 
     with pytest.raises(InvalidInput, match="Odd cannot be converted to ONNX"):
         to_onnx(Odd(), (torch.rand(3, 3, 8, 8),))
@@ -230,11 +255,17 @@ def test_decide_takes_images_in_every_form_and_a_damaged_program_is_named(folder
     means = [deployed.decide(row).mean for row in rows]
     assert all(np.array_equal(mean, means[0]) for mean in means)
     np.testing.assert_allclose(deployed.decide([path, content]).mean[1], means[0], atol=1e-6)
-    np.testing.assert_allclose(policy.decide(pair.target.read(np.zeros(1, int)), "target").mean[0], means[0], atol=1e-5)
+    np.testing.assert_allclose(
+        policy.decide(pair.target.read(np.zeros(1, int)), "target").mean[0], means[0], atol=1e-5
+    )
     small = io.BytesIO()
     Image.new("L", (3, 5)).save(small, "JPEG")
     assert deployed.decide(small.getvalue()).arm in (0, 1)
-    for wrong, message in ((b"nothing", "not an image file"), ("nowhere.png", "cannot be read"), (7, "shape")):
+    for wrong, message in (
+        (b"nothing", "not an image file"),
+        ("nowhere.png", "cannot be read"),
+        (7, "shape"),
+    ):
         with pytest.raises(InvalidInput, match=message):
             deployed.decide(wrong)
     column = policy.table.columns[0]
@@ -257,11 +288,20 @@ def test_the_command_line_decides_on_a_folder_and_learns_from_its_log(folders, t
     assert "daband learn DIR log.csv --id image" in told
     log = pl.read_csv(tmp_path / "log.csv").with_columns(reward=pl.Series(np.arange(20) / 20))
     log.write_csv(tmp_path / "log.csv")
-    run("learn", "p.safetensors", "log.csv", "--id", "image", "--out", "q.safetensors", cwd=tmp_path)
+    run(
+        "learn", "p.safetensors", "log.csv", "--id", "image", "--out", "q.safetensors", cwd=tmp_path
+    )
     learned = daband.load(tmp_path / "q.safetensors")
     contexts = policy.table.contexts([{"image": str(tmp_path / name)} for name in log["image"]])
-    policy.update(contexts, [policy.arm_names.index(name) for name in log["arm"]], log["reward"].to_numpy(), "target")
-    np.testing.assert_allclose(learned.decide(contexts).mean, policy.decide(contexts).mean, atol=1e-6)
+    policy.update(
+        contexts,
+        [policy.arm_names.index(name) for name in log["arm"]],
+        log["reward"].to_numpy(),
+        "target",
+    )
+    np.testing.assert_allclose(
+        learned.decide(contexts).mean, policy.decide(contexts).mean, atol=1e-6
+    )
 
 
 def test_the_command_line_reads_pictures_by_an_encoder(folders, tmp_path):
@@ -269,11 +309,25 @@ def test_the_command_line_reads_pictures_by_an_encoder(folders, tmp_path):
 
     module = build("group norm")
     torch.save(module, tmp_path / "net.pt")
-    (tmp_path / "net.onnx").write_bytes(to_onnx(nn.Sequential(module, nn.Flatten()), (torch.rand(3, *SHAPE),)).content)
+    (tmp_path / "net.onnx").write_bytes(
+        to_onnx(nn.Sequential(module, nn.Flatten()), (torch.rand(3, *SHAPE),)).content
+    )
     told = run(
-        "run", "--source", "drawn", "--target", "photos", "--encoder", "net.onnx", "--set", "episodes=1",
-        "--set", "episode_length=16", "--out", "out", cwd=tmp_path,
-    )  # fmt: skip
+        "run",
+        "--source",
+        "drawn",
+        "--target",
+        "photos",
+        "--encoder",
+        "net.onnx",
+        "--set",
+        "episodes=1",
+        "--set",
+        "episode_length=16",
+        "--out",
+        "out",
+        cwd=tmp_path,
+    )
     assert "Images are encoded by" in told
     folder = next((tmp_path / "out").glob("*/done")).parent
     run("export", str(folder), "p.daband", cwd=tmp_path)
@@ -303,12 +357,20 @@ def test_a_service_takes_images_and_learns_from_its_log(folders, tmp_path):
     assert refused.status_code == 422  # a request must not name files of the service
     assert "in base64" in refused.text
     store = Store(address)
-    worker = Worker(store, Settings(), policy_file=tmp_path / "p.safetensors", learn_every=6, publish_seconds=0.0)
+    worker = Worker(
+        store,
+        Settings(),
+        policy_file=tmp_path / "p.safetensors",
+        learn_every=6,
+        publish_seconds=0.0,
+    )
     while worker.run_once():
         pass
     worker.write_snapshot()
     with sqlite3.connect(tmp_path / "events.db") as log:
-        shared = log.execute("SELECT content_shared, state_shared FROM models WHERE number = 1").fetchone()
+        shared = log.execute(
+            "SELECT content_shared, state_shared FROM models WHERE number = 1"
+        ).fetchone()
     encoder = sum(array.nbytes for array in policy.table.arrays().values())
     assert min(shared) >= encoder  # it is stored once, with the file
     (tmp_path / "q.daband").write_bytes(store.read_content(1))

@@ -15,7 +15,11 @@ N_ARMS = 20
 def mixture_of(catalogue, seed):
     shape = {"context_shape": (4,), "n_arms": N_ARMS, "seed": seed}
     joint = daband.LinUCB(**shape, catalogue=catalogue, transform=daband.Standardise(), alpha=0.3)
-    members = {"joint": joint, "own": daband.LinUCB(**shape, transform=daband.PCA(2)), "mean": daband.Constant(**shape)}
+    members = {
+        "joint": joint,
+        "own": daband.LinUCB(**shape, transform=daband.PCA(2)),
+        "mean": daband.Constant(**shape),
+    }
     members["network"] = daband.DABand(
         **shape, recipe={"base": "small", "learning": {"steps": 2, "batch": 8}}, device="cpu"
     )
@@ -29,13 +33,19 @@ def trained(kind, seed=0, rounds=300):
     if kind == "linucb":
         policy = daband.LinUCB(**shape)
     elif kind == "nlinucb":
-        policy = daband.NeuralLinUCB(**shape, recipe={"base": "small", "learning": {"steps": 2}}, device="cpu")
+        policy = daband.NeuralLinUCB(
+            **shape, recipe={"base": "small", "learning": {"steps": 2}}, device="cpu"
+        )
     else:
         policy = mixture_of(catalogue, seed)
     contexts = draw.normal(size=(rounds, 4))
     policy.prepare(contexts)
     arms = draw.integers(0, N_ARMS - 5, rounds)  # five arms have no rounds
-    policy.update(contexts, arms, 3.0 + contexts[:, 0] * catalogue.vectors[arms, 0] + 0.1 * draw.normal(size=rounds))
+    policy.update(
+        contexts,
+        arms,
+        3.0 + contexts[:, 0] * catalogue.vectors[arms, 0] + 0.1 * draw.normal(size=rounds),
+    )
     policy.adapt()
     policy.arm_names = catalogue.names
     return policy, contexts[:30]
@@ -59,7 +69,11 @@ def test_a_request_by_id_scores_as_the_whole_catalogue(deployed):
     for row in range(5):
         one = file.decide(contexts[row], arms=["a7", "a19", "a2"], round_number=row)
         batch = file.decide(contexts[row : row + 1], arms=["a7", "a19", "a2"], round_number=row)
-        assert (one.arm, one.arm_name, one.propensity) == (batch.arm[0], batch.arm_name[0], batch.propensity[0])
+        assert (one.arm, one.arm_name, one.propensity) == (
+            batch.arm[0],
+            batch.arm_name[0],
+            batch.propensity[0],
+        )
         np.testing.assert_allclose(one.mean, batch.mean[0], rtol=1e-6)
         np.testing.assert_allclose(one.bonus, batch.bonus[0], rtol=1e-6)
     assert file.decide(contexts[0], arms=["a3"]).arm_name == "a3"
@@ -69,7 +83,11 @@ def test_a_regression_on_standardised_contexts_and_arm_features_is_folded_for_si
     draw = np.random.default_rng(1)
     catalogue = Catalogue.fit([f"a{at}" for at in range(N_ARMS)], draw.normal(size=(N_ARMS, 3)))
     policy = daband.LinUCB(
-        context_shape=(4,), n_arms=N_ARMS, catalogue=catalogue, transform=daband.Standardise(), seed=1
+        context_shape=(4,),
+        n_arms=N_ARMS,
+        catalogue=catalogue,
+        transform=daband.Standardise(),
+        seed=1,
     )
     contexts = draw.normal(5.0, 3.0, size=(300, 4))
     policy.prepare(contexts)
@@ -78,7 +96,8 @@ def test_a_regression_on_standardised_contexts_and_arm_features_is_folded_for_si
     file = daband.load_deployed(tmp_path / "p")
     assert file.frozen._row_scorer is not None
     for row in (*contexts[:20], np.full(4, 99.0)):
-        one, batch = file.decide(row), file.decide(row[None])
+        one = file.decide(row)
+        batch = file.decide(row[None])
         np.testing.assert_allclose(one.mean, batch.mean[0], rtol=1e-9)
         np.testing.assert_allclose(one.bonus, batch.bonus[0], rtol=1e-6)
 
@@ -160,8 +179,12 @@ def test_without_a_catalogue_ids_select_and_features_are_rejected(tmp_path):
 
 
 def test_a_table_of_arms_is_in_the_file(tmp_path):
-    offers = pl.DataFrame({"id": list("abcdef"), "price": [1, 2, 3, 4, 5, 6], "kind": ["x", "y"] * 3})
-    rows = pl.DataFrame({"age": [20.0, 60.0] * 40, "arm": list("abcd") * 20, "reward": [0.0, 1.0, 2.0, 3.0] * 20})
+    offers = pl.DataFrame(
+        {"id": list("abcdef"), "price": [1, 2, 3, 4, 5, 6], "kind": ["x", "y"] * 3}
+    )
+    rows = pl.DataFrame(
+        {"age": [20.0, 60.0] * 40, "arm": list("abcd") * 20, "reward": [0.0, 1.0, 2.0, 3.0] * 20}
+    )
     columns = daband.domains.Columns(context=["age"], arm="arm", reward="reward", propensity="p")
     source = rows.with_columns(p=pl.lit(0.25))
     pair = daband.domains.from_table(source=source, target=rows, columns=columns, arms=offers)
@@ -176,17 +199,22 @@ def test_a_table_of_arms_is_in_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("control", [0.0, 0.3])
-def test_arms_without_rewards_are_chosen_in_a_fraction_of_decisions_with_exact_propensities(tmp_path, control):
+def test_arms_without_rewards_are_chosen_in_a_fraction_of_decisions_with_exact_propensities(
+    tmp_path, control
+):
     policy, _ = trained("linucb")  # the last five arms have no rewards
     wanted = np.where(np.arange(N_ARMS) < N_ARMS - 5, 0.0, 9.0)  # and seem to be the best ones
     daband.export(policy, tmp_path / "p", epsilon=0.2, new_arms=0.1, incumbent="a2")
     file = daband.load_deployed(tmp_path / "p")
     assert file.frozen.is_unrewarded.nonzero()[0].tolist() == list(range(N_ARMS - 5, N_ARMS))
     mean = np.tile(wanted + np.arange(N_ARMS), (4000, 1))
-    limit, numbers = file.limit_new_arms(), np.full(4000, 2)
+    limit = file.limit_new_arms()
+    numbers = np.full(4000, 2)
     chosen, *_ = file.frozen.choose_with_control(mean, 0.0 * mean, None, 0, control, numbers, limit)
     arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
-    chances = (1 - control) * file.frozen.compute_probabilities(mean[:1], 0.0 * mean[:1], None, limit=limit)[0]
+    chances = (1 - control) * file.frozen.compute_probabilities(
+        mean[:1], 0.0 * mean[:1], None, limit=limit
+    )[0]
     chances[2] += control
     assert chances.sum() == pytest.approx(1.0)
     assert chances[-5:].sum() <= 0.1
@@ -201,15 +229,18 @@ def test_a_limit_on_new_arms_holds_for_requests_and_in_evaluations_of_the_log(tm
     new = {"id": "new", "features": [9.0, 9.0, 9.0]}
     for row in contexts:
         assert file.decide(row, arms=["a1", "a19", new], new_arms=0.0).arm_name == "a1"
-        assert file.decide(row, arms=["a19", new], new_arms=0.0).arm_name in ("a19", "new")  # there is no other arm
+        # there is no other arm
+        assert file.decide(row, arms=["a19", new], new_arms=0.0).arm_name in ("a19", "new")
         assert file.with_arms(["a1", new]).decide(row, new_arms=0.0).arm_name == "a1"
     with pytest.raises(daband.InvalidInput, match=r"new_arms must be in \[0, 1\]"):
         file.decide(contexts[0], new_arms=1.5)
     daband.export(policy, tmp_path / "q", new_arms=0.0)
     log = daband.domains.from_log(
-        source=(contexts, np.full(30, 19), np.ones(30), np.full(30, 0.5)), target=contexts, n_arms=N_ARMS,
+        source=(contexts, np.full(30, 19), np.ones(30), np.full(30, 0.5)),
+        target=contexts,
+        n_arms=N_ARMS,
         source_test=None,
-    ).source  # fmt: skip
+    ).source
     value = daband.evaluate_log(daband.load_deployed(tmp_path / "q"), log, estimator="ips")
     assert value.value == 0.0  # arm 19 has no reward in training, so the file never chooses it
     shared = daband.LinUCB(context_shape=(4,), n_arms=2, arms="shared")
@@ -223,7 +254,8 @@ def test_a_policy_without_arm_features_warns_of_arms_without_rewards(tmp_path):
     contexts = np.random.default_rng(0).normal(size=(60, 4))
     policy.update(contexts, np.arange(60) % (N_ARMS - 5), contexts[:, 0])
     with pytest.warns(
-        daband.serving.ExportWarning, match="5 arms have no reward, and this 'trees' policy does not use"
+        daband.serving.ExportWarning,
+        match="5 arms have no reward, and this 'trees' policy does not use",
     ):
         daband.export(policy, tmp_path / "p")
     with warnings.catch_warnings():

@@ -37,7 +37,9 @@ def image_bytes(width, height, mode="RGB", kind="PNG", seed=0):
 
 @pytest.fixture(scope="module")
 def on_images(tmp_path_factory):
-    """Policies on images of 16 pixels: any size resized to 20 and cropped; and only of that size."""
+    """Policies on images of 16 pixels: any size resized to 20 and cropped; and only of that
+    size.
+    """
     folder = tmp_path_factory.mktemp("images")
     policy = daband.LinUCB(context_shape=(3, 16, 16), n_arms=2, transform=daband.PCA(4))
     policy.prepare(np.random.default_rng(0).integers(0, 256, (20, 3, 16, 16), np.uint8))
@@ -88,7 +90,13 @@ class TestKinds:
         deployed, pair, policy = on_tables
         rows = [*kinds.ROWS[:2], {**kinds.ROWS[2], "income": 5e4}]
         expected = policy.decide(pair.table.contexts(rows))
-        forms = [rows, tuple(rows), pd.DataFrame(rows), pl.DataFrame(rows), pair.table.contexts(rows)]
+        forms = [
+            rows,
+            tuple(rows),
+            pd.DataFrame(rows),
+            pl.DataFrame(rows),
+            pair.table.contexts(rows),
+        ]
         for form in forms:
             decision = deployed.decide(form)
             np.testing.assert_allclose(decision.mean, expected.mean, rtol=1e-6)
@@ -107,11 +115,17 @@ class TestKinds:
             }
             for _ in range(50)
         ]
-        expected = pair.table.apply(pl.DataFrame(rows, schema_overrides={"age": pl.Float64, "income": pl.Float64}))
+        expected = pair.table.apply(
+            pl.DataFrame(rows, schema_overrides={"age": pl.Float64, "income": pl.Float64})
+        )
         np.testing.assert_array_equal(pair.table.contexts(rows), expected)
-        np.testing.assert_array_equal([pair.table.row_reader.read(row)[0] for row in rows], expected)
+        np.testing.assert_array_equal(
+            [pair.table.row_reader.read(row)[0] for row in rows], expected
+        )
         np.testing.assert_array_equal(pair.table.row_reader.read_all(rows), expected)
-        spelt = [{**row, "age": str(row["age"] or "NA"), "member": row["member"] and 1} for row in rows]
+        spelt = [
+            {**row, "age": str(row["age"] or "NA"), "member": row["member"] and 1} for row in rows
+        ]
         one_by_one = [pair.table.row_reader.read(row)[0] for row in spelt]
         np.testing.assert_array_equal(pair.table.row_reader.read_all(spelt), one_by_one)
         for wrong, message in (
@@ -140,7 +154,9 @@ class TestKinds:
         for form in (content, bytearray(content), memoryview(content), tmp_path / "photo.png"):
             np.testing.assert_allclose(same.decide(form).mean, expected)
         content, pixels = image_bytes(60, 40, kind="BMP")
-        framed = np.array(Image.fromarray(pixels).resize((20, 20), Image.Resampling.BILINEAR))[2:18, 2:18]
+        framed = np.array(Image.fromarray(pixels).resize((20, 20), Image.Resampling.BILINEAR))[
+            2:18, 2:18
+        ]
         decision = resized.decide([content, content])
         np.testing.assert_allclose(decision.mean[1], resized.decide(framed.transpose(2, 0, 1)).mean)
         assert decision.warnings == ((), ())
@@ -151,12 +167,18 @@ class TestOdd:
 
     @pytest.mark.parametrize(
         ("change", "kind", "column"),
-        [({"name": "Ada"}, "extra_column", "name"), ({"city": "Atlantis"}, "unseen_category", "city"),
-         ({"age": 4000}, "far_outside", "age"), ({"age": -4000.0}, "far_outside", "age"),
-         ({"age": None}, "missing_value", "age"), ({"age": float("nan")}, "missing_value", "age"),
-         ({"city": None}, "missing_value", "city"), ({"age": pd.NA}, "missing_value", "age")],
+        [
+            ({"name": "Ada"}, "extra_column", "name"),
+            ({"city": "Atlantis"}, "unseen_category", "city"),
+            ({"age": 4000}, "far_outside", "age"),
+            ({"age": -4000.0}, "far_outside", "age"),
+            ({"age": None}, "missing_value", "age"),
+            ({"age": float("nan")}, "missing_value", "age"),
+            ({"city": None}, "missing_value", "city"),
+            ({"age": pd.NA}, "missing_value", "age"),
+        ],
         ids=str,
-    )  # fmt: skip
+    )
     def test_in_a_table(self, change, kind, column, on_tables):
         deployed, *_ = on_tables
         row = {**FULL, **change}
@@ -183,7 +205,10 @@ class TestOdd:
         assert (warning.kind, warning.column) == ("far_outside", "number 2")
         rows = np.full((2, 3), 5.0)
         rows[1, 0] = -95.0
-        assert [[odd.column for odd in own] for own in deployed.decide(rows).warnings] == [[], ["number 0"]]
+        assert [[odd.column for odd in own] for own in deployed.decide(rows).warnings] == [
+            [],
+            ["number 0"],
+        ]
 
     def test_a_small_image_is_enlarged(self, on_images):
         resized, _ = on_images
@@ -197,17 +222,28 @@ class TestWrong:
 
     @pytest.mark.parametrize(
         ("row", "told"),
-        [({"age": 41, "city": "Oslo", "member": True}, "no 'income'.*pass None"),
-         ({**{k: v for k, v in FULL.items() if k != "income"}, "incone": 3.0}, "no 'income' but 'incone'"),
-         ({**{k: v for k, v in FULL.items() if k != "income"}, "Income": 3.0}, "no 'income' but 'Income'"),
-         ({}, "no 'age'"), ({**FULL, "age": "old"}, r"'age' must be a number or None, got 'old' \(str\)"),
-         ({**FULL, "age": "1e999"}, "'age' must be a finite number"),
-         ({**FULL, "age": [41]}, "'age' must be a number"), ({**FULL, "age": float("inf")}, "'age' must be a finite"),
-         ({**FULL, "age": 10**400}, "'age' must be a finite number"), ({**FULL, "age": 1e300}, "norm"),
-         ({**FULL, "city": ["Oslo"]}, "'city' must be a text or a number"),
-         ({**FULL, "city": {"name": "Oslo"}}, "'city'")],
+        [
+            ({"age": 41, "city": "Oslo", "member": True}, "no 'income'.*pass None"),
+            (
+                {**{k: v for k, v in FULL.items() if k != "income"}, "incone": 3.0},
+                "no 'income' but 'incone'",
+            ),
+            (
+                {**{k: v for k, v in FULL.items() if k != "income"}, "Income": 3.0},
+                "no 'income' but 'Income'",
+            ),
+            ({}, "no 'age'"),
+            ({**FULL, "age": "old"}, r"'age' must be a number or None, got 'old' \(str\)"),
+            ({**FULL, "age": "1e999"}, "'age' must be a finite number"),
+            ({**FULL, "age": [41]}, "'age' must be a number"),
+            ({**FULL, "age": float("inf")}, "'age' must be a finite"),
+            ({**FULL, "age": 10**400}, "'age' must be a finite number"),
+            ({**FULL, "age": 1e300}, "norm"),
+            ({**FULL, "city": ["Oslo"]}, "'city' must be a text or a number"),
+            ({**FULL, "city": {"name": "Oslo"}}, "'city'"),
+        ],
         ids=range(12),
-    )  # fmt: skip
+    )
     def test_columns(self, row, told, on_tables):
         deployed, *_ = on_tables
         with pytest.raises(daband.InvalidInput, match=told):
@@ -217,12 +253,23 @@ class TestWrong:
 
     @pytest.mark.parametrize(
         ("row", "told"),
-        [(np.zeros(3), r"shape \(8,\)"), (np.zeros((2, 3)), r"shape \(8,\)"), (np.zeros((0, 8)), "no rows"),
-         (np.full(8, np.nan), "must be finite"), (np.full(8, 1e300), "norm"), ("age=41", "text"), (None, "numbers"),
-         ([], "no rows"), (b"png", "not images"), ([FULL, 3], "row 1"), (pl.Series([1.0]), "polars"),
-         (pd.DataFrame([FULL])[:0], "no rows"), (np.array(["a"] * 8), "numbers")],
+        [
+            (np.zeros(3), r"shape \(8,\)"),
+            (np.zeros((2, 3)), r"shape \(8,\)"),
+            (np.zeros((0, 8)), "no rows"),
+            (np.full(8, np.nan), "must be finite"),
+            (np.full(8, 1e300), "norm"),
+            ("age=41", "text"),
+            (None, "numbers"),
+            ([], "no rows"),
+            (b"png", "not images"),
+            ([FULL, 3], "row 1"),
+            (pl.Series([1.0]), "polars"),
+            (pd.DataFrame([FULL])[:0], "no rows"),
+            (np.array(["a"] * 8), "numbers"),
+        ],
         ids=range(13),
-    )  # fmt: skip
+    )
     def test_other_things(self, row, told, on_tables):
         deployed, *_ = on_tables
         with pytest.raises(daband.InvalidInput, match=told):
@@ -242,7 +289,9 @@ class TestWrong:
                 resized.decide(damaged)
         with pytest.raises(daband.InvalidInput, match=r"row 1: .*damaged"):
             resized.decide([content, b"GIF"])
-        with pytest.raises(daband.InvalidInput, match=r"shape \(3, 16, 16\), or \(n, 3, 16, 16\) for a batch"):
+        with pytest.raises(
+            daband.InvalidInput, match=r"shape \(3, 16, 16\), or \(n, 3, 16, 16\) for a batch"
+        ):
             resized.decide(np.zeros((3, 18, 16), np.uint8))
         with pytest.raises(daband.InvalidInput, match="transpose"):
             resized.decide(np.zeros((16, 16, 3), np.uint8))
@@ -256,7 +305,10 @@ class TestWrong:
         assert len(same.decide([str(tmp_path / "a.png")] * 2).arm) == 2
         with pytest.raises(daband.InvalidInput, match=r"nothing\.png cannot be read"):
             same.decide("nothing.png")
-        with Image.open(tmp_path / "a.png") as opened, pytest.raises(daband.InvalidInput, match="the bytes or"):
+        with (
+            Image.open(tmp_path / "a.png") as opened,
+            pytest.raises(daband.InvalidInput, match="the bytes or"),
+        ):
             same.decide(opened)
 
     def test_floating_point_pixels_of_bytes_are_warned_of(self, on_images):
@@ -264,7 +316,9 @@ class TestWrong:
         pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16)).astype(np.float64)
         (warning,) = same.decide(pixels).warnings
         assert (warning.kind, warning.column) == ("far_outside", "image")
-        with pytest.raises(daband.InvalidInput, match=r"strict=True does not allow .*divide by 255"):
+        with pytest.raises(
+            daband.InvalidInput, match=r"strict=True does not allow .*divide by 255"
+        ):
             same.decide(pixels, strict=True)
         assert same.decide(pixels / 255).warnings == ()
 

@@ -27,9 +27,13 @@ def deployed(request, tmp_path):
     return load_deployed(tmp_path / "p.daband"), contexts
 
 
-@pytest.fixture(params=[("covariate", 0.0), ("covariate", 50.0), ("covariate", 1e9), ("style", 0.0)], ids=str)
+@pytest.fixture(
+    params=[("covariate", 0.0), ("covariate", 50.0), ("covariate", 1e9), ("style", 0.0)], ids=str
+)
 def mixed(request, tmp_path):
-    """A mixture with pieces, some of them short, whose members or which itself standardises contexts."""
+    """A mixture with pieces, some of them short, whose members or which itself standardises
+    contexts.
+    """
     shift, offset = request.param
     rng = np.random.default_rng(4)
     contexts = rng.normal(size=(400, 5))
@@ -50,7 +54,8 @@ def mixed(request, tmp_path):
 
 def test_a_mixture_scores_a_row_as_a_batch(mixed):
     policy, contexts, offset = mixed
-    assert (policy.frozen._row_scorer is None) == (offset == 1e9)  # folded products would round such numbers
+    # folded products would round such numbers
+    assert (policy.frozen._row_scorer is None) == (offset == 1e9)
     batch = policy.decide(contexts[:100], round_number=0)
     rows = [policy.decide(row, round_number=at) for at, row in enumerate(contexts[:100])]
     np.testing.assert_allclose([row.mean for row in rows], batch.mean, rtol=1e-6, atol=1e-5)
@@ -59,11 +64,14 @@ def test_a_mixture_scores_a_row_as_a_batch(mixed):
 
 
 @pytest.mark.parametrize(
-    ("policy", "shape"), [(daband.LinUCB, (4,)), (daband.DABand, (4,)), (daband.DABand, (1, 16, 16))]
+    ("policy", "shape"),
+    [(daband.LinUCB, (4,)), (daband.DABand, (4,)), (daband.DABand, (1, 16, 16))],
 )
 def test_a_row_is_scored_by_folded_products(policy, shape, tmp_path):
     """Without them, a row takes twice as long."""
-    daband.export(policy(context_shape=shape, n_arms=3, epsilon=0.1), tmp_path / "p.daband", domain="target")
+    daband.export(
+        policy(context_shape=shape, n_arms=3, epsilon=0.1), tmp_path / "p.daband", domain="target"
+    )
     assert load_deployed(tmp_path / "p.daband").frozen._row_scorer is not None
 
 
@@ -79,11 +87,17 @@ def test_a_row_has_the_scores_of_its_batch(deployed):
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 @pytest.mark.parametrize("encoder", ["conv", "mlp"])
 def test_an_image_has_the_scores_of_its_batch(encoder, dtype, tmp_path):
-    """Convolutions read an image as it is; a perceptron reads its numbers, and bytes as shares of 255."""
+    """Convolutions read an image as it is; a perceptron reads its numbers, and bytes as shares of
+    255.
+    """
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (30, 20, 18, 3)).astype(np.uint8)
     contexts = images if dtype is np.uint8 else (images / 255.0).astype(dtype)
-    recipe = {"base": "small", "learning": {"steps": 2, "batch": 8}, "encoder": {"name": encoder, "options": {}}}
+    recipe = {
+        "base": "small",
+        "learning": {"steps": 2, "batch": 8},
+        "encoder": {"name": encoder, "options": {}},
+    }
     policy = daband.DABand(context_shape=(20, 18, 3), n_arms=3, recipe=recipe, seed=0)
     policy.update(contexts, rng.integers(0, 3, 30), rng.random(30))
     daband.export(policy, tmp_path / "p.daband")
@@ -103,18 +117,24 @@ def test_ties_are_no_matter_of_rounding(tmp_path):
     policy.deploy("target")
     daband.export(policy, tmp_path / "p.daband")
     deployed = load_deployed(tmp_path / "p.daband")
-    assert all(deployed.decide(rng.normal(size=33)).propensity == pytest.approx(1 / 7) for _ in range(20))
+    assert all(
+        deployed.decide(rng.normal(size=33)).propensity == pytest.approx(1 / 7) for _ in range(20)
+    )
 
 
 @pytest.mark.parametrize("deployed", ["trained"], indirect=True)
 def test_numbers_beyond_single_precision_are_clipped_before_they_are_rounded(deployed):
-    """Behind a transform a context may have a norm of 1e60: the cast to float32 would overflow, with a warning."""
+    """Behind a transform a context may have a norm of 1e60: the cast to float32 would overflow,
+    with a warning.
+    """
     policy, contexts = deployed
     row = contexts[10].copy()
     row[3] = 1e50
     decision = policy.decide(row, round_number=0)
     assert [warning.kind for warning in decision.warnings] == ["far_outside"]
-    np.testing.assert_allclose(decision.mean, policy.decide(row[None], round_number=0).mean[0], atol=2e-6)
+    np.testing.assert_allclose(
+        decision.mean, policy.decide(row[None], round_number=0).mean[0], atol=2e-6
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1e100])

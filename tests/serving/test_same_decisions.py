@@ -1,4 +1,6 @@
-"""The deployed file decides as the policy does: random shapes, types of numbers, layouts, policies and settings."""
+"""The deployed file decides as the policy does: random shapes, types of numbers, layouts, policies
+and settings.
+"""
 
 import warnings
 
@@ -18,7 +20,9 @@ LATENT = {"dimension": 5, "hidden": 7}
 
 
 def contexts_of(draw, shape, n, dtype):
-    """Contexts of this type that training and decisions may have: bytes, or numbers of their scale."""
+    """Contexts of this type that training and decisions may have: bytes, or numbers of
+    their scale.
+    """
     if dtype is np.uint8:
         return draw.integers(0, 256, (n, *shape)).astype(np.uint8)
     scale = 1.0 if len(shape) > 1 and min(shape) > 0 and np.prod(shape) >= 256 else 3.0
@@ -29,13 +33,18 @@ def catalogue_of(draw, n_arms):
     """Arms with features, of which one may not be offered in the source."""
     offered = np.ones((2, n_arms), bool)
     offered[0, 1:2] = draw.random() < 0.5
-    return Catalogue.fit([str(at) for at in range(n_arms)], draw.normal(size=(n_arms, 3)), offered=offered)
+    return Catalogue.fit(
+        [str(at) for at in range(n_arms)], draw.normal(size=(n_arms, 3)), offered=offered
+    )
 
 
 def random_policy(draw):
-    """A policy of random kind, shape and settings, trained a little, and the shape of one of its rounds."""
+    """A policy of random kind, shape and settings, trained a little, and the shape of one of its
+    rounds.
+    """
     kind = draw.choice(["constant", "random", *["linucb"] * 4, *["nlinucb"] * 2, *["daband"] * 2])
-    n_arms, seed = int(draw.integers(1, 6)), int(draw.integers(1 << 30))
+    n_arms = int(draw.integers(1, 6))
+    seed = int(draw.integers(1 << 30))
     arms = str(draw.choice(["disjoint", "disjoint", "shared"]))
     low = float(draw.choice([0.0, -3.0, 10.0]))
     image = kind in ("linucb", "nlinucb", "daband") and arms == "disjoint" and draw.random() < 0.4
@@ -45,14 +54,23 @@ def random_policy(draw):
         policy = {"constant": daband.Constant, "random": daband.Random}[kind](**shared)
     else:
         size = int(np.prod(shape))
-        transforms = [None, daband.Standardise(), daband.PCA(min(3, size)), daband.Standardise(components=min(2, size))]
+        transforms = [
+            None,
+            daband.Standardise(),
+            daband.PCA(min(3, size)),
+            daband.Standardise(components=min(2, size)),
+        ]
         in_front = transforms[int(draw.integers(len(transforms)))]
         if kind == "linucb":
-            own = {"form": str(draw.choice(["auto", "primal", "dual"])), "ridge": float(draw.choice([0.5, 1.0, 4.0]))}
+            own = {
+                "form": str(draw.choice(["auto", "primal", "dual"])),
+                "ridge": float(draw.choice([0.5, 1.0, 4.0])),
+            }
             if arms == "disjoint" and not image and draw.random() < 0.7:
                 own["catalogue"] = catalogue_of(draw, n_arms)
             policy = daband.LinUCB(**shared, transform=in_front, **own)
-            if own.get("catalogue") is not None and draw.random() < 0.5:  # pooled with regressions per arm
+            # pooled with regressions per arm
+            if own.get("catalogue") is not None and draw.random() < 0.5:
                 per_arm = daband.LinUCB(**shared, transform=in_front)
                 members = {"joint": policy, "own": per_arm, "mean": daband.Constant(**shared)}
                 policy = daband.Mixture(**shared, members=members)
@@ -65,10 +83,18 @@ def random_policy(draw):
             learning = {"steps": 1, "batch": 8}
             recipe = {"base": "small", "learning": learning, "encoder": encoder}
             own = {"nlinucb": daband.NeuralLinUCB, "daband": daband.DABand}[kind]
-            catalogue = catalogue_of(draw, n_arms) if arms == "disjoint" and draw.random() < 0.7 else None
-            settings = {"transform": in_front, "recipe": recipe, "device": "cpu", "catalogue": catalogue}
+            catalogue = (
+                catalogue_of(draw, n_arms) if arms == "disjoint" and draw.random() < 0.7 else None
+            )
+            settings = {
+                "transform": in_front,
+                "recipe": recipe,
+                "device": "cpu",
+                "catalogue": catalogue,
+            }
             policy = own(**shared, **settings)
-            if catalogue is not None and draw.random() < 0.5:  # seeds, or pooled with regressions per arm
+            # seeds, or pooled with regressions per arm
+            if catalogue is not None and draw.random() < 0.5:
                 other = own(**{**shared, **settings, "seed": seed + 1})
                 if not image and draw.random() < 0.5:
                     other = daband.LinUCB(**shared)
@@ -81,7 +107,9 @@ def random_policy(draw):
         if draw.random() < 0.7:
             policy.observe_target(contexts)
         for _ in range(1 if policy.catalogue is None else 3):  # enough to fit penalties
-            policy.update(contexts, draw.integers(0, n_arms, 40), low + 5.0 * draw.integers(0, 2, 40))
+            policy.update(
+                contexts, draw.integers(0, n_arms, 40), low + 5.0 * draw.integers(0, 2, 40)
+            )
         policy.adapt()
     return policy, row
 
@@ -90,7 +118,11 @@ def change_settings(policy, draw):
     """Another way to explore, where the policy has one."""
     if hasattr(policy, "epsilon"):
         policy.epsilon = float(draw.choice([0.0, 0.0, 0.2, 1.0]))
-        rules = ["ucb", "greedy"] if policy.arms == "shared" or policy.catalogue else ["ucb", "greedy", "thompson"]
+        rules = (
+            ["ucb", "greedy"]
+            if policy.arms == "shared" or policy.catalogue
+            else ["ucb", "greedy", "thompson"]
+        )
         policy.explore = str(draw.choice(rules))
     if hasattr(policy, "alpha"):
         policy.alpha = float(draw.choice([0.0, 0.15, 2.0]))
@@ -115,7 +147,9 @@ def test_the_file_decides_as_the_policy_does(number, tmp_path):
         expected = policy.decide(contexts, domain, available)
         batch = deployed.decide(contexts, arms=available, round_number=first)
         singles = [
-            deployed.decide(one, arms=None if available is None else available[at], round_number=first + at)
+            deployed.decide(
+                one, arms=None if available is None else available[at], round_number=first + at
+            )
             for at, one in enumerate(contexts)
         ]
         told = f"{policy!r} in the {domain}, {contexts.dtype} {row}"

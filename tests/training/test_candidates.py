@@ -1,4 +1,6 @@
-"""Candidates trained in a folder: resumed after Ctrl-C, the same ones once, with the time left by what each takes."""
+"""Candidates trained in a folder: resumed after Ctrl-C, the same ones once, with the time left by
+what each takes.
+"""
 
 import os
 import signal
@@ -31,14 +33,18 @@ def means(policies, pair):
 
 
 def test_each_is_trained_as_alone(pair, tmp_path):
-    policies = train_candidates(pair, LINEAR, seed=3, episodes=4, episode_length=16, directory=tmp_path)
+    policies = train_candidates(
+        pair, LINEAR, seed=3, episodes=4, episode_length=16, directory=tmp_path
+    )
     assert [policy.seed for policy in policies] == [3] * 4
     assert len(list(tmp_path.glob("*/policy.safetensors"))) == 4
     for candidate, policy in zip(LINEAR, policies, strict=True):
         alone = candidate.build(pair, seed=3)
         daband.train(alone, source=pair.source, target=pair.target, episodes=4, episode_length=16)
         x = pair.target.batch(0, 20, seed=0)
-        np.testing.assert_array_equal(policy.decide(x, "target").mean, alone.decide(x, "target").mean)
+        np.testing.assert_array_equal(
+            policy.decide(x, "target").mean, alone.decide(x, "target").mean
+        )
 
 
 def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
@@ -57,13 +63,22 @@ def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
     monkeypatch.setattr(loop.RunGroup, "play_episode", step)
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now)
     seen = []
-    said = {"progress": seen.append, "describe_first": lambda name, policy: f"{name} {policy.rounds_learned}"}
+    said = {
+        "progress": seen.append,
+        "describe_first": lambda name, policy: f"{name} {policy.rounds_learned}",
+    }
     train_candidates(pair, [LINEAR[3], LINEAR[0]], seed=0, episodes=5, episode_length=16, **said)
     assert [(one.candidate, one.episode) for one in seen[:6]] == [
-        ("few", 1), ("constant", 1), ("few", 2), ("constant", 2), ("constant", 3), ("constant", 4),
-    ]  # fmt: skip
+        ("few", 1),
+        ("constant", 1),
+        ("few", 2),
+        ("constant", 2),
+        ("constant", 3),
+        ("constant", 4),
+    ]
     assert [one.seconds_left for one in seen[:3]] == [None, None, None]
-    assert [one.note for one in seen[5:8]] == ["", "constant 80", "constant 80"]  # the quickest answers first
+    # the quickest answers first
+    assert [one.note for one in seen[5:8]] == ["", "constant 80", "constant 80"]
     assert seen[3].seconds_left == pytest.approx(3 * 1 + 3 * 100)
     assert seen[-1].seconds_left == 0
     assert seen[-1].fraction == 1
@@ -99,15 +114,20 @@ def test_interrupted_it_saves_all_of_them_and_goes_on(pair, tmp_path):
     process.communicate()
     assert process.returncode != 0
     episodes = {
-        path.parent.name: len(path.read_text().splitlines()) for path in (tmp_path / "cut").glob("*/episodes.jsonl")
+        path.parent.name: len(path.read_text().splitlines())
+        for path in (tmp_path / "cut").glob("*/episodes.jsonl")
     }
     assert episodes["0-constant-0"] >= 5
     assert episodes["1-linucb-0"] >= 2  # two of each first, and all of them are saved
     settings = {"seed": 0, "episodes": 8, "episode_length": 16}
     seen = []
-    again = train_candidates(pair, LINEAR[:2], **settings, directory=tmp_path / "cut", progress=seen.append)
+    again = train_candidates(
+        pair, LINEAR[:2], **settings, directory=tmp_path / "cut", progress=seen.append
+    )
     assert len(seen) == 2 * 8 - sum(episodes.values())
-    np.testing.assert_array_equal(means(again, pair), means(train_candidates(pair, LINEAR[:2], **settings), pair))
+    np.testing.assert_array_equal(
+        means(again, pair), means(train_candidates(pair, LINEAR[:2], **settings), pair)
+    )
     seen.clear()
     train_candidates(pair, LINEAR[:2], **settings, directory=tmp_path / "cut", progress=seen.append)
     assert seen == []  # all of it is read
@@ -115,7 +135,8 @@ def test_interrupted_it_saves_all_of_them_and_goes_on(pair, tmp_path):
 
 def test_without_episodes_a_small_source_is_shown_again():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(50, 3)), rng.integers(0, 2, 50)
+    x = rng.normal(size=(50, 3))
+    y = rng.integers(0, 2, 50)
     pair = daband.domains.from_arrays(source=(x, y), target=x + 1, source_test=0.1)
     policy = daband.LinUCB.for_pair(pair, seed=0)
     run = daband.train(policy, source=pair.source, target=pair.target)

@@ -16,7 +16,9 @@ from daband.neural.objectives._objective import Weight
 pytestmark = pytest.mark.slow
 BASE = Recipe(
     weights={"source_cross_entropy": Weight(1.0)},
-    encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, dense=DenseSettings(dimension=8, hidden=16)),
+    encoder=EncoderSettings(
+        name="mlp", options={"widths": (16,)}, dense=DenseSettings(dimension=8, hidden=16)
+    ),
     learning=LearningSettings(steps=16, batch=32, learning_rate=3e-3, ema_decay=0.0),
     alpha=0.5,
 )
@@ -28,10 +30,15 @@ def run(recipe, shift=0.5, episodes=28):
     labels = np.abs(contexts[:, :3]).argmax(axis=1)
     moved = contexts[::-1].copy() + np.float32(shift)
     pair = daband.domains.from_arrays(
-        source=(contexts, labels), source_test=None, target=moved, target_test=(moved, labels[::-1].copy())
+        source=(contexts, labels),
+        source_test=None,
+        target=moved,
+        target_test=(moved, labels[::-1].copy()),
     )
     policy = DABand(context_shape=(4,), n_arms=3, recipe=recipe, feedback="one_hot", device="cpu")
-    return daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=32)
+    return daband.train(
+        policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=32
+    )
 
 
 def weighed(**weights):
@@ -45,7 +52,8 @@ def test_healthy_training_says_nothing():
     terms = [value for name, value in record.items() if name.startswith("bound_")]
     assert len(terms) == 6
     assert np.isfinite(terms).all()
-    assert not {"bound_divergence", "bound_total"} & record.keys()  # without a discriminator it is unknown
+    # without a discriminator it is unknown
+    assert not {"bound_divergence", "bound_total"} & record.keys()
     assert record["bound_rounds"] == 28 * 32
     assert record["bound_source_regret"] == record["regret"]
 
@@ -59,7 +67,9 @@ def said_in(recipe, **settings):
 
 def test_a_perfect_discriminator_is_reported():
     network = EncoderSettings(name="mlp", options={"statistics": "source", "widths": (16,)})
-    assert "discriminator perfect" in said_in(replace(weighed(adversarial=1e-6), encoder=network), shift=5.0)
+    assert "discriminator perfect" in said_in(
+        replace(weighed(adversarial=1e-6), encoder=network), shift=5.0
+    )
 
 
 def test_latents_that_became_one_point_are_reported():

@@ -1,4 +1,6 @@
-"""Policies fitted to logs in Parquet files: the same as by ``update``, however the log is cut, killed and continued."""
+"""Policies fitted to logs in Parquet files: the same as by ``update``, however the log is cut,
+killed and continued.
+"""
 
 import importlib.util
 import json
@@ -19,7 +21,9 @@ from daband.training._fit_log import LogWarning
 
 pl = pytest.importorskip("polars")
 PATIENCE = 240.0
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs the extra ray"
+)
 
 
 def frame(rows, *, seed=0, features=4):
@@ -92,7 +96,8 @@ def test_it_is_what_update_gives(log, whole, power, monkeypatch):
 
 def test_what_was_learned_before_stays(log, whole):
     x, arm, reward, propensity = whole
-    policy, expected = linucb(), linucb()
+    policy = linucb()
+    expected = linucb()
     for own in (policy, expected):
         own.update(x[:300], arm[:300], 1 - reward[:300])
     daband.fit_log(policy, log)
@@ -112,7 +117,8 @@ def test_what_was_learned_before_stays(log, whole):
 )
 def test_transforms_units_and_forms(log, whole, make, tmp_path):
     x, arm, reward, propensity = whole
-    policy, expected = make(), make()
+    policy = make()
+    expected = make()
     daband.fit_log(policy, log, directory=tmp_path / "state")
     if policy.transform is not None:
         expected.transform = policy.transform
@@ -120,13 +126,17 @@ def test_transforms_units_and_forms(log, whole, make, tmp_path):
     expected.update(x.reshape(-1, *policy.context_shape), arm, reward, weights=weights)
     np.testing.assert_allclose(policy.reward_moments.state(), expected.reward_moments.state())
     some = x[:20].reshape(-1, *policy.context_shape)
-    np.testing.assert_allclose(policy.decide(some).mean, expected.decide(some).mean, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(
+        policy.decide(some).mean, expected.decide(some).mean, rtol=0, atol=1e-7
+    )
 
 
 def test_shared_arms(tmp_path):
     table = frame(400, features=6)  # two numbers for each of three arms
     x, arm, reward, propensity = columns(table, 6)
-    policy, expected = (daband.LinUCB(context_shape=(2,), n_arms=3, arms="shared") for _ in range(2))
+    policy, expected = (
+        daband.LinUCB(context_shape=(2,), n_arms=3, arms="shared") for _ in range(2)
+    )
     daband.fit_log(policy, write(tmp_path / "log", table))
     expected.update(x.reshape(-1, 3, 2), arm, reward, weights=of_log(propensity))
     np.testing.assert_allclose(theta(policy), theta(expected), rtol=0, atol=1e-9)
@@ -157,7 +167,8 @@ def test_killed_and_started_again_it_goes_on_with_the_next_part(log, tmp_path):
     np.testing.assert_array_equal(theta(policy), theta(alone))
 
     frame(100, seed=9).write_parquet(log / "9.parquet")  # files that come later are learned as well
-    more, seen = linucb(), []
+    more = linucb()
+    seen = []
     daband.fit_log(more, log, directory=state, progress=seen.append)
     assert [record["parts"] for record in seen] == [6]
     np.testing.assert_allclose(theta(more), theta(daband.fit_log(linucb(), log)), rtol=0, atol=1e-9)
@@ -209,8 +220,12 @@ def test_a_policy_that_learns_by_gradients_draws_from_the_stream(log, whole, tmp
 
     started = daband.DABand(**arguments)
     with pytest.raises(Killed):
-        daband.fit_log(started, log, **options, directory=tmp_path / "state", progress=dying_after(2))
-    resumed = daband.fit_log(daband.DABand(**arguments), log, **options, directory=tmp_path / "state")
+        daband.fit_log(
+            started, log, **options, directory=tmp_path / "state", progress=dying_after(2)
+        )
+    resumed = daband.fit_log(
+        daband.DABand(**arguments), log, **options, directory=tmp_path / "state"
+    )
     assert resumed.rounds_learned == policy.rounds_learned
     assert resumed.learner.step_number == policy.learner.step_number
 
@@ -241,7 +256,9 @@ def test_arguments_are_checked(log, tmp_path):
         daband.fit_log(daband.LinUCB(context_shape=(7,), n_arms=3), log)
     with pytest.raises(DataError, match="must be in 0"):
         daband.fit_log(daband.LinUCB(context_shape=(4,), n_arms=2), log)
-    misspelt = daband.domains.Columns(("x0", "y1"), arm="arm", reward="reward", propensity="propensity")
+    misspelt = daband.domains.Columns(
+        ("x0", "y1"), arm="arm", reward="reward", propensity="propensity"
+    )
     with pytest.raises(DataError, match="has no column 'y1'"):
         daband.fit_log(linucb(), log, columns=misspelt)
     misspelt = daband.domains.Columns(("y1",), arm="arm", reward="reward", propensity="propensity")
@@ -252,12 +269,26 @@ def test_arguments_are_checked(log, tmp_path):
 @pytest.mark.slow
 def test_the_command_line(log, tmp_path):
     out = tmp_path / "policy.safetensors"
-    command = [sys.executable, "-m", "daband", "fit-log", f"{log}/*.parquet", "--n-arms", "3", "--out", str(out)]
-    done = subprocess.run([*command, "--state", str(tmp_path / "s")], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "daband",
+        "fit-log",
+        f"{log}/*.parquet",
+        "--n-arms",
+        "3",
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run(
+        [*command, "--state", str(tmp_path / "s")], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "1,010 learned" in done.stdout
     assert daband.load(out).rounds_learned == 1010
-    done = subprocess.run([*command, "--context", "x0,nothing"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--context", "x0,nothing"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "no column 'nothing'" in re.sub(r"\s+", " ", done.stderr)
 
@@ -266,10 +297,15 @@ def test_a_file_that_cannot_be_written_costs_no_fit(tmp_path, monkeypatch, capsy
     from daband.cli._main import main
 
     nowhere = str(tmp_path / "nowhere" / "p.safetensors")
-    monkeypatch.setattr(sys, "argv", ["daband", "fit-log", str(tmp_path / "no log"), "--n-arms", "3", "--out", nowhere])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["daband", "fit-log", str(tmp_path / "no log"), "--n-arms", "3", "--out", nowhere],
+    )
     with pytest.raises(SystemExit):
         main()
-    assert "cannot be written: the folder" in re.sub(r"\s+", " ", capsys.readouterr().err)  # before the log is read
+    # before the log is read
+    assert "cannot be written: the folder" in re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
 @pytest.mark.slow
@@ -294,20 +330,26 @@ policy = daband.LinUCB(context_shape=(4,), n_arms=3)
 daband.fit_log(policy, Deadly(sys.argv[1], n_arms=3), engine="ray", workers=2)
 print(json.dumps(policy._head.statistics.theta.tolist()))
 """
-    mark, here = tmp_path / "killed", tmp_path / "here"
+    mark = tmp_path / "killed"
+    here = tmp_path / "here"
     here.mkdir()
     command = [sys.executable, "-c", script, str(log), str(mark)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=here)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=here
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert mark.exists()
     assert not list(here.iterdir())  # nothing is left where the driver was started
     found = np.array(json.loads(done.stdout.splitlines()[-1]))
-    # Not to the bit: a worker may have another number of threads for its products than this process.
+    # Not to the bit: a worker may have another number of threads for its products than this
+    # process.
     np.testing.assert_allclose(found, theta(daband.fit_log(linucb(), log)), rtol=0, atol=1e-12)
 
 
 def test_a_log_that_is_refused_leaves_no_thread_at_work(log):
-    """Before, threads and the limit of one thread for products stayed as long as somebody held the exception."""
+    """Before, threads and the limit of one thread for products stayed as long as somebody held the
+    exception.
+    """
     damage(log / "0.parquet")
     before = threading.enumerate()
     with pytest.raises(DataError) as held:
@@ -317,7 +359,9 @@ def test_a_log_that_is_refused_leaves_no_thread_at_work(log):
 
 
 def test_a_signal_waits_for_the_end_of_the_last_save(log, tmp_path, monkeypatch):
-    state, temporary, flush = tmp_path / "state", [], os.fsync
+    state = tmp_path / "state"
+    temporary = []
+    flush = os.fsync
 
     def flush_and_signal(handle):
         flush(handle)
@@ -354,7 +398,9 @@ except daband.errors.WorkerDied as error:
     print(len(submitted), error)
 """
     command = [sys.executable, "-c", script, str(next(log.glob("*.parquet")))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     pattern = r"^5 .*: 5 workers died while summing it; see the cluster's logs$"
     assert re.search(pattern, done.stdout, re.MULTILINE), done.stdout
@@ -365,7 +411,11 @@ except daband.errors.WorkerDied as error:
 def test_a_fitted_policy_that_comes_back_counts_no_round_twice(log, tmp_path, kind, with_state):
     recipe = {"base": "small", "learning": {"steps": 1, "batch": 8}}
     place = tmp_path / "policy.safetensors"
-    first = linucb() if kind == "linear" else daband.NeuralLinUCB(context_shape=(4,), n_arms=3, recipe=recipe)
+    first = (
+        linucb()
+        if kind == "linear"
+        else daband.NeuralLinUCB(context_shape=(4,), n_arms=3, recipe=recipe)
+    )
     first.save(place)
     more = {"directory": tmp_path / "state"} if with_state else {}
 
@@ -405,24 +455,35 @@ def test_a_killed_fit_of_new_files_into_a_fitted_policy_goes_on(log, tmp_path):
         daband.fit_log(policy, log, **state, progress=dying_after(6))
     assert policy.rounds_learned == 1010
     assert daband.fit_log(policy, log, **state).rounds_learned == 1210
-    assert daband.fit_log(linucb(), log, **state).rounds_learned == 1210  # a fresh one learns all of it
+    # a fresh one learns all of it
+    assert daband.fit_log(linucb(), log, **state).rounds_learned == 1210
 
 
 def week(seed, rows=300):
-    return frame(rows, seed=seed).with_columns(event_id=pl.lit(f"{seed}-") + pl.int_range(rows).cast(pl.String))
+    return frame(rows, seed=seed).with_columns(
+        event_id=pl.lit(f"{seed}-") + pl.int_range(rows).cast(pl.String)
+    )
 
 
 @pytest.mark.parametrize("kind", ["linear", "neural"])
 def test_learn_log_counts_every_round_of_the_target_once(tmp_path, kind):
     recipe = {"base": "small", "learning": {"steps": 1, "batch": 8}}
-    policy = linucb() if kind == "linear" else daband.NeuralLinUCB(context_shape=(4,), n_arms=3, recipe=recipe)
+    policy = (
+        linucb()
+        if kind == "linear"
+        else daband.NeuralLinUCB(context_shape=(4,), n_arms=3, recipe=recipe)
+    )
     x, arm, reward, _ = columns(frame(500, seed=50))
     policy.update(x, arm, 1 - reward)
     week(1).write_parquet(tmp_path / "week1.parquet")
     assert daband.learn_log(policy, tmp_path / "week1.parquet", id="event_id").rounds_learned == 800
     with pytest.warns(LogWarning, match="not counted again"):
-        assert daband.learn_log(policy, tmp_path / "week1.parquet", id="event_id").rounds_learned == 800
-    late = pl.concat([week(1).with_columns(reward=1.0), week(2)])  # the same rounds in a file of another content
+        assert (
+            daband.learn_log(policy, tmp_path / "week1.parquet", id="event_id").rounds_learned
+            == 800
+        )
+    # the same rounds in a file of another content
+    late = pl.concat([week(1).with_columns(reward=1.0), week(2)])
     late.write_csv(tmp_path / "late.csv")
     policy.save(tmp_path / "p.safetensors")
     policy = daband.load(tmp_path / "p.safetensors", device="cpu")
@@ -440,12 +501,17 @@ def test_learn_log_takes_names_of_arms_and_columns_and_rewards_that_are_late(tmp
     policy.save(tmp_path / "p.safetensors")
     names = daband.load(tmp_path / "p.safetensors").arm_names
     assert names == ("tea", "none", "coffee")
-    named = week(1).with_columns(pl.col("arm").replace_strict(dict(enumerate(names)), return_dtype=pl.String))
+    named = week(1).with_columns(
+        pl.col("arm").replace_strict(dict(enumerate(names)), return_dtype=pl.String)
+    )
     named = named.rename({"arm": "offer", "reward": "euros", "propensity": "p"})
     late = named.with_columns(euros=pl.when(pl.int_range(300) % 3 > 0).then("euros"))
     late.write_parquet(tmp_path / "late.parquet")
     columns = {"arm": "offer", "reward": "euros", "propensity": "p", "id": "event_id"}
-    with pytest.warns(LogWarning, match=r"late.parquet: 100 rounds without a reward yet are ignored; learn it again"):
+    with pytest.warns(
+        LogWarning,
+        match=r"late.parquet: 100 rounds without a reward yet are ignored; learn it again",
+    ):
         daband.learn_log(policy, tmp_path / "late.parquet", **columns)
     assert policy.rounds_learned == 200
     named.write_csv(tmp_path / "all.csv")
@@ -507,18 +573,26 @@ for _ in range(2):
         kernels.learn_rounds
 print(json.dumps(fits[0] == fits[1]))
 """
-    done = subprocess.run([sys.executable, "-c", script, str(log)], capture_output=True, text=True, check=True)
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [False, True]  # the same to the bit
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(log)], capture_output=True, text=True, check=True
+    )
+    # the same to the bit
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [False, True]
 
 
 def test_a_frame_in_the_place_of_a_log_is_named_by_its_type():
     """Before: the error printed all its rows."""
-    with pytest.raises(daband.InvalidInput, match=r"got DataFrame; write the frame to a file first$"):
+    with pytest.raises(
+        daband.InvalidInput, match=r"got DataFrame; write the frame to a file first$"
+    ):
         daband.learn_log(daband.LinUCB(context_shape=(1,), n_arms=2), pl.DataFrame({"arm": [0]}))
 
 
 def test_a_column_of_weights_counts_rounds(tmp_path):
-    tables = [frame(100, seed=n).with_columns(w=np.random.default_rng(n).uniform(0, 3, 100)) for n in range(3)]
+    tables = [
+        frame(100, seed=n).with_columns(w=np.random.default_rng(n).uniform(0, 3, 100))
+        for n in range(3)
+    ]
     folder = write(tmp_path / "log", *tables)
     table = pl.concat(tables)
     x, arms, rewards, _ = columns(table)
@@ -527,7 +601,8 @@ def test_a_column_of_weights_counts_rounds(tmp_path):
     summed = daband.fit_log(linucb(), folder, weights="w")
     np.testing.assert_allclose(theta(summed), theta(expected), atol=1e-9)
     numbered = write(
-        tmp_path / "ids", *(one.with_columns(n=pl.int_range(100) + 100 * i) for i, one in enumerate(tables))
+        tmp_path / "ids",
+        *(one.with_columns(n=pl.int_range(100) + 100 * i) for i, one in enumerate(tables)),
     )
     streamed = daband.learn_log(linucb(), numbered, weights="w", id="n")
     np.testing.assert_allclose(theta(streamed), theta(expected), atol=1e-9)

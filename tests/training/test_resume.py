@@ -75,12 +75,23 @@ def test_killed_and_resumed(unbroken, episodes, tmp_path):
 
 
 def test_a_crash_between_any_two_writes(tmp_path, monkeypatch):
-    """Every write of a save is made to fail in turn; the run that goes on from what is left ends the same."""
+    """Every write of a save is made to fail in turn; the run that goes on from what is left ends
+    the same.
+    """
     pair = daband.domains.load("synthetic", tiny=True)
 
     def run(folder):
-        policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.4, seed=1)
-        return daband.train(policy, source=pair.source, episodes=4, episode_length=8, directory=folder, save_every=0.0)
+        policy = daband.LinUCB(
+            context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.4, seed=1
+        )
+        return daband.train(
+            policy,
+            source=pair.source,
+            episodes=4,
+            episode_length=8,
+            directory=folder,
+            save_every=0.0,
+        )
 
     whole = run(tmp_path / "whole")
     wanted = _without_seconds(tmp_path / "whole")
@@ -111,7 +122,12 @@ def test_a_finished_run_is_read_not_repeated(tmp_path):
         policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
         told = []
         result = daband.train(
-            policy, source=pair.source, episodes=3, episode_length=9, directory=tmp_path, progress=told.append
+            policy,
+            source=pair.source,
+            episodes=3,
+            episode_length=9,
+            directory=tmp_path,
+            progress=told.append,
         )
         return result, told, policy
 
@@ -126,7 +142,9 @@ def test_a_finished_run_is_read_not_repeated(tmp_path):
 
 
 def test_interrupted_and_called_again_with_the_same_policy(tmp_path):
-    """As in a notebook: the policy has learned since the last save, and must not learn those rounds twice."""
+    """As in a notebook: the policy has learned since the last save, and must not learn those rounds
+    twice.
+    """
     pair = daband.domains.load("synthetic", tiny=True)
 
     def make():
@@ -137,7 +155,12 @@ def test_interrupted_and_called_again_with_the_same_policy(tmp_path):
             raise KeyboardInterrupt
 
     policy = make()
-    settings = {"source": pair.source, "episodes": 8, "episode_length": 10, "directory": tmp_path / "a"}
+    settings = {
+        "source": pair.source,
+        "episodes": 8,
+        "episode_length": 10,
+        "directory": tmp_path / "a",
+    }
     with pytest.raises(KeyboardInterrupt):
         daband.train(policy, **settings, progress=stop)
     again = daband.train(policy, **settings)
@@ -156,7 +179,9 @@ def test_a_folder_knows_its_data_and_its_phase(tmp_path):
 
     daband.train(make(), source=pair.source, episodes=2, episode_length=20, directory=tmp_path)
     for call in (
-        lambda: daband.train(make(), source=other.source, episodes=2, episode_length=20, directory=tmp_path),
+        lambda: daband.train(
+            make(), source=other.source, episodes=2, episode_length=20, directory=tmp_path
+        ),
         lambda: daband.continue_on_target(
             make(), target=pair.target_labelled, rounds=40, episode_length=20, directory=tmp_path
         ),
@@ -182,7 +207,12 @@ def test_a_damaged_folder_says_what_to_do(damage, tmp_path):
 @pytest.mark.parametrize("name", ["rounds.npz", "episodes.jsonl"])
 def test_a_changed_bit_is_never_resumed_from(name, tmp_path):
     pair = daband.domains.load("synthetic", tiny=True)
-    settings = {"source": pair.source, "target": pair.target, "episode_length": 10, "directory": tmp_path}
+    settings = {
+        "source": pair.source,
+        "target": pair.target,
+        "episode_length": 10,
+        "directory": tmp_path,
+    }
     policy = daband.LinUCB.for_pair(pair, seed=0)
     run = daband.train(policy, episodes=4, **settings)
     path = tmp_path / name

@@ -1,4 +1,6 @@
-"""A run's folder: one process at a time, one number of episodes, saved when a signal asks to stop."""
+"""A run's folder: one process at a time, one number of episodes, saved when a signal asks
+to stop.
+"""
 
 import os
 import signal
@@ -56,7 +58,8 @@ def test_a_signal_saves_the_episode_that_is_under_way(sent, pair, tmp_path):
     assert process.returncode == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[sent], errors
     assert ("interrupted" in told) == (sent == signal.SIGINT)
     saved = len((tmp_path / "episodes.jsonl").read_text().splitlines())
-    assert 1 <= saved < 12  # it would be 0 without the save: there is none between the first episode and the last
+    # it would be 0 without the save: there is none between the first episode and the last
+    assert 1 <= saved < 12
     assert not (tmp_path / ".lock").exists()
     settings = {"source": pair.source, "target": pair.target, "episodes": 12, "episode_length": 10}
     told = []
@@ -99,7 +102,8 @@ def test_a_handler_that_only_notes_the_signal_lets_training_go_on(pair, tmp_path
 
 def test_a_signal_during_the_first_save_waits_for_its_end(pair, tmp_path, monkeypatch):
     """Before, SIGTERM ended the process within the save, and its temporary file stayed."""
-    temporary, flush = [], os.fsync
+    temporary = []
+    flush = os.fsync
 
     def flush_and_signal(handle):
         flush(handle)
@@ -107,9 +111,13 @@ def test_a_signal_during_the_first_save_waits_for_its_end(pair, tmp_path, monkey
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(os, "fsync", flush_and_signal)
-    before = signal.signal(signal.SIGTERM, lambda *_: temporary.append(list(tmp_path.glob(".*.tmp"))))
+    before = signal.signal(
+        signal.SIGTERM, lambda *_: temporary.append(list(tmp_path.glob(".*.tmp")))
+    )
     try:
-        daband.train(make(pair), source=pair.source, episodes=1, episode_length=10, directory=tmp_path)
+        daband.train(
+            make(pair), source=pair.source, episodes=1, episode_length=10, directory=tmp_path
+        )
     finally:
         signal.signal(signal.SIGTERM, before)
     assert temporary == [[]]
@@ -126,9 +134,13 @@ def test_without_a_folder_or_in_a_thread_signals_are_left_alone(pair, tmp_path):
         target=daband.train,
         args=(make(pair),),
         kwargs={
-            "source": pair.source, "episodes": 1, "episode_length": 10, "directory": tmp_path, "progress": look,
+            "source": pair.source,
+            "episodes": 1,
+            "episode_length": 10,
+            "directory": tmp_path,
+            "progress": look,
         },
-    )  # fmt: skip
+    )
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGTERM)] * 2
@@ -186,19 +198,26 @@ class TestEpisodes:
         settings = {"source": pair.source, "episode_length": 10, "directory": tmp_path}
         daband.train(make(pair), **settings, episodes=4)
         with pytest.raises(
-            daband.InvalidInput, match=rf"other settings \(training.episodes: stored 4, now {episodes}\)"
+            daband.InvalidInput,
+            match=rf"other settings \(training.episodes: stored 4, now {episodes}\)",
         ):
             daband.train(make(pair), **settings, episodes=episodes)
         assert daband.train(make(pair), **settings, episodes=4).rounds == 40
 
     def test_other_data_are_refused(self, pair, tmp_path):
         other = daband.domains.load("synthetic", tiny=True, data_seed=5)
-        daband.train(make(pair), source=pair.source, episodes=2, episode_length=10, directory=tmp_path)
+        daband.train(
+            make(pair), source=pair.source, episodes=2, episode_length=10, directory=tmp_path
+        )
         with pytest.raises(daband.InvalidInput, match="other settings"):
-            daband.train(make(pair), source=other.source, episodes=2, episode_length=10, directory=tmp_path)
+            daband.train(
+                make(pair), source=other.source, episodes=2, episode_length=10, directory=tmp_path
+            )
 
 
-@pytest.mark.parametrize("name", ["policy.safetensors", "rounds.npz", "episodes.jsonl", "config.json"])
+@pytest.mark.parametrize(
+    "name", ["policy.safetensors", "rounds.npz", "episodes.jsonl", "config.json"]
+)
 @pytest.mark.parametrize("damage", ["empty", "half", "gone", "folder", "link"])
 def test_damaged_files_are_named_with_what_to_do(name, damage, pair, tmp_path):
     settings = {"source": pair.source, "episodes": 2, "episode_length": 10, "directory": tmp_path}
@@ -215,7 +234,8 @@ def test_damaged_files_are_named_with_what_to_do(name, damage, pair, tmp_path):
     elif damage == "link":
         path.symlink_to("nowhere")
     if name in ("policy.safetensors", "config.json") and damage == "gone":
-        assert daband.train(make(pair), **settings).rounds == 20  # begins anew, or writes its settings down again
+        # begins anew, or writes its settings down again
+        assert daband.train(make(pair), **settings).rounds == 20
         return
     with pytest.raises(daband.DabandError, match=f"{tmp_path}.*remove the folder to start again"):
         daband.train(make(pair), **settings)
@@ -224,14 +244,27 @@ def test_damaged_files_are_named_with_what_to_do(name, damage, pair, tmp_path):
 def test_a_directory_that_cannot_be_one(pair, tmp_path):
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "file").write_text("")
-    for directory in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "below", "", "a\0b", 3, b"x"):
+    for directory in (
+        tmp_path / "link",
+        tmp_path / "file",
+        tmp_path / "file" / "below",
+        "",
+        "a\0b",
+        3,
+        b"x",
+    ):
         with pytest.raises(daband.DabandError, match="directory"):
-            daband.train(make(pair), source=pair.source, episodes=1, episode_length=10, directory=directory)
+            daband.train(
+                make(pair), source=pair.source, episodes=1, episode_length=10, directory=directory
+            )
 
 
 def test_the_next_in_line_gets_the_lock(tmp_path):
-    """Whoever waits while the holder removes the lock's file must not hold a file that nobody else can see."""
-    inside, most = 0, 0
+    """Whoever waits while the holder removes the lock's file must not hold a file that nobody else
+    can see.
+    """
+    inside = 0
+    most = 0
     guard = threading.Lock()
 
     def work():

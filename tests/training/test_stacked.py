@@ -54,7 +54,10 @@ def policy_of(kind, pair, seed, recipe, **changes):
     found = recipe_for(recipe, context_shape=pair.context_shape)
     found = found.source_only() if kind is NeuralLinUCB else found
     if pair.context_shape == (3, 16, 16):
-        found = replace(found, encoder=replace(found.encoder, options={**found.encoder.options, "channels": (6,)}))
+        found = replace(
+            found,
+            encoder=replace(found.encoder, options={**found.encoder.options, "channels": (6,)}),
+        )
     found = replace(found, learning=replace(found.learning, **{"steps": 4, "batch": 12, **changes}))
     return kind(
         context_shape=pair.context_shape,
@@ -76,18 +79,29 @@ CASES = [
 
 
 def assert_alike(run, twin):
-    """The runs of one policy, stacked and alone: rounding tells them apart after the first gradient step."""
+    """The runs of one policy, stacked and alone: rounding tells them apart after the first gradient
+    step.
+    """
     assert run.rounds == twin.rounds
     np.testing.assert_array_equal(run.arm[:EPISODE], twin.arm[:EPISODE])
     assert (run.arm == twin.arm).mean() > 0.8
     assert [set(record) for record in run.episodes] == [set(record) for record in twin.episodes]
 
 
-@pytest.mark.parametrize(("make", "kind", "recipe"), CASES, ids=[f"{c[1].name}-{c[2]}-{c[0].__name__}" for c in CASES])
+@pytest.mark.parametrize(
+    ("make", "kind", "recipe"), CASES, ids=[f"{c[1].name}-{c[2]}-{c[0].__name__}" for c in CASES]
+)
 def test_one_episode_with_one_step_is_that_of_a_run_alone(make, kind, recipe):
     pair = pair_of(make)
-    settings = {"source": pair.source, "target": pair.target, "episodes": 1, "episode_length": EPISODE}
-    alone, stacked = ([policy_of(kind, pair, seed, recipe, steps=1) for seed in range(3)] for _ in range(2))
+    settings = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": 1,
+        "episode_length": EPISODE,
+    }
+    alone, stacked = (
+        [policy_of(kind, pair, seed, recipe, steps=1) for seed in range(3)] for _ in range(2)
+    )
     runs = [train(policy, **settings) for policy in alone]
     twins = train_stacked([training_of(policy, **settings) for policy in stacked])
     for one, other, run, twin in zip(alone, stacked, runs, twins, strict=True):
@@ -99,12 +113,21 @@ def test_one_episode_with_one_step_is_that_of_a_run_alone(make, kind, recipe):
         assert_same_step(other, one)
 
 
-@pytest.mark.parametrize(("make", "kind", "recipe"), CASES[::4], ids=[f"{c[0].__name__}-{c[2]}" for c in CASES[::4]])
+@pytest.mark.parametrize(
+    ("make", "kind", "recipe"), CASES[::4], ids=[f"{c[0].__name__}-{c[2]}" for c in CASES[::4]]
+)
 def test_longer_runs_play_the_rounds_of_runs_alone(make, kind, recipe):
     pair = pair_of(make)
-    settings = {"source": pair.source, "target": pair.target, "episodes": 4, "episode_length": EPISODE}
+    settings = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": 4,
+        "episode_length": EPISODE,
+    }
     runs = [train(policy_of(kind, pair, seed, recipe), **settings) for seed in range(2)]
-    twins = train_stacked([training_of(policy_of(kind, pair, seed, recipe), **settings) for seed in range(2)])
+    twins = train_stacked(
+        [training_of(policy_of(kind, pair, seed, recipe), **settings) for seed in range(2)]
+    )
     for run, twin in zip(runs, twins, strict=True):
         assert_alike(run, twin)
 
@@ -123,10 +146,14 @@ def test_what_was_trained_together_goes_on_alone_and_is_saved_alone(tmp_path):
     policies[0].save(tmp_path / "p.safetensors")
     again = daband.load(tmp_path / "p.safetensors")
     x = pair.target.batch(0, 16, seed=0)
-    np.testing.assert_array_equal(again.decide(x, "target").mean, policies[0].decide(x, "target").mean)
+    np.testing.assert_array_equal(
+        again.decide(x, "target").mean, policies[0].decide(x, "target").mean
+    )
     for policy in (policies[0], again):
         policy.adapt(steps=3)
-    np.testing.assert_array_equal(again.decide(x, "target").mean, policies[0].decide(x, "target").mean)
+    np.testing.assert_array_equal(
+        again.decide(x, "target").mean, policies[0].decide(x, "target").mean
+    )
     assert policies[1].learner.trainer.stack.n_runs == 2  # and the other one is where it was
 
 
@@ -155,7 +182,12 @@ def test_a_run_that_is_ahead_waits_for_the_others(tmp_path):
 
 def test_a_run_that_fails_leaves_the_others_alone():
     pair = pair_of(vectors)
-    settings = {"source": pair.source, "target": pair.target, "episodes": 4, "episode_length": EPISODE}
+    settings = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": 4,
+        "episode_length": EPISODE,
+    }
     policies = [policy_of(DABand, pair, seed, "default") for seed in range(3)]
     lonely = policy_of(DABand, pair, 1, "default")
     with torch.no_grad():
@@ -172,9 +204,12 @@ def test_weights_of_the_same_terms_may_differ():
     recipe = recipe_for("default", context_shape=(6,))
     strong = recipe.with_weights(adversarial=3.0)
     policies = [
-        DABand(context_shape=(6,), n_arms=ARMS, recipe=r, feedback="one_hot", device="cpu") for r in (recipe, strong)
+        DABand(context_shape=(6,), n_arms=ARMS, recipe=r, feedback="one_hot", device="cpu")
+        for r in (recipe, strong)
     ]
-    runs = train_stacked([training_of(p, source=pair.source, target=pair.target, episodes=2) for p in policies])
+    runs = train_stacked(
+        [training_of(p, source=pair.source, target=pair.target, episodes=2) for p in policies]
+    )
     assert runs[0].episodes[-1]["adversarial"] != runs[1].episodes[-1]["adversarial"]
 
 
@@ -192,7 +227,12 @@ def test_what_does_not_fit_together_is_told():
 
 def test_a_run_fails_alone_by_its_data_its_folder_or_its_listener(tmp_path):
     pair = pair_of(vectors)
-    settings = {"source": pair.source, "target": pair.target, "episodes": 3, "episode_length": EPISODE}
+    settings = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": 3,
+        "episode_length": EPISODE,
+    }
 
     class Torn(type(pair.source)):
         def order(self, start, stop, *, seed):
@@ -228,21 +268,35 @@ def test_runs_with_and_without_a_target_train_side_by_side():
     pair = pair_of(vectors)
     settings = {"source": pair.source, "episodes": 3, "episode_length": EPISODE}
     targets = [None, pair.target, None]
-    beside, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(3)] for _ in range(2))
-    trainings = [training_of(policy, target=target, **settings) for policy, target in zip(beside, targets, strict=True)]
+    beside, alone = (
+        [policy_of(DABand, pair, seed, "default") for seed in range(3)] for _ in range(2)
+    )
+    trainings = [
+        training_of(policy, target=target, **settings)
+        for policy, target in zip(beside, targets, strict=True)
+    ]
     with pytest.warns(UserWarning, match="no target context"):
         runs = train_stacked(trainings)
     with pytest.warns(UserWarning, match="no target context"):
-        twins = [train(policy, target=target, **settings) for policy, target in zip(alone, targets, strict=True)]
+        twins = [
+            train(policy, target=target, **settings)
+            for policy, target in zip(alone, targets, strict=True)
+        ]
     for run, twin in zip(runs, twins, strict=True):
         assert_alike(run, twin)
-        assert run.episodes[0]["loss"] == pytest.approx(twin.episodes[0]["loss"], rel=1e-2)  # a mean over four steps
+        # a mean over four steps
+        assert run.episodes[0]["loss"] == pytest.approx(twin.episodes[0]["loss"], rel=1e-2)
 
 
 @pytest.mark.parametrize("episode", [2, 3])
 def test_runs_interrupted_together_go_on_together_or_alone(tmp_path, episode):
     pair = pair_of(vectors)
-    settings = {"source": pair.source, "target": pair.target, "episodes": 4, "episode_length": EPISODE}
+    settings = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": 4,
+        "episode_length": EPISODE,
+    }
 
     def stop(record):
         if record["episode"] == episode:
@@ -262,7 +316,8 @@ def test_runs_interrupted_together_go_on_together_or_alone(tmp_path, episode):
 
     with pytest.raises(KeyboardInterrupt):
         train_stacked(trainings(stop))
-    train(policy_of(DABand, pair, 2, "default"), **settings, directory=tmp_path / "2")  # one of them alone, to its end
+    # one of them alone, to its end
+    train(policy_of(DABand, pair, 2, "default"), **settings, directory=tmp_path / "2")
     runs = train_stacked(trainings())
     for seed, run in enumerate(runs):
         assert_alike(run, train(policy_of(DABand, pair, seed, "default"), **settings))
@@ -274,16 +329,24 @@ def test_runs_interrupted_together_go_on_together_or_alone(tmp_path, episode):
 @pytest.mark.parametrize("steps", [1, 4])
 def test_after_training_together_each_goes_on_in_the_target(steps):
     pair = pair_of(vectors)
-    settings = {"source": pair.source, "target": pair.target, "episodes": 2, "episode_length": EPISODE}
+    settings = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": 2,
+        "episode_length": EPISODE,
+    }
     contexts, labels = vectors(seed=1)
     target = ArrayRewards(contexts + 1, np.eye(ARMS)[labels])
     paying = {"target": target, "rounds": 64, "episode_length": EPISODE}
-    together, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(2)] for _ in range(2))
+    together, alone = (
+        [policy_of(DABand, pair, seed, "default") for seed in range(2)] for _ in range(2)
+    )
     train_stacked([training_of(policy, **settings) for policy in together])
     for policy in alone:
         train(policy, **settings)
     for one, other in zip(together, alone, strict=True):
-        ours, theirs = daband.continue_on_target(one, **paying), daband.continue_on_target(other, **paying)
+        ours = daband.continue_on_target(one, **paying)
+        theirs = daband.continue_on_target(other, **paying)
         assert (ours.arm == theirs.arm).mean() > 0.8
         assert len(one.buffers.rounds[1]) == 64
         assert one.adapt(steps)["loss"] == pytest.approx(other.adapt(steps)["loss"], rel=0.3)
@@ -293,7 +356,8 @@ def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch)
     from daband.training import _trainer as trainer
 
     pair = pair_of(vectors)
-    now, saves = 0.0, []
+    now = 0.0
+    saves = []
 
     def write(path, content):
         nonlocal now
@@ -320,7 +384,8 @@ def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch)
     monkeypatch.setattr(trainer, "write_npz", write)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     runs = train_stacked(trainings)
-    # The folder's first, one when the time was up, and the last: alone there would be one every twenty seconds.
+    # The folder's first, one when the time was up, and the last: alone there would be one every
+    # twenty seconds.
     assert [saves.count(str(seed)) for seed in range(4)] == [3, 3, 3, 3]
     assert 0.5 * now < sum(run.seconds for run in runs) <= now
 
@@ -331,13 +396,24 @@ def test_transforms_of_stacked_runs_are_those_of_runs_alone():
 
     def make(seed):
         return NeuralLinUCB(
-            context_shape=(6,), n_arms=ARMS, transform=daband.PCA(3), device="cpu", seed=seed, recipe={"base": "small"}
+            context_shape=(6,),
+            n_arms=ARMS,
+            transform=daband.PCA(3),
+            device="cpu",
+            seed=seed,
+            recipe={"base": "small"},
         )
 
-    alone, together = [make(seed) for seed in range(3)], [make(seed) for seed in range(3)]
+    alone = [make(seed) for seed in range(3)]
+    together = [make(seed) for seed in range(3)]
     for policy in alone:
         train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=EPISODE)
-    settings = {"source": pair.source, "target": pair.target, "episodes": 2, "episode_length": EPISODE}
+    settings = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": 2,
+        "episode_length": EPISODE,
+    }
     runs = train_stacked([training_of(policy, **settings) for policy in together])
     assert not any(isinstance(run, Exception) for run in runs)
     axes = [policy.transform.axes for policy in alone]

@@ -11,11 +11,15 @@ def pair():
 
 
 def make(pair, **settings):
-    return daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.3, **settings)
+    return daband.LinUCB(
+        context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.3, **settings
+    )
 
 
 def test_the_loop_equals_rounds_by_hand(pair):
-    run = daband.train(make(pair), source=pair.source, target=pair.target, episodes=3, episode_length=20, seed=4)
+    run = daband.train(
+        make(pair), source=pair.source, target=pair.target, episodes=3, episode_length=20, seed=4
+    )
     policy = make(pair)
     rounds = pair.source.rounds(0, 60, seed=4)
     for i in range(60):
@@ -32,7 +36,10 @@ def test_methods_of_one_seed_see_the_same_rounds(pair):
     def contexts_of(policy):
         seen = []
         inner = policy._play
-        policy._play = lambda contexts, *rest: (seen.append(contexts.copy()), inner(contexts, *rest))[1]
+        policy._play = lambda contexts, *rest: (
+            seen.append(contexts.copy()),
+            inner(contexts, *rest),
+        )[1]
         daband.train(policy, source=pair.source, episodes=2, episode_length=10, seed=1)
         return np.concatenate(seen)
 
@@ -49,17 +56,25 @@ def test_progress_is_told(pair):
 
 def test_pca_is_fitted_on_both_domains_before_the_first_round(pair):
     policy = make(pair, transform=daband.PCA(3))
-    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=10, seed=0)
-    source, target = pair.source.batch(0, 20, seed=0), pair.target.batch(0, 20, seed=0)
-    np.testing.assert_allclose(policy.transform.axes, daband.PCA(3).fit(source, target).axes, atol=1e-5)
+    daband.train(
+        policy, source=pair.source, target=pair.target, episodes=2, episode_length=10, seed=0
+    )
+    source = pair.source.batch(0, 20, seed=0)
+    target = pair.target.batch(0, 20, seed=0)
+    np.testing.assert_allclose(
+        policy.transform.axes, daband.PCA(3).fit(source, target).axes, atol=1e-5
+    )
 
 
 def test_a_target_of_fewer_contexts_is_shown_as_far_as_it_goes(pair, monkeypatch):
     contexts = pair.target.batch(0, 25, seed=0)
     target = daband.domains.from_arrays(
-        source=(contexts, np.arange(25) % 2), target=contexts, target_test=(contexts, np.arange(25) % 2)
+        source=(contexts, np.arange(25) % 2),
+        target=contexts,
+        target_test=(contexts, np.arange(25) % 2),
     ).target
-    policy, seen = make(pair), []
+    policy = make(pair)
+    seen = []
     monkeypatch.setattr(policy, "observe_target", lambda batch, domain: seen.append(len(batch)))
     run = daband.train(policy, source=pair.source, target=target, episodes=4, episode_length=10)
     assert run.rounds == 40
@@ -81,9 +96,14 @@ def test_a_log_trains_a_policy(pair):
             return rounds.contexts[indices]
 
         def read_log(self, indices):
-            return arms[indices], rounds.rewards[indices, arms[indices]], np.full(len(indices), 1 / pair.n_arms)
+            return (
+                arms[indices],
+                rounds.rewards[indices, arms[indices]],
+                np.full(len(indices), 1 / pair.n_arms),
+            )
 
-    policy, same = make(pair), make(pair)
+    policy = make(pair)
+    same = make(pair)
     run = daband.train(policy, source=Log(), episodes=4, episode_length=10)
     same.update(rounds.contexts, arms, rounds.chosen_rewards(arms))
     probe = pair.target.batch(0, 9, seed=0)
@@ -106,7 +126,9 @@ class TestBadInput:
 
     def test_a_run_prints_what_it_is_in_a_line(self, pair):
         run = daband.train(make(pair), source=pair.source, episodes=2, episode_length=8)
-        assert repr(run).startswith(f"<Run of 16 rounds in 2 episodes: mean reward {run.reward.mean():.4g}")
+        assert repr(run).startswith(
+            f"<Run of 16 rounds in 2 episodes: mean reward {run.reward.mean():.4g}"
+        )
         assert len(repr(run)) < 120
 
     @pytest.mark.parametrize("name", ["episodes", "episode_length"])
@@ -126,7 +148,9 @@ class TestBadInput:
     def test_a_folder_of_other_settings(self, pair, tmp_path):
         daband.train(make(pair), source=pair.source, episodes=1, directory=tmp_path)
         other = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.9)
-        with pytest.raises(InvalidInput, match=r"other settings \(policy.alpha: stored 0.3, now 0.9\)"):
+        with pytest.raises(
+            InvalidInput, match=r"other settings \(policy.alpha: stored 0.3, now 0.9\)"
+        ):
             daband.train(other, source=pair.source, episodes=1, directory=tmp_path)
 
 
@@ -135,7 +159,9 @@ class TestContinuing:
         policy = make(pair)
         daband.train(policy, source=pair.source, episodes=3, episode_length=20)
         before = policy.counts.sum()
-        run = daband.continue_on_target(policy, target=pair.target_labelled, rounds=50, episode_length=20, seed=1)
+        run = daband.continue_on_target(
+            policy, target=pair.target_labelled, rounds=50, episode_length=20, seed=1
+        )
         assert run.rounds == 50
         assert len(run.episodes) == 3
         assert policy.counts.sum() == before + 50  # A and b of the source are kept and go on
@@ -143,14 +169,19 @@ class TestContinuing:
         np.testing.assert_allclose(run.total_regret, rounds.regret(run.arm).sum())
 
     def test_it_stops_where_the_contexts_end(self, pair):
-        run = daband.continue_on_target(make(pair), target=pair.target_labelled, rounds=10**6, episode_length=16)
+        run = daband.continue_on_target(
+            make(pair), target=pair.target_labelled, rounds=10**6, episode_length=16
+        )
         assert run.rounds == pair.target_labelled.rounds_available
 
     def test_a_head_start_shows(self, pair):
         cold = daband.continue_on_target(make(pair), target=pair.target_labelled, rounds=60)
         warm = make(pair)
         warm.update(*_first_rounds(pair.target_labelled, 200), domain="target")
-        assert daband.continue_on_target(warm, target=pair.target_labelled, rounds=60).total_regret < cold.total_regret
+        assert (
+            daband.continue_on_target(warm, target=pair.target_labelled, rounds=60).total_regret
+            < cold.total_regret
+        )
 
     def test_bad_input(self, pair):
         with pytest.raises(InvalidInput, match="labelled domain"):

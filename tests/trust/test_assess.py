@@ -1,4 +1,6 @@
-"""``daband.assess``: the advantage over the incumbent, its lower limit and the verdict, without target rewards."""
+"""``daband.assess``: the advantage over the incumbent, its lower limit and the verdict, without
+target rewards.
+"""
 
 import json
 from dataclasses import replace
@@ -18,7 +20,9 @@ from daband.trust._questions import Interval
 @pytest.fixture(scope="module")
 def pair():
     view = {"rotation": 10.0, "translation": 0.0, "frequency": 0.0}
-    return daband.domains.load("synthetic", n_contexts=1500, dimension=8, n_arms=4, **view, rewards="labels")
+    return daband.domains.load(
+        "synthetic", n_contexts=1500, dimension=8, n_arms=4, **view, rewards="labels"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +70,15 @@ def test_the_incumbent_decides(policy, pair):
     arm = daband.assess(policy, **asked, incumbent=pair.class_names[2])
     assert (arm.incumbent, arm.incumbent_arm) == (f"always {pair.class_names[2]}", 2)
     itself = daband.assess(policy, **asked, incumbent=policy)
-    assert (itself.advantage, itself.disagreement, itself.verdict) == (0.0, 0.0, "keep the incumbent")
-    assert itself.sentence == f"Keep the incumbent: the policy makes the same choices as {itself.incumbent}."
+    assert (itself.advantage, itself.disagreement, itself.verdict) == (
+        0.0,
+        0.0,
+        "keep the incumbent",
+    )
+    assert (
+        itself.sentence
+        == f"Keep the incumbent: the policy makes the same choices as {itself.incumbent}."
+    )
     assert not any("shifts between real domains" in reason for reason in itself.reasons)
     _, rewards = source_table(pair)
     column = daband.assess(policy, **asked, incumbent=np.zeros(len(pair.target), int))
@@ -102,22 +113,32 @@ def test_a_log_counts_by_its_propensities(policy, pair):
     exact = daband.assess(policy, source=pair.source_test, target=pair.target, incumbent=1)
     found = daband.assess(policy, source=log, target=pair.target, incumbent=1)
     assert abs(found.source_advantage - exact.source_advantage) < 3 * found.source_error
-    assert found.source_error > exact.source_error  # three quarters of the rewards are of other arms
+    # three quarters of the rewards are of other arms
+    assert found.source_error > exact.source_error
     best, worst = (
-        int(order(score_rounds(log.read_rounds(np.arange(n)), 4).mean(axis=0))) for order in (np.argmax, np.argmin)
+        int(order(score_rounds(log.read_rounds(np.arange(n)), 4).mean(axis=0)))
+        for order in (np.argmax, np.argmin)
     )
     asked = {"source": log, "target": pair.target}
     today = daband.assess(policy, **asked, incumbent=np.full(len(pair.target), worst))
-    assert today.source_advantage == pytest.approx(today.source_value - table[np.arange(n), arms].mean())
-    # Before: the choice of the best arm everywhere was worth the mean of the arms that the experiment drew.
+    assert today.source_advantage == pytest.approx(
+        today.source_value - table[np.arange(n), arms].mean()
+    )
+    # Before: the choice of the best arm everywhere was worth the mean of the arms that the
+    # experiment drew.
     today = daband.assess(policy, **asked, incumbent=np.full(len(pair.target), best))
-    assert today.source_advantage == pytest.approx(daband.assess(policy, **asked, incumbent=best).source_advantage)
+    assert today.source_advantage == pytest.approx(
+        daband.assess(policy, **asked, incumbent=best).source_advantage
+    )
 
 
 def test_rewards_in_other_units(assessment, policy, pair):
     contexts, table = source_table(pair)
     units = daband.domains.from_arrays(
-        source=(pair.source.read(np.arange(600)), 100.0 * pair.source.read_rewards(np.arange(600))[0] - 20.0),
+        source=(
+            pair.source.read(np.arange(600)),
+            100.0 * pair.source.read_rewards(np.arange(600))[0] - 20.0,
+        ),
         source_test=(contexts, 100.0 * table - 20.0),
         target=pair.target.read(np.arange(len(pair.target))),
     )
@@ -130,7 +151,9 @@ def test_rewards_in_other_units(assessment, policy, pair):
 
 def test_few_source_rounds_lower_the_limit(assessment, policy, pair):
     contexts, table = source_table(pair)
-    found = daband.assess(policy, source=ArrayEvaluation(contexts[:40], table[:40]), target=pair.target)
+    found = daband.assess(
+        policy, source=ArrayEvaluation(contexts[:40], table[:40]), target=pair.target
+    )
     assert found.source_error > 1.5 * assessment.source_error
     assert found.source_rounds == 40
 
@@ -146,9 +169,12 @@ def test_a_target_far_from_the_source_is_not_deployed(assessment, policy, pair):
 
 
 def test_numbers_in_other_units_are_in_support_if_the_user_says_so():
-    """A linear policy saw 89% of a market outside the source's support: its prices were compared as raw numbers."""
+    """A linear policy saw 89% of a market outside the source's support: its prices were compared as
+    raw numbers.
+    """
     draw = np.random.default_rng(0)
-    x, target = draw.gamma(2.0, 20.0, (900, 2)), 11.0 * draw.gamma(2.0, 20.0, (600, 2))
+    x = draw.gamma(2.0, 20.0, (900, 2))
+    target = 11.0 * draw.gamma(2.0, 20.0, (600, 2))
     rewards = np.stack([x[:, 0], x[:, 1]], axis=1) / x.max()
     for shift, outside in (("covariate", 0.5), ("units", 0.1)):
         pair = daband.domains.from_arrays(source=(x, rewards), target=target, shift=shift)
@@ -160,8 +186,11 @@ def test_numbers_in_other_units_are_in_support_if_the_user_says_so():
 
 def test_held_out_rounds_may_be_listed_class_by_class():
     rng = np.random.default_rng(0)
-    labels, centres = rng.integers(0, 6, 8000), 3 * rng.normal(size=(6, 8))
-    contexts, target = (centres[of] + rng.normal(size=(len(of), 8)) for of in (labels, rng.integers(0, 6, 1000)))
+    labels = rng.integers(0, 6, 8000)
+    centres = 3 * rng.normal(size=(6, 8))
+    contexts, target = (
+        centres[of] + rng.normal(size=(len(of), 8)) for of in (labels, rng.integers(0, 6, 1000))
+    )
     order = np.argsort(labels, kind="stable")  # as folders of images are read
     pair = daband.domains.from_arrays(source=(contexts[order], labels[order]), target=target)
     policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -179,12 +208,15 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     assert (good.low, good.high, good.value, good.rewards) == (0.05, 0.57, 0.8, 50)
     bad = assessment.with_rewards(Interval(-0.4, -0.6, -0.2), value, 50)
     assert bad.verdict == "keep the incumbent"
-    unrelated = assessment.with_rewards(Interval(0.01, -0.19, 0.21), value, 50)  # the source promised much more
+    # the source promised much more
+    unrelated = assessment.with_rewards(Interval(0.01, -0.19, 0.21), value, 50)
     assert unrelated.verdict == "collect rewards"
     few = assessment.with_rewards(Interval(assessment.advantage, -0.9, 2.5), value, 10)
     assert few.verdict == "deploy"  # few rewards that agree with the source cost nothing
     assert "too few to change the verdict: deploy" in few.sentence
-    assert assessment.with_rewards(Interval(-0.1, -0.6, 0.4), value, 10).verdict == "collect rewards"
+    assert (
+        assessment.with_rewards(Interval(-0.1, -0.6, 0.4), value, 10).verdict == "collect rewards"
+    )
     more = unrelated.with_rewards(Interval(-0.15, -0.25, -0.05), value, 100)
     assert (more.rewards, more.verdict) == (150, "keep the incumbent")
 
@@ -192,7 +224,9 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
 def test_the_page_and_the_file(assessment, tmp_path):
     page = str(assessment)
     assert page.startswith(assessment.sentence)
-    assert f"In {assessment.shifts} shifts between real domains with data of this kind" in " ".join(page.split())
+    assert f"In {assessment.shifts} shifts between real domains with data of this kind" in " ".join(
+        page.split()
+    )
     assert "The incumbent is better only if the whole advantage vanishes" in " ".join(page.split())
     assessment.save(tmp_path / "a.json")
     assert read_assessment(tmp_path / "a.json") == assessment
@@ -205,12 +239,21 @@ def test_the_page_and_the_file(assessment, tmp_path):
 
 def test_rewards_needed_grow_as_the_advantage_shrinks_and_stay_bounded():
     assert count_rewards_needed(0.3, 0.5, 0.6, 5000) < count_rewards_needed(0.1, 0.5, 0.6, 5000)
-    assert [count_rewards_needed(0.001, 0.5, 0.6, contexts) for contexts in (5000, 800, 20)] == [1000, 800, 20]
+    assert [count_rewards_needed(0.001, 0.5, 0.6, contexts) for contexts in (5000, 800, 20)] == [
+        1000,
+        800,
+        20,
+    ]
     assert count_rewards_needed(1000.0, 0.5, 0.6, 5000) == 50
 
 
 def test_numbers_are_short():
-    assert [format_number(value) for value in (0.31, 12.3456, 1234.5, 0.0)] == ["0.310", "12.3", "1,234", "0.000"]
+    assert [format_number(value) for value in (0.31, 12.3456, 1234.5, 0.0)] == [
+        "0.310",
+        "12.3",
+        "1,234",
+        "0.000",
+    ]
     assert format_number(0.31, with_sign=True) == "+0.310"
     small = (0.0784, 0.00042, -0.0000316, 1e-17)  # rewards may be rare
     assert [format_number(value) for value in small] == ["0.078", "0.00042", "-0.000032", "0.000"]

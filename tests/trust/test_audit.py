@@ -1,4 +1,6 @@
-"""``daband.audit`` with a real policy: the interval, who is asked, what is stored, what is rejected."""
+"""``daband.audit`` with a real policy: the interval, who is asked, what is stored, what is
+rejected.
+"""
 
 import csv
 import json
@@ -25,16 +27,21 @@ def trained():
     daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=50)
     domain = pair.target_labelled
     n = len(domain)
-    contexts, table = domain.read(np.arange(n)), domain.read_rewards(np.arange(n))[0]
+    contexts = domain.read(np.arange(n))
+    table = domain.read_rewards(np.arange(n))[0]
     places = {context.tobytes(): row for row, context in enumerate(contexts)}
     arms = policy.decide(contexts, "target", rule="greedy").arm
 
     def ask(contexts, arms):
-        return np.array([table[places[row.tobytes()], arm] for row, arm in zip(contexts, arms, strict=True)])
+        return np.array(
+            [table[places[row.tobytes()], arm] for row, arm in zip(contexts, arms, strict=True)]
+        )
 
     value = float(table[np.arange(n), arms].mean())
     advantage = value - float(table[:, INCUMBENT].mean())
-    return SimpleNamespace(pair=pair, policy=policy, ask=ask, n=n, value=value, advantage=advantage, table=table)
+    return SimpleNamespace(
+        pair=pair, policy=policy, ask=ask, n=n, value=value, advantage=advantage, table=table
+    )
 
 
 def audit(trained, **settings):
@@ -71,19 +78,27 @@ def test_arms_are_the_policys_or_the_incumbents(trained):
 
 def test_arrays_are_targets_too(trained):
     contexts = trained.pair.target.read(np.arange(trained.n))
-    by_array = daband.audit(trained.policy, target=contexts, budget=20, ask=trained.ask, incumbent=INCUMBENT)
+    by_array = daband.audit(
+        trained.policy, target=contexts, budget=20, ask=trained.ask, incumbent=INCUMBENT
+    )
     assert by_array.low <= trained.advantage <= by_array.high
 
 
 def test_rewards_in_the_users_unit(trained):
-    cents = audit(trained, ask=lambda contexts, arms: -50.0 + 200.0 * trained.ask(contexts, arms), budget=200)
+    cents = audit(
+        trained, ask=lambda contexts, arms: -50.0 + 200.0 * trained.ask(contexts, arms), budget=200
+    )
     assert cents.low <= 200.0 * trained.advantage <= cents.high
 
 
 def test_the_default_incumbent_is_the_arm_with_the_largest_prediction(trained):
-    means = trained.policy.decide(trained.pair.target.read(np.arange(trained.n)), "target", rule="greedy").mean
+    means = trained.policy.decide(
+        trained.pair.target.read(np.arange(trained.n)), "target", rule="greedy"
+    ).mean
     names = trained.pair.class_names
-    assert audit(trained, incumbent=None).incumbent == f"always {names[means.mean(axis=0).argmax()]}"
+    assert (
+        audit(trained, incumbent=None).incumbent == f"always {names[means.mean(axis=0).argmax()]}"
+    )
 
 
 def test_nothing_is_asked_if_the_incumbent_makes_the_same_choices(trained, tmp_path):
@@ -91,7 +106,9 @@ def test_nothing_is_asked_if_the_incumbent_makes_the_same_choices(trained, tmp_p
     assert (found.advantage, found.low, found.high, found.budget) == (0.0, 0.0, 0.0, 0)
     assert found.finished
     assert found.verdict == "keep the incumbent"
-    assert found.sentence.startswith("No reward is needed: the policy makes the same choices as the policy linucb in")
+    assert found.sentence.startswith(
+        "No reward is needed: the policy makes the same choices as the policy linucb in"
+    )
     assert not (tmp_path / "audit").exists()
     json.dumps(found.as_dict(), allow_nan=False)
 
@@ -129,8 +146,15 @@ def test_a_killed_audit_asks_only_what_is_open(trained, tmp_path):
         file.write(b'{"context": 3, "rew')  # the next answer, cut off in the middle
     resumed = audit(trained, ask=once, directory=tmp_path / "a")
     assert len(asked) == 30
-    assert (resumed.advantage, resumed.low, resumed.high) == (complete.advantage, complete.low, complete.high)
-    assert audit(trained, ask=lambda *_: pytest.fail("nothing is open"), directory=tmp_path / "a") == resumed
+    assert (resumed.advantage, resumed.low, resumed.high) == (
+        complete.advantage,
+        complete.low,
+        complete.high,
+    )
+    assert (
+        audit(trained, ask=lambda *_: pytest.fail("nothing is open"), directory=tmp_path / "a")
+        == resumed
+    )
     assert json.loads((tmp_path / "a/audit.json").read_text())["advantage"] == resumed.advantage
 
 
@@ -186,16 +210,20 @@ def test_questions_out_and_answers_in(trained, tmp_path):
     part = answer_audit(tmp_path / "a", write(tmp_path / "part.csv", rows[:8]))
     assert (part.answered, read_audit(tmp_path / "a").answered) == (8, 8)
     lines = [f"{row['id']};{row['arm']};{float(row['reward']):.0f},0" for row in rows[8:12]]
-    (tmp_path / "european.csv").write_text("\n".join(["id;arm;reward", *lines]))  # as spreadsheets save it in Europe
+    # as spreadsheets save it in Europe
+    (tmp_path / "european.csv").write_text("\n".join(["id;arm;reward", *lines]))
     assert answer_audit(tmp_path / "a", tmp_path / "european.csv").answered == 12
     # An answer after an open question waits for it.
     assert answer_audit(tmp_path / "a", write(tmp_path / "late.csv", rows[13:14])).answered == 12
-    found = answer_audit(tmp_path / "a", write(tmp_path / "all.csv", rows))  # with the earlier answers again
+    # with the earlier answers again
+    found = answer_audit(tmp_path / "a", write(tmp_path / "all.csv", rows))
     asked = audit(trained, budget=20)
     assert (found.advantage, found.low, found.high) == (asked.advantage, asked.low, asked.high)
 
 
-@pytest.mark.parametrize(("text", "reward"), [("3.854,17", 3854.17), ("0,5", 0.5), ("12", 12.0), ("1.200", None)])
+@pytest.mark.parametrize(
+    ("text", "reward"), [("3.854,17", 3854.17), ("0,5", 0.5), ("12", 12.0), ("1.200", None)]
+)
 def test_amounts_of_a_european_spreadsheet(text, reward, tmp_path):
     (tmp_path / "answers.csv").write_text(f"id;arm;reward\n0;1;{text}\n")
     if reward is None:  # 1.2 or 1200
@@ -230,7 +258,9 @@ def test_duplicates_and_changed_answers_are_rejected_unless_they_replace(trained
         answer_audit(tmp_path / "a", write(tmp_path / "twice.csv", [*rows, rows[0]]))
     wrong = [{**rows[0], "reward": "0.123"}, *rows[1:]]
     answer_audit(tmp_path / "a", write(tmp_path / "wrong.csv", wrong))
-    with pytest.raises(InvalidInput, match=r"answered with 0\.123 before.*replace=True .--replace. to use"):
+    with pytest.raises(
+        InvalidInput, match=r"answered with 0\.123 before.*replace=True .--replace. to use"
+    ):
         answer_audit(tmp_path / "a", write(tmp_path / "right.csv", rows))
     corrected = answer_audit(tmp_path / "a", tmp_path / "right.csv", replace=True)
     right = audit(trained, budget=20)
@@ -256,9 +286,13 @@ def test_questions_about_images_name_their_files(tmp_path):
         for number in range(20):
             pixels = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)
             image.fromarray(pixels).save(tmp_path / place / f"{number:02d}.png")
-    pair = daband.domains.from_images(source=tmp_path / "source", target=tmp_path / "target", framing=8)
+    pair = daband.domains.from_images(
+        source=tmp_path / "source", target=tmp_path / "target", framing=8
+    )
     policy = daband.LinUCB.for_pair(pair, seed=0)
-    started = daband.audit(policy, target=pair.target, budget=5, incumbent="a", directory=tmp_path / "audit")
+    started = daband.audit(
+        policy, target=pair.target, budget=5, incumbent="a", directory=tmp_path / "audit"
+    )
     with open(started.questions, newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 5
@@ -278,9 +312,17 @@ def test_a_folder_of_other_questions_is_rejected(trained, tmp_path):
     with pytest.raises(InvalidInput, match=r"other settings \(confidence: stored 0.95, now 0.9\)"):
         begin(trained, tmp_path / "a", confidence=0.9)
     other = daband.LinUCB.for_pair(trained.pair, seed=1)
-    daband.train(other, source=trained.pair.source, target=trained.pair.target, episodes=1, episode_length=50)
+    daband.train(
+        other, source=trained.pair.source, target=trained.pair.target, episodes=1, episode_length=50
+    )
     with pytest.raises(InvalidInput, match="questions about another policy"):
-        daband.audit(other, target=trained.pair.target, budget=20, incumbent=INCUMBENT, directory=tmp_path / "a")
+        daband.audit(
+            other,
+            target=trained.pair.target,
+            budget=20,
+            incumbent=INCUMBENT,
+            directory=tmp_path / "a",
+        )
     os.makedirs(tmp_path / "empty")
     with pytest.raises(InvalidInput, match="holds no questions"):
         read_audit(tmp_path / "empty")
@@ -296,7 +338,9 @@ def test_what_cannot_be_audited_is_rejected(trained):
         daband.audit("p", target=trained.pair.target, budget=5, ask=trained.ask)
     with pytest.raises(InvalidInput, match="an audit needs answers"):
         audit(trained, ask=None)
-    with pytest.raises(InvalidInput, match=r"budget must be at most \d+, the number of target contexts, got 100000"):
+    with pytest.raises(
+        InvalidInput, match=r"budget must be at most \d+, the number of target contexts, got 100000"
+    ):
         audit(trained, budget=100_000)
     with pytest.raises(InvalidInput, match="one reward for one context"):
         audit(trained, ask=lambda contexts, arms: [0.0, 1.0])

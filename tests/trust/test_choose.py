@@ -31,7 +31,8 @@ def answers_of(pair):
 def inverted_pair(n=1500):
     """The target's first number has the other sign: only target rewards can tell."""
     draw = np.random.default_rng(0)
-    x, t = draw.normal(size=(n, 3)), draw.normal(size=(n, 3))
+    x = draw.normal(size=(n, 3))
+    t = draw.normal(size=(n, 3))
     seen = t * [-1.0, 1.0, 1.0]
     return daband.domains.from_arrays(
         source=(x, (x[:, 0] + 0.6 * x[:, 1] > 0).astype(int)),
@@ -49,19 +50,24 @@ def without_the_first(pair):
 
 
 def test_a_few_target_rewards_decide_and_then_train():
-    """The candidate that assumes right wins over the preferred one, and the verdict uses the rewards."""
+    """The candidate that assumes right wins over the preferred one, and the verdict uses the
+    rewards.
+    """
     pair = inverted_pair()
     blind = Candidate("without the first number", "linucb", {"transform": without_the_first(pair)})
     candidates = [LINEAR[0], blind, LINEAR[1]]
     before = daband.choose(pair, candidates=candidates, episodes=15)
     assert before.candidate == "linucb"
     assert before.rewards == before.assessment.rewards == 0
-    assert before.assessment.verdict == "deploy"  # nothing but target rewards shows that this is wrong
+    # nothing but target rewards shows that this is wrong
+    assert before.assessment.verdict == "deploy"
     assert before.rule == "without target rewards, the default"
     kept = daband.choose(pair, candidates=[LINEAR[1]], episodes=15, ask=answers_of(pair), budget=50)
     assert kept.assessment.verdict == "keep the incumbent"
     assert kept.assessment.sentence.startswith("50 target rewards: -")
-    choice = daband.choose(pair, candidates=candidates, episodes=15, ask=answers_of(pair), budget=80)
+    choice = daband.choose(
+        pair, candidates=candidates, episodes=15, ask=answers_of(pair), budget=80
+    )
     assert choice.candidate == "without the first number"
     assert choice.rewards == choice.assessment.rewards == 80
     rows = np.arange(len(pair.target))
@@ -76,28 +82,41 @@ def test_a_few_target_rewards_decide_and_then_train():
 
 
 def test_a_target_unrelated_to_the_source_is_not_deployed_after_50_rewards():
-    """Before: the verdict ignored the rewards, and 15 of 40 such policies were deployed below a constant arm."""
+    """Before: the verdict ignored the rewards, and 15 of 40 such policies were deployed below a
+    constant arm.
+    """
     draw = np.random.default_rng(1)
-    x, t = draw.normal(size=(800, 3)), draw.normal(size=(800, 3))
+    x = draw.normal(size=(800, 3))
+    t = draw.normal(size=(800, 3))
     labels = draw.choice(2, size=800, p=[0.3, 0.7])
     pair = daband.domains.from_arrays(
         source=(x, (x[:, 0] > 0).astype(int)), target=t, target_labelled=(t, labels), n_arms=2
     )
     for seed in range(3):
         choice = daband.choose(
-            pair, candidates=LINEAR, episodes=10, ask=answers_of(pair), budget=50, incumbent=1, seed=seed
+            pair,
+            candidates=LINEAR,
+            episodes=10,
+            ask=answers_of(pair),
+            budget=50,
+            incumbent=1,
+            seed=seed,
         )
         assert choice.assessment.verdict != "deploy"
 
 
 def test_the_incumbent_is_named_everywhere():
     pair = daband.domains.load("synthetic", tiny=True)
-    choice = daband.choose(pair, candidates=LINEAR, episodes=4, episode_length=32, incumbent="arm 2", unit="euros")
+    choice = daband.choose(
+        pair, candidates=LINEAR, episodes=4, episode_length=32, incumbent="arm 2", unit="euros"
+    )
     assert choice.assessment.incumbent_arm == 2
     assert "euros over always arm 2" in choice.assessment.sentence
     rows = {row["candidate"]: row for row in choice.table}
     difference = rows["linucb"]["source_advantage"] - rows["constant"]["source_advantage"]
-    assert difference == pytest.approx(rows["linucb"]["source_value"] - rows["constant"]["source_value"])
+    assert difference == pytest.approx(
+        rows["linucb"]["source_value"] - rows["constant"]["source_value"]
+    )
     assert rows[choice.candidate]["source_error"] == choice.assessment.source_error
     assert len({row["source_error"] for row in choice.table}) == len(LINEAR)
     assert all(row["source_error"] > 0 for row in choice.table)
@@ -118,7 +137,9 @@ def test_questions_are_written_and_read_back(tmp_path):
         head, *lines = path.read_text().splitlines()
         assert head == "id,context,arm,arm_name,reward"
         cells = [line.split(",") for line in lines]
-        filled = [",".join([*row[:-1], str(rewards[int(row[1]), int(row[2])])]) for row in cells[:n]]
+        filled = [
+            ",".join([*row[:-1], str(rewards[int(row[1]), int(row[2])])]) for row in cells[:n]
+        ]
         path.write_text("\n".join([head, *filled, *lines[n:]]) + "\n")
         return len(lines)
 
@@ -141,7 +162,8 @@ def test_answers_are_stored_if_ask_fails(tmp_path):
     """Before: rewards that were paid for were lost with the error."""
     pair = inverted_pair(600)
     common = {"candidates": LINEAR, "episodes": 6, "budget": 20}
-    answer, calls = answers_of(pair), []
+    answer = answers_of(pair)
+    calls = []
 
     def ask(contexts, arms):
         calls.append(arms)
@@ -160,11 +182,17 @@ def test_answers_are_stored_if_ask_fails(tmp_path):
 
 
 def test_an_answer_between_0_and_1_is_learned_for_a_labelled_pair():
-    """Before: "feedback='one_hot' means ..." was raised after all training, and nothing was kept."""
+    """Before: "feedback='one_hot' means ..." was raised after all training, and nothing was
+    kept.
+    """
     pair = inverted_pair(600)
     answer = answers_of(pair)
     choice = daband.choose(
-        pair, candidates=LINEAR, episodes=5, ask=lambda contexts, arms: 0.5 * answer(contexts, arms) + 0.2, budget=20
+        pair,
+        candidates=LINEAR,
+        episodes=5,
+        ask=lambda contexts, arms: 0.5 * answer(contexts, arms) + 0.2,
+        budget=20,
     )
     assert pair.feedback == "one_hot"
     assert choice.rewards > 0
@@ -173,9 +201,13 @@ def test_an_answer_between_0_and_1_is_learned_for_a_labelled_pair():
 
 def test_asking_stops_once_the_advantage_is_clear():
     draw = np.random.default_rng(0)
-    x, t = draw.normal(size=(400, 2)), draw.normal(size=(400, 2))
+    x = draw.normal(size=(400, 2))
+    t = draw.normal(size=(400, 2))
     pair = daband.domains.from_arrays(
-        source=(x, (x[:, 0] > 0).astype(int)), target=t, target_labelled=(t, (t[:, 0] > 0).astype(int)), n_arms=2
+        source=(x, (x[:, 0] > 0).astype(int)),
+        target=t,
+        target_labelled=(t, (t[:, 0] > 0).astype(int)),
+        n_arms=2,
     )
     common = {"candidates": LINEAR, "episodes": 5, "ask": answers_of(pair), "budget": 200}
     choice = daband.choose(pair, until_clear=True, **common)
@@ -231,7 +263,9 @@ def _small_candidates():
 
 def test_choose_returns_a_trained_policy_with_its_assessment_and_table():
     pair = daband.domains.load("synthetic", tiny=True)
-    choice = daband.choose(pair, episodes=4, episode_length=16, candidates=_small_candidates(), device="cpu")
+    choice = daband.choose(
+        pair, episodes=4, episode_length=16, candidates=_small_candidates(), device="cpu"
+    )
     assert choice.policy.rounds_learned == 64
     assert [row["candidate"] for row in choice.table] == ["constant", "linucb", "daband"]
     assert [row["candidate"] for row in choice.table if row["chosen"]] == [choice.candidate]
@@ -244,7 +278,8 @@ def test_choose_returns_a_trained_policy_with_its_assessment_and_table():
 
 def test_a_pair_without_held_out_source_rounds_is_refused():
     draw = np.random.default_rng(0)
-    x, y = draw.standard_normal((40, 3)), draw.integers(2, size=40)
+    x = draw.standard_normal((40, 3))
+    y = draw.integers(2, size=40)
     pair = daband.domains.from_arrays(source=(x, y), target=x, n_arms=2)
     if pair.source_test is None:
         with pytest.raises(daband.InvalidInput, match="source_test"):
@@ -273,18 +308,29 @@ def test_candidates_of_every_kind_of_pair_can_be_built():
 def test_labelled_images_have_a_candidate_for_other_arm_frequencies():
     images = daband.domains.load("digit", tiny=True)
     assert [one.name for one in default_candidates(images)] == [
-        "constant", "linucb-p", "daband, other frequencies", "daband",
-    ]  # fmt: skip
+        "constant",
+        "linucb-p",
+        "daband, other frequencies",
+        "daband",
+    ]
     stated = replace(images, shift=daband.Shift(("style",), stated=True))
-    assert [one.name for one in default_candidates(stated)] == ["constant", "linucb-p", "nlinucb", "daband"]
+    assert [one.name for one in default_candidates(stated)] == [
+        "constant",
+        "linucb-p",
+        "nlinucb",
+        "daband",
+    ]
 
 
 @pytest.mark.parametrize(("default_ridge", "other_ridge"), [(1e6, 1.0), (1.0, 1e6), (1.0, 1.0)])
-def test_other_arm_frequencies_are_chosen_if_the_default_is_less_certain(default_ridge, other_ridge):
+def test_other_arm_frequencies_are_chosen_if_the_default_is_less_certain(
+    default_ridge, other_ridge
+):
     pair = daband.domains.load("synthetic", tiny=True)
     candidates = [
         Candidate("daband, other frequencies", "linucb", {"ridge": other_ridge}),
-        Candidate("daband", "linucb", {"ridge": default_ridge}, preferred=True),  # a large ridge: all predictions equal
+        # a large ridge: all predictions equal
+        Candidate("daband", "linucb", {"ridge": default_ridge}, preferred=True),
     ]
     choice = daband.choose(pair, candidates=candidates, episodes=5, episode_length=32)
     is_other = default_ridge > other_ridge
@@ -295,45 +341,64 @@ def test_other_arm_frequencies_are_chosen_if_the_default_is_less_certain(default
 def test_quick_has_three_candidates_and_reports_a_first_result():
     pair = daband.domains.load("synthetic", tiny=True)
     seen = []
-    choice = daband.choose(pair, quick=True, episodes=4, episode_length=16, device="cpu", progress=seen.append)
+    choice = daband.choose(
+        pair, quick=True, episodes=4, episode_length=16, device="cpu", progress=seen.append
+    )
     assert [row["candidate"] for row in choice.table] == ["constant", "linucb", "mixture"]
     assert choice.table[2]["settings"]["recipe"] == "small"
     assert seen[-1].note.startswith("first result: the mean source reward of linucb is 0.")
     images = daband.domains.load("digit", tiny=True)
-    assert [one.name for one in default_candidates(images, quick=True)] == ["constant", "linucb-p", "daband"]
+    assert [one.name for one in default_candidates(images, quick=True)] == [
+        "constant",
+        "linucb-p",
+        "daband",
+    ]
     with pytest.raises(daband.InvalidInput, match="quick"):
         daband.choose(pair, quick=True, candidates=[Candidate("linucb", "linucb")])
 
 
 def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     settings = tmp_path / "mine.toml"
-    settings.write_text('pair = "synthetic"\nepisodes = 2\nepisode_length = 16\npair_options = { tiny = true }\n')
+    settings.write_text(
+        'pair = "synthetic"\nepisodes = 2\nepisode_length = 16\npair_options = { tiny = true }\n'
+    )
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["choose", str(settings), "--out", str(out), "--device", "cpu", "--quick"])
+    done = CliRunner().invoke(
+        app, ["choose", str(settings), "--out", str(out), "--device", "cpu", "--quick"]
+    )
     assert done.exit_code == 0, done.output
     assert "Note: first result: the mean source reward of linucb is" in done.output
     written = json.loads((out / "choice.json").read_text())
     assert written["candidate"] in done.output
     assessment = daband.trust.read_assessment(out / "assessment.json")
-    assert done.output.splitlines().index(assessment.sentence) < done.output.splitlines().index(f"Written: {out}")
+    assert done.output.splitlines().index(assessment.sentence) < done.output.splitlines().index(
+        f"Written: {out}"
+    )
     assert "shifts between real domains with data of this kind" in done.output
     assert "at most" not in done.output  # a column of target rewards
     assert daband.load(out / "policy.safetensors").rounds_learned == 32
 
     # The way on: a few rewards, and a file that decides.
-    asked = CliRunner().invoke(app, ["audit", str(out), "--budget", "5", "--out", str(tmp_path / "questions.csv")])
+    asked = CliRunner().invoke(
+        app, ["audit", str(out), "--budget", "5", "--out", str(tmp_path / "questions.csv")]
+    )
     assert asked.exit_code == 0, asked.output
     names = daband.domains.load("synthetic", tiny=True).class_names
     assert (tmp_path / "questions.csv").read_text().splitlines()[1].split(",")[-2] in names
     for options in ((), ("--no-data",)):
-        exported = CliRunner().invoke(app, ["export", str(out), str(tmp_path / "market.daband"), *options])
+        exported = CliRunner().invoke(
+            app, ["export", str(out), str(tmp_path / "market.daband"), *options]
+        )
         assert exported.exit_code == 0, exported.output
         deployed = daband.load_deployed(tmp_path / "market.daband")
         assert tuple(deployed.arm_names) == tuple(names)
     taken = tmp_path / "taken"
     taken.write_text("a file where the folder should be")
-    refused = CliRunner().invoke(app, ["choose", str(settings), "--out", str(taken), "--device", "no-such-device"])
-    assert "out" in str(refused.exception)  # before anything is trained: the device is not looked at
+    refused = CliRunner().invoke(
+        app, ["choose", str(settings), "--out", str(taken), "--device", "no-such-device"]
+    )
+    # before anything is trained: the device is not looked at
+    assert "out" in str(refused.exception)
     assert "taken" in str(refused.exception)
     (out / "choice.json").write_text("{}")
     refused = CliRunner().invoke(app, ["export", str(out), str(tmp_path / "market.daband")])
@@ -342,11 +407,24 @@ def test_the_command_writes_the_policy_and_the_choice(tmp_path):
 
 def test_the_command_asks_by_a_file(tmp_path):
     settings = tmp_path / "mine.toml"
-    settings.write_text('pair = "synthetic"\nepisodes = 2\nepisode_length = 16\npair_options = { tiny = true }\n')
+    settings.write_text(
+        'pair = "synthetic"\nepisodes = 2\nepisode_length = 16\npair_options = { tiny = true }\n'
+    )
     pair = daband.domains.load("synthetic", tiny=True)
     rewards, _ = pair.target_labelled.read_rewards(np.arange(len(pair.target)))
     out = tmp_path / "out"
-    command = ["choose", str(settings), "--out", str(out), "--device", "cpu", "--budget", "40", "--unit", "points"]
+    command = [
+        "choose",
+        str(settings),
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        "--budget",
+        "40",
+        "--unit",
+        "points",
+    ]
     asked = CliRunner().invoke(app, command)
     assert asked.exit_code == 0, asked.output
     assert "40 to go" in asked.output
@@ -367,7 +445,9 @@ def test_the_command_asks_by_a_file(tmp_path):
 
 def test_too_few_target_contexts_are_said_before_training():
     rows = np.random.default_rng(0).normal(size=(200, 3))
-    pair = daband.domains.from_arrays(source=(rows, (rows[:, 0] > 0).astype(int)), target=rows[:1], n_arms=2)
+    pair = daband.domains.from_arrays(
+        source=(rows, (rows[:, 0] > 0).astype(int)), target=rows[:1], n_arms=2
+    )
     seen = []
     with pytest.raises(daband.InvalidInput, match="target has 1 context"):
         daband.choose(pair, progress=lambda *told: seen.append(told))
@@ -376,17 +456,24 @@ def test_too_few_target_contexts_are_said_before_training():
 
 @pytest.mark.parametrize(("rows", "expected"), [(2000, (62, 64)), (50_000, (125, 400))])
 def test_a_large_table_is_shown_in_longer_episodes_so_that_steps_stay_as_many(rows, expected):
-    contexts, labels = np.zeros((rows, 2)), np.arange(rows) % 3
-    pair = daband.domains.from_arrays(source=(contexts, labels), source_test=None, target=contexts[:5])
+    contexts = np.zeros((rows, 2))
+    labels = np.arange(rows) % 3
+    pair = daband.domains.from_arrays(
+        source=(contexts, labels), source_test=None, target=contexts[:5]
+    )
     assert choose_training_budget(pair, None, 64)[1:] == expected
 
 
 def test_ask_gets_the_rows_of_the_table(tmp_path):
     generator = np.random.default_rng(0)
     age = generator.normal(40.0, 9.0, 400).round(1)
-    table = pl.DataFrame({"customer": np.arange(400), "age": age, "offer": np.where(age > 40, "call", "mail")})
+    table = pl.DataFrame(
+        {"customer": np.arange(400), "age": age, "offer": np.where(age > 40, "call", "mail")}
+    )
     columns = daband.domains.Columns(context=["age"], label="offer", id=["customer"])
-    pair = daband.domains.from_table(source=table[:200], target=table[200:].drop("offer"), columns=columns)
+    pair = daband.domains.from_table(
+        source=table[:200], target=table[200:].drop("offer"), columns=columns
+    )
     asked = []
 
     def reward_of(rows, arms):
@@ -412,7 +499,9 @@ def test_ask_gets_the_rows_of_the_table(tmp_path):
 
 
 def log_pair(effect, n=4000):
-    """The log prefers arm 1 where rewards are high anyway; arm 0 is best, and arm 2 by ``effect`` in some contexts."""
+    """The log prefers arm 1 where rewards are high anyway; arm 0 is best, and arm 2 by ``effect``
+    in some contexts.
+    """
     draw = np.random.default_rng(4)
     x = draw.normal(size=(n, 3))
     often = np.where(x[:, 0] > 0, 0.7, 0.2)
@@ -434,7 +523,8 @@ def test_a_log_without_effects_gives_its_best_arm_and_says_so_in_money():
     assert [row["candidate"] for row in choice.table] == ["best arm", "log"]
     assert choice.rule.startswith("personalising gains ")
     assert choice.rule.endswith(" euros over always tea: always tea is chosen")
-    assert choice.assessment.incumbent == "always tea"  # not milk, whose mean reward in the log is the highest
+    # not milk, whose mean reward in the log is the highest
+    assert choice.assessment.incumbent == "always tea"
     assert choice.assessment.verdict == "keep the incumbent"
     decision = choice.policy.select(pair.target.read(np.arange(500)))
     assert set(decision.arm) == {0}
@@ -449,7 +539,9 @@ def test_a_log_with_a_large_effect_is_personalised():
     assert choice.assessment.incumbent == "always rum"
     assert np.mean(choice.policy.select(contexts).arm == np.where(contexts[:, 1] > 0, 2, 0)) > 0.85
     assert choice.assessment.verdict == "deploy"
-    assert choice.assessment.source_advantage == pytest.approx(75.0, abs=2.5 * choice.assessment.source_error)
+    assert choice.assessment.source_advantage == pytest.approx(
+        75.0, abs=2.5 * choice.assessment.source_error
+    )
     judged = daband.LogPolicy.for_pair(pair, seed=0)
     daband.train(judged, source=pair.source, episodes=len(pair.source) // 60, episode_length=60)
     again = daband.assess(judged, source=pair.source_test, target=pair.target)
@@ -457,21 +549,26 @@ def test_a_log_with_a_large_effect_is_personalised():
     assert again.incumbent_arm == judged.evidence.arm
     with pytest.warns(UserWarning, match="has learned these source rounds"):
         daband.assess(choice.policy, source=pair.source_test, target=pair.target)
-    assert choice.policy.evidence.rounds == judged.evidence.rounds + len(pair.source_test)  # learned after it judged
+    # learned after it judged
+    assert choice.policy.evidence.rounds == judged.evidence.rounds + len(pair.source_test)
 
 
 @pytest.mark.parametrize("method", ["log", "constant"])
 def test_with_a_catalogue_the_default_incumbent_is_the_best_arm_of_the_whole_source(method):
     draw = np.random.default_rng(5)  # with this seed, another arm is best in the held-out rounds
-    x, arms = draw.normal(size=(1500, 2)), draw.integers(0, 3, 1500)
+    x = draw.normal(size=(1500, 2))
+    arms = draw.integers(0, 3, 1500)
     rewards = np.array([0.0, 0.15, -1.0])[arms] + draw.normal(size=1500)
     names = ["visit", "coupon", "mail"]
-    log, constant = (x, arms, rewards, np.full(1500, 1 / 3)), {"by_context": False} if method == "log" else {}
+    log = (x, arms, rewards, np.full(1500, 1 / 3))
+    constant = {"by_context": False} if method == "log" else {}
     candidates = [Candidate("best arm", method, constant), Candidate("linucb", "linucb")]
     table = pl.DataFrame({"id": names, "price": [1.0, 2.0, 3.0]})
     for offered, incumbent in ((table, "always coupon"), (table[[0, 2]], "always visit")):
         tables = {"source": table, "target": offered}
-        pair = daband.domains.from_log(source=log, target=x[:200], n_arms=3, class_names=names, arms=tables)
+        pair = daband.domains.from_log(
+            source=log, target=x[:200], n_arms=3, class_names=names, arms=tables
+        )
         assert SourceRounds.read(pair.source_test, 2000, seed=0).find_best_arm() == 0
         choice = daband.choose(pair, candidates=candidates)
         assert choice.assessment.incumbent == incumbent

@@ -13,9 +13,13 @@ from daband.trust._incumbent import as_incumbent
 def pair():
     draw = np.random.default_rng(0)
     age = draw.normal(40.0, 9.0, 400).round(1)
-    table = pl.DataFrame({"age": age, "today": ["mail", "call"] * 200, "offer": np.where(age > 40, "call", "mail")})
+    table = pl.DataFrame(
+        {"age": age, "today": ["mail", "call"] * 200, "offer": np.where(age > 40, "call", "mail")}
+    )
     columns = daband.domains.Columns(context=["age"], label="offer", id=["today"])
-    return daband.domains.from_table(source=table[:200], target=table[200:].drop("offer"), columns=columns)
+    return daband.domains.from_table(
+        source=table[:200], target=table[200:].drop("offer"), columns=columns
+    )
 
 
 def resolved(given, pair):
@@ -54,7 +58,10 @@ def test_another_policy(pair):
     [
         (
             "tomorrow",
-            r"neither an arm \(call, mail\) nor a column of the target \(today, age\); .*as id \(--id tomorrow\)",
+            (
+                r"neither an arm \(call, mail\) nor a column of the target \(today, age\); .*as id"
+                r" \(--id tomorrow\)"
+            ),
         ),
         ("mial", r"\(today, age\); did you mean 'mail'\?"),
         (7, "7 is not an arm"),
@@ -76,9 +83,16 @@ def test_numbers_are_the_names_of_arms_that_are_called_by_numbers(pair):
 
     def find(values):
         names = ["1", "2", "3"]
-        return as_incumbent(values, n_arms=3, arm_names=names, target=pair.target).choices[:4].tolist()
+        return (
+            as_incumbent(values, n_arms=3, arm_names=names, target=pair.target).choices[:4].tolist()
+        )
 
-    for values in ([1, 2, 3, 1], [1.0, 2.0, 3.0, 1.0], ["1", "2", "3", "1"], np.array([1.0, 2.0, 3.0, 1.0])):
+    for values in (
+        [1, 2, 3, 1],
+        [1.0, 2.0, 3.0, 1.0],
+        ["1", "2", "3", "1"],
+        np.array([1.0, 2.0, 3.0, 1.0]),
+    ):
         assert find(list(values) * 50) == [0, 1, 2, 0]
     with pytest.raises(InvalidInput, match=r"row 0: 0 is not an arm \(1, 2, 3\)"):
         find([0, 1, 2, 0] * 50)

@@ -9,12 +9,17 @@ from daband.trust._questions import Questions
 
 
 def problem(seed=0, n_contexts=400, n_arms=3, accuracies=(0.8, 0.4, 0.6, 0.7)):
-    """Return choices of candidates (C, L), predictions (L, K) and rewards (L, K); one arm of each context pays 1."""
+    """Return choices of candidates (C, L), predictions (L, K) and rewards (L, K); one arm of each
+    context pays 1.
+    """
     draw = np.random.default_rng(seed)
     best = draw.integers(0, n_arms, n_contexts)
     rewards = np.eye(n_arms)[best]
     arms = np.stack(
-        [np.where(draw.random(n_contexts) < right, best, draw.integers(0, n_arms, n_contexts)) for right in accuracies]
+        [
+            np.where(draw.random(n_contexts) < right, best, draw.integers(0, n_arms, n_contexts))
+            for right in accuracies
+        ]
     )
     predicted = 0.5 * rewards + 0.25 + 0.1 * draw.standard_normal(rewards.shape)
     return arms, predicted, rewards
@@ -25,12 +30,16 @@ def values_of(arms, rewards):
 
 
 def answered(questions, rewards, n):
-    return questions.compute_evidence({question: rewards[question] for question in questions.draw_first(n)})
+    return questions.compute_evidence(
+        {question: rewards[question] for question in questions.draw_first(n)}
+    )
 
 
 def test_questions_are_about_proposed_arms_and_do_not_depend_on_how_many_are_asked():
     arms, predicted, _ = problem()
-    few, many = (Questions(arms, predicted, reward_deviation=0.5, seed=3).draw_first(n) for n in (20, 300))
+    few, many = (
+        Questions(arms, predicted, reward_deviation=0.5, seed=3).draw_first(n) for n in (20, 300)
+    )
     assert many[:20] == few
     assert len(set(many)) == 300
     assert all(arm in arms[:, context] for context, arm in many)
@@ -39,12 +48,16 @@ def test_questions_are_about_proposed_arms_and_do_not_depend_on_how_many_are_ask
 def test_probabilities_are_those_of_the_draws():
     arms, predicted, _ = problem(n_contexts=6)
     questions = Questions(arms, predicted, reward_deviation=0.5)
-    assert (questions.probabilities * [len(set(column)) for column in arms.T]).sum() == pytest.approx(1.0)
+    assert (
+        questions.probabilities * [len(set(column)) for column in arms.T]
+    ).sum() == pytest.approx(1.0)
     for _ in range(200):
         questions._draw_chunk()
     rows, often = np.unique([context for context, _ in questions._draws], return_counts=True)
     proposed = np.array([len(set(column)) for column in arms.T])
-    assert often / len(questions._draws) == pytest.approx((questions.probabilities * proposed)[rows], abs=0.01)
+    assert often / len(questions._draws) == pytest.approx(
+        (questions.probabilities * proposed)[rows], abs=0.01
+    )
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.7])
@@ -53,8 +66,12 @@ def test_estimates_have_the_right_mean_whatever_the_predictions_are(shift):
     values = values_of(arms, rewards)
     estimates = []
     for seed in range(300):
-        evidence = answered(Questions(arms, predicted + shift, reward_deviation=0.5, seed=seed), rewards, 60)
-        estimates.append([evidence.estimate_advantages(1)[0], evidence.estimate_advantages(None)[0]])
+        evidence = answered(
+            Questions(arms, predicted + shift, reward_deviation=0.5, seed=seed), rewards, 60
+        )
+        estimates.append(
+            [evidence.estimate_advantages(1)[0], evidence.estimate_advantages(None)[0]]
+        )
     advantage, value = np.mean(estimates, axis=0)
     assert advantage == pytest.approx(values - values[1], abs=0.02)
     assert value == pytest.approx(values, abs=0.02)
@@ -68,7 +85,12 @@ def test_intervals_hold_for_all_candidates_at_once():
         intervals = answered(
             Questions(arms, predicted, reward_deviation=0.5, seed=seed), rewards, 50
         ).compute_intervals(1)
-        held.append(all(one.low <= v - values[1] <= one.high for one, v in zip(intervals, values, strict=True)))
+        held.append(
+            all(
+                one.low <= v - values[1] <= one.high
+                for one, v in zip(intervals, values, strict=True)
+            )
+        )
     assert np.mean(held) >= 0.93
 
 
@@ -87,7 +109,9 @@ def test_a_candidate_that_equals_the_incumbent_has_no_advantage():
     arms, predicted, rewards = problem()
     arms = np.concatenate([arms, arms[[1]]])
     for n in (0, 30):
-        twin = answered(Questions(arms, predicted, reward_deviation=0.5), rewards, n).compute_intervals(1)[-1]
+        twin = answered(
+            Questions(arms, predicted, reward_deviation=0.5), rewards, n
+        ).compute_intervals(1)[-1]
         assert (twin.value, twin.low, twin.high) == (0.0, 0.0, 0.0)
 
 
@@ -112,9 +136,13 @@ def test_answers_count_up_to_the_first_open_question():
 def test_units_change_nothing():
     arms, predicted, rewards = problem()
     plain = answered(Questions(arms, predicted, reward_deviation=0.5), rewards, 50)
-    scaled = answered(Questions(arms, 1000 * predicted + 7, reward_deviation=500.0), 1000 * rewards + 7, 50)
+    scaled = answered(
+        Questions(arms, 1000 * predicted + 7, reward_deviation=500.0), 1000 * rewards + 7, 50
+    )
     for one, other in zip(plain.compute_intervals(1), scaled.compute_intervals(1), strict=True):
-        assert (other.value, other.low, other.high) == pytest.approx((1e3 * one.value, 1e3 * one.low, 1e3 * one.high))
+        assert (other.value, other.low, other.high) == pytest.approx(
+            (1e3 * one.value, 1e3 * one.low, 1e3 * one.high)
+        )
     source = np.array([0.8, 0.4, 0.6, 0.7])
     assert plain.choose_candidate(2, source) == scaled.choose_candidate(2, 1000 * source + 7)
 
@@ -138,4 +166,9 @@ def test_few_answers_leave_the_default_and_many_replace_a_bad_one():
     values = values_of(arms, rewards)
     assert np.mean(values[chosen[200]]) > values[3] + 0.02
     assert np.mean(values[chosen[5]]) > values[3] - 0.05
-    assert answered(Questions(arms, predicted, reward_deviation=0.5), rewards, 0).choose_candidate(3, source) == 3
+    assert (
+        answered(Questions(arms, predicted, reward_deviation=0.5), rewards, 0).choose_candidate(
+            3, source
+        )
+        == 3
+    )

@@ -8,21 +8,30 @@ from daband.trust._reference import KINDS, ReferenceClass, infer_kind, load_refe
 
 def rows_of(kept, advantage=0.2, error=0.0, scale=0.5):
     return [
-        {"set": f"set {number}", "kind": "tables", "source": advantage, "error": error, "scale": scale,
-         "target": advantage * one}
+        {
+            "set": f"set {number}",
+            "kind": "tables",
+            "source": advantage,
+            "error": error,
+            "scale": scale,
+            "target": advantage * one,
+        }
         for number, one in enumerate(kept)
-    ]  # fmt: skip
+    ]
 
 
 def test_quantiles_of_a_class_that_is_known():
     kept = np.arange(1, 100) / 100.0  # 99 data sets kept 1%, 2%, ... 99%
     forecast = ReferenceClass.from_rows(rows_of(kept)).forecast(0.2, 0.0, 0.5)
     assert forecast.n_data_sets == 99
-    assert forecast.low == pytest.approx(0.2 * 0.10, abs=0.002)  # of 100 data sets, the tenth smallest
+    # of 100 data sets, the tenth smallest
+    assert forecast.low == pytest.approx(0.2 * 0.10, abs=0.002)
     assert forecast.advantage == pytest.approx(0.2 * 0.50, abs=0.003)
-    assert (forecast.median_kept, forecast.tenth_percentile_kept, forecast.lost_fraction) == pytest.approx(
-        (0.5, 0.1, 0.0)
-    )
+    assert (
+        forecast.median_kept,
+        forecast.tenth_percentile_kept,
+        forecast.lost_fraction,
+    ) == pytest.approx((0.5, 0.1, 0.0))
 
 
 def test_an_uncertain_source_advantage_has_a_lower_limit():
@@ -33,7 +42,8 @@ def test_an_uncertain_source_advantage_has_a_lower_limit():
 
 @pytest.mark.parametrize("advantage", [-0.1, 0.0, 0.2])
 def test_an_uncertain_source_advantage_is_not_expected_to_grow(advantage):
-    class_ = ReferenceClass.from_rows(rows_of(np.linspace(0.9, 1.5, 60)))  # most data sets kept more than 100%
+    # most data sets kept more than 100%
+    class_ = ReferenceClass.from_rows(rows_of(np.linspace(0.9, 1.5, 60)))
     forecast = class_.forecast(advantage, 0.3, 0.5)
     assert forecast.low <= forecast.advantage == advantage
 
@@ -51,18 +61,27 @@ def test_a_class_of_few_data_sets_promises_nothing():
 
 def test_units_change_nothing():
     class_ = load_reference_class().select_kind("tables")
-    one, thousand = class_.forecast(0.2, 0.03, 0.4), class_.forecast(200.0, 30.0, 400.0)
-    assert (thousand.advantage, thousand.low) == pytest.approx((1000 * one.advantage, 1000 * one.low))
+    one = class_.forecast(0.2, 0.03, 0.4)
+    thousand = class_.forecast(200.0, 30.0, 400.0)
+    assert (thousand.advantage, thousand.low) == pytest.approx(
+        (1000 * one.advantage, 1000 * one.low)
+    )
 
 
 def test_kinds():
     assert [infer_kind(shape) for shape in ((10,), (64,), (65,), (28, 28), (3, 8, 8))] == [
-        "tables", "tables", "features", "images", "images",
-    ]  # fmt: skip
+        "tables",
+        "tables",
+        "features",
+        "images",
+        "images",
+    ]
 
 
 def leave_one_out(kind):
-    """Return the lower limit and the target advantage of each row, and its weight, without its own data set."""
+    """Return the lower limit and the target advantage of each row, and its weight, without its own
+    data set.
+    """
     class_ = load_reference_class().select_kind(kind)
     sets = np.array(class_.data_sets)
     columns = class_.source_advantages, class_.standard_errors, class_.reward_deviations
@@ -76,15 +95,20 @@ def leave_one_out(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_limits_hold_and_deployments_are_right_on_data_sets_that_are_left_out(kind):
-    """The lower limit is true for 88% to 96%, 80% of good policies are deployed, and at most 4% of those are worse."""
+    """The lower limit is true for 88% to 96%, 80% of good policies are deployed, and at most 4% of
+    those are worse.
+    """
     low, target, weight = leave_one_out(kind)
     assert 0.88 <= weight @ (target >= low) / weight.sum() <= 0.96
-    good, deployed = target >= 0.05, low > 0.0
+    good = target >= 0.05
+    deployed = low > 0.0
     assert weight[good] @ deployed[good] / weight[good].sum() >= 0.8
     assert weight[deployed] @ (target[deployed] < 0.0) / weight[deployed].sum() <= 0.04
 
 
 def test_no_data_set_counts_twice_under_two_names():
-    """Office-31 was stored as ``office31`` and as ``office31_features``, so three of its pairs counted twice."""
+    """Office-31 was stored as ``office31`` and as ``office31_features``, so three of its pairs
+    counted twice.
+    """
     families = {name.partition("/")[0] for name in load_reference_class().data_sets}
     assert not [family for family in families if f"{family}_features" in families]

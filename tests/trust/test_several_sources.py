@@ -36,5 +36,6 @@ def test_held_out_contexts_are_read_in_their_own_source(pair):
         np.testing.assert_allclose(means[rows], own.mean, atol=1e-9)
         assert rounds.get_rewards(arms)[rows].mean() > 0.75
     assessment = daband.assess(policy, source=pair.source_test, target=pair.target)
-    assert assessment.source_value > 0.75  # read in the style of one source, the others would be chance
+    # read in the style of one source, the others would be chance
+    assert assessment.source_value > 0.75
     assert assessment.outside_support < 0.2

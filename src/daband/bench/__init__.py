@@ -1,4 +1,6 @@
-"""Run experiments: presets, methods x seeds x pairs, ablations; ``daband.bench.report`` shows them."""
+"""Run experiments: presets, methods x seeds x pairs, ablations; ``daband.bench.report``
+shows them.
+"""
 
 from daband.bench._bench import BenchError, bench
 from daband.bench._settings import Experiment, load_experiment, preset_names

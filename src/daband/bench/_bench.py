@@ -1,7 +1,8 @@
-"""Execute the runs of an experiment in one folder (``bench``), and continue finished runs (``continue_bench``).
+"""Execute the runs of an experiment in one folder (``bench``), and continue finished runs
+(``continue_bench``).
 
-If a bench is interrupted, the same call continues it, and reads the finished runs. ``results.json`` has the records of
-all finished runs.
+If a bench is interrupted, the same call continues it, and reads the finished runs. ``results.json``
+has the records of all finished runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from pathlib import Path
 from daband._files import lock_folder, make_folder, read_json, write_json
 from daband.bench._executors import Listener, RunEvent, compute_outcome, execute_all
 from daband.bench._records import Record
-from daband.bench._run import CONTINUED_FOLDER, continue_run, find_finished_runs, read_finished_record, read_spec
+from daband.bench._run import (
+    CONTINUED_FOLDER,
+    continue_run,
+    find_finished_runs,
+    read_finished_record,
+    read_spec,
+)
 from daband.bench._settings import RunSpec
 from daband.errors import DabandError, DataError, InvalidInput
 
@@ -30,23 +37,27 @@ class BenchError(DabandError, RuntimeError):
 def bench(
     specs: Sequence[RunSpec], out: str | Path, *, jobs: int = 1, on_event: Listener | None = None
 ) -> list[Record]:
-    """Execute every run that is not finished, ``jobs`` at a time. Write ``results.json`` after each run.
+    """Execute every run that is not finished, ``jobs`` at a time.
 
-    All methods of a seed see the same contexts in the same order and get rewards from the same draws. Finished runs of
-    other methods or seeds of the same experiment stay in ``results.json``. If several processes work in
-    one folder, each run is executed once. On a GPU the seeds of a neural method are trained together, which counts as
-    one of the ``jobs``.
+    Write ``results.json`` after each run.
+
+    All methods of a seed see the same contexts in the same order and get rewards from the same
+    draws. Finished runs of other methods or seeds of the same experiment stay in ``results.json``.
+    If several processes work in one folder, each run is executed once. On a GPU the seeds of a
+    neural method are trained together, which counts as one of the ``jobs``.
 
     Args:
         specs: the runs, for example ``load_experiment("digit").runs()``.
         out: the folder of the runs.
         jobs: number of processes.
-        on_event: called with a ``RunEvent`` when a run starts, finishes an episode, finishes or fails.
+        on_event: called with a ``RunEvent`` when a run starts, finishes an episode, finishes or
+            fails.
     """
     specs = list({spec.folder_name: spec for spec in specs}.values())
     if not specs:
         raise InvalidInput("there is nothing to run: no method or no seed was given")
-    folder, listener = make_folder(out, "out"), on_event or (lambda _: None)
+    folder = make_folder(out, "out")
+    listener = on_event or (lambda _: None)
     write_results = _make_results_writer(folder, specs)
     records: dict[str, Record] = {}
     failures: list[str] = []
@@ -71,15 +82,18 @@ def bench(
     ordered_records = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
     if failures:
         raise BenchError(
-            f"{len(failures)} of {len(specs)} runs failed; finished runs are in {folder}, and the same command "
-            f"continues. First: {failures[0]}",
+            f"{len(failures)} of {len(specs)} runs failed; finished runs are in {folder}, and the"
+            f" same command continues. First: {failures[0]}",
             ordered_records,
         )
     return ordered_records
 
 
-def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None) -> list[Record]:
-    """Continue every finished run of a bench on target rewards, and return a record per run, as ``continue_run`` does.
+def continue_bench(
+    folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None
+) -> list[Record]:
+    """Continue every finished run of a bench on target rewards, and return a record per run, as
+    ``continue_run`` does.
 
     Each run plays ``rounds`` rounds. Finished continuations are read, not repeated.
     """
@@ -102,13 +116,20 @@ def continue_bench(folder: str | Path, *, rounds: int = 1920, on_event: Listener
             records.append(outcome)
             listener(RunEvent(event_kind, spec, outcome))
     if failures:
-        message = f"{len(failures)} of {len(runs)} runs could not be continued; the others are. First: {failures[0]}"
+        message = (
+            f"{len(failures)} of {len(runs)} runs could not be continued; the others are. First:"
+            f" {failures[0]}"
+        )
         raise BenchError(message, records)
     return records
 
 
-def _make_results_writer(folder: Path, specs: Sequence[RunSpec]) -> Callable[[Mapping[str, Record]], None]:
-    """Return a function that writes the ``results.json`` of a bench. Several processes may work in its folder.
+def _make_results_writer(
+    folder: Path, specs: Sequence[RunSpec]
+) -> Callable[[Mapping[str, Record]], None]:
+    """Return a function that writes the ``results.json`` of a bench.
+
+    Several processes may work in its folder.
 
     The file gets the given records, and the records of other finished runs of the same experiment.
     """
@@ -120,21 +141,29 @@ def _make_results_writer(folder: Path, specs: Sequence[RunSpec]) -> Callable[[Ma
     def read_comparable_record(run_folder: Path) -> Record | None:
         """Return the record of a finished run if it belongs to the same experiment, else None.
 
-        The run must have an experiment key of ``specs``, and the same settings if its method is one of ``specs``.
+        The run must have an experiment key of ``specs``, and the same settings if its method is one
+        of ``specs``.
         """
         try:
-            spec, record = read_spec(run_folder), read_json(run_folder / "result.json")
+            spec = read_spec(run_folder)
+            record = read_json(run_folder / "result.json")
         except DataError:  # not a run of an experiment
             return None
         run_key = run_key_by_method.get(_get_method_key(spec), spec.key_without_seed)
-        is_comparable = _get_experiment_key(spec) in experiment_keys and run_key == spec.key_without_seed
+        is_comparable = (
+            _get_experiment_key(spec) in experiment_keys and run_key == spec.key_without_seed
+        )
         return record if is_comparable else None
 
     def write_results(records: Mapping[str, Record]) -> None:
         """Write ``results.json`` with the records of finished runs, by folder name."""
         with lock_folder(folder, wait=True, lock_file=".results.lock"):
             run_folders = sorted(path.parent for path in folder.glob("*/done"))
-            other_records = [read_comparable_record(path) for path in run_folders if path.name not in folder_names]
+            other_records = [
+                read_comparable_record(path)
+                for path in run_folders
+                if path.name not in folder_names
+            ]
             own_records = [records[name] for name in folder_names if name in records]
             write_json(folder / "results.json", [*filter(None, other_records), *own_records])
 
@@ -148,5 +177,13 @@ def _get_method_key(spec: RunSpec) -> tuple[str, str, str]:
 
 def _get_experiment_key(spec: RunSpec) -> str:
     """Return the settings that comparable runs have in common, as JSON."""
-    fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
+    fields = {
+        "pair",
+        "pair_options",
+        "components",
+        "episodes",
+        "episode_length",
+        "rule",
+        "selection",
+    }
     return spec.model_dump_json(include=fields)

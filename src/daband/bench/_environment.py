@@ -17,20 +17,29 @@ from daband.policies._policy import Policy
 
 
 def describe_environment(policy: Policy) -> dict[str, Any]:
-    """Return versions and hardware as a dictionary of JSON types, without names of machines or people."""
+    """Return versions and hardware as a dictionary of JSON types, without names of machines or
+    people.
+    """
     device_name = policy.settings().get("device")
-    device, accelerator = "cpu", None  # of a linear policy, for which torch is not imported
+    device = "cpu"
+    accelerator = None  # of a linear policy, for which torch is not imported
     if device_name is not None:
         from daband.neural.learning._torch_settings import find_device, find_gpu_name
 
-        device, accelerator = str(find_device(device_name)), find_gpu_name(device_name)
+        device = str(find_device(device_name))
+        accelerator = find_gpu_name(device_name)
     return {
-        "daband": daband.__version__, "commit": _find_commit(), "python": platform.python_version(),
+        "daband": daband.__version__,
+        "commit": _find_commit(),
+        "python": platform.python_version(),
         **{name: _find_version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
-        "system": f"{platform.system()} {platform.machine()}", "processor": _find_processor(), "cpus": os.cpu_count(),
-        "device": device, "accelerator": accelerator,
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _find_processor(),
+        "cpus": os.cpu_count(),
+        "device": device,
+        "accelerator": accelerator,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
+    }
 
 
 def _find_version(package: str) -> str | None:
@@ -43,10 +52,11 @@ def _find_version(package: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _find_commit() -> str | None:
-    """Return the commit of the source tree that daband is imported from, with "-dirty" if files have changed.
+    """Return the commit of the source tree that daband is imported from, with "-dirty" if files
+    have changed.
 
-    For an installed package or a copy of the tree, return the environment variable ``DABAND_COMMIT``, or None if it is
-    not set.
+    For an installed package or a copy of the tree, return the environment variable
+    ``DABAND_COMMIT``, or None if it is not set.
     """
     source_tree = Path(__file__).resolve().parents[3]
     if not ((source_tree / ".git").exists() and (source_tree / "pyproject.toml").exists()):
@@ -54,7 +64,16 @@ def _find_commit() -> str | None:
         return os.environ.get("DABAND_COMMIT") or None
     try:
         process = subprocess.run(  # noqa: S603
-            ["git", "-C", str(source_tree), "describe", "--exclude=*", "--always", "--abbrev=12", "--dirty"],  # noqa: S607
+            [  # noqa: S607
+                "git",
+                "-C",
+                str(source_tree),
+                "describe",
+                "--exclude=*",
+                "--always",
+                "--abbrev=12",
+                "--dirty",
+            ],
             capture_output=True,
             text=True,
             timeout=10,

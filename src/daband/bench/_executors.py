@@ -1,8 +1,9 @@
 """Execute many runs, one after the other or in several processes (``execute_all``).
 
-The unit of work is a group of runs (``group_runs``). If a run's policy would be on a GPU, the seeds of a method are one
-group. One process then trains them with common gradient steps (``daband.training.train_stacked``), and each run has its
-own folder, as if it were trained separately. Every other run is a group by itself.
+The unit of work is a group of runs (``group_runs``). If a run's policy would be on a GPU, the seeds
+of a method are one group. One process then trains them with common gradient steps
+(``daband.training.train_stacked``), and each run has its own folder, as if it were trained
+separately. Every other run is a group by itself.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ Listener = Callable[[RunEvent], None]
 Outcome = Record | Exception
 #: Runs that one process executes together.
 Group = list[RunSpec]
-#: A function that executes a group, like ``execute_group``. It is called with the group, the folder and the keyword
-#: ``progress``, and returns an outcome for each run. For several processes it must be picklable.
+#: A function that executes a group, like ``execute_group``. It is called with the group, the folder
+#: and the keyword ``progress``, and returns an outcome for each run. For several processes it must
+#: be picklable.
 Executor = Callable[..., list[Outcome]]
 #: A group, and the outcome of each of its runs.
 _GroupOutcomes = tuple[Group, list[Outcome]]
@@ -70,7 +72,9 @@ _Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
 
 
 def compute_outcome(function: Callable[..., Record], *arguments: Any, **keywords: Any) -> Outcome:
-    """Return the record that ``function`` returns, or its exception in a form that can be sent between processes."""
+    """Return the record that ``function`` returns, or its exception in a form that can be sent
+    between processes.
+    """
     try:
         return function(*arguments, **keywords)
     except Exception as error:
@@ -89,11 +93,17 @@ def as_daband_error(error: Exception) -> DabandError:
 
 
 def execute_group(group: Group, folder: Path, *, progress: Progress | None = None) -> list[Outcome]:
-    """Execute the runs of a group, with common gradient steps if they can be stacked. Return an outcome for each."""
+    """Execute the runs of a group, with common gradient steps if they can be stacked.
+
+    Return an outcome for each.
+    """
     remaining_specs = [spec for spec in group if not (folder / spec.folder_name / "done").exists()]
-    trained_runs = _train_stack(remaining_specs, folder, progress) if len(remaining_specs) > 1 else {}
+    trained_runs = (
+        _train_stack(remaining_specs, folder, progress) if len(remaining_specs) > 1 else {}
+    )
     if len(remaining_specs) > 1 and not trained_runs:
-        gc.collect()  # policies and their common steps have reference cycles, which keep device memory
+        # policies and their common steps have reference cycles, which keep device memory
+        gc.collect()
 
     def get_record(spec: RunSpec) -> Record:
         """Return the record of a run. Execute the run unless it was trained in the stack."""
@@ -109,7 +119,9 @@ def execute_group(group: Group, folder: Path, *, progress: Progress | None = Non
 
 
 def _train_stack(specs: Sequence[RunSpec], folder: Path, progress: Progress | None) -> _TrainedRuns:
-    """Train runs with common gradient steps, and return them by folder name; empty if that is not possible."""
+    """Train runs with common gradient steps, and return them by folder name; empty if that is not
+    possible.
+    """
     pair = load(specs[0].pair, **specs[0].pair_options)
     prepared_runs = [prepare_run(spec, folder, pair=pair) for spec in specs]
     if not can_train_stacked([prepared.policy for prepared in prepared_runs]):
@@ -127,29 +139,48 @@ def _train_stack(specs: Sequence[RunSpec], folder: Path, progress: Progress | No
     try:
         runs = train_stacked([prepared.build_phase(report_episode) for prepared in prepared_runs])
     except DeviceOutOfMemory as error:
-        # The folders have the progress so far. Runs that are trained one after the other need less memory.
-        message = f"{len(prepared_runs)} runs could not be stacked and are trained one after another: {error}"
+        # The folders have the progress so far. Runs that are trained one after the other need less
+        # memory.
+        message = (
+            f"{len(prepared_runs)} runs could not be stacked and are trained one after another:"
+            f" {error}"
+        )
         warnings.warn(message, stacklevel=2)
         return {}
-    return {prepared.spec.folder_name: (prepared, run) for prepared, run in zip(prepared_runs, runs, strict=True)}
+    return {
+        prepared.spec.folder_name: (prepared, run)
+        for prepared, run in zip(prepared_runs, runs, strict=True)
+    }
 
 
 def execute_all(
-    specs: Sequence[RunSpec], folder: Path, listener: Listener, *, jobs: int = 1, execute: Executor = execute_group
+    specs: Sequence[RunSpec],
+    folder: Path,
+    listener: Listener,
+    *,
+    jobs: int = 1,
+    execute: Executor = execute_group,
 ) -> Iterator[tuple[RunSpec, Outcome]]:
     """Yield each run with its record, or with the exception that ended it, as soon as it is over.
 
-    ``jobs`` groups are executed at a time. A single job runs in this process, several jobs in other processes.
+    ``jobs`` groups are executed at a time. A single job runs in this process, several jobs in other
+    processes.
     """
     groups = group_runs(specs)
-    execute_groups = _execute_in_turn if jobs == 1 or len(groups) <= 1 else partial(_execute_in_processes, jobs=jobs)
+    execute_groups = (
+        _execute_in_turn
+        if jobs == 1 or len(groups) <= 1
+        else partial(_execute_in_processes, jobs=jobs)
+    )
     for group, outcomes in execute_groups(groups, partial(execute, folder=folder), listener):
         yield from zip(group, outcomes, strict=True)
 
 
 def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
     """Return groups of runs that can be trained together; every other run is a group by itself."""
-    groups = group_by(specs, lambda spec: spec.key_without_seed if _is_on_gpu(spec) else spec.folder_name)
+    groups = group_by(
+        specs, lambda spec: spec.key_without_seed if _is_on_gpu(spec) else spec.folder_name
+    )
     return [
         group[start : start + _MAX_STACKED_RUNS]
         for group in groups.values()
@@ -168,13 +199,18 @@ def _is_on_gpu(spec: RunSpec) -> bool:
     return device.startswith("cuda") or (device == "auto" and find_gpu_name(device) is not None)
 
 
-def _execute_in_turn(groups: list[Group], execute: Executor, listener: Listener) -> Iterator[_GroupOutcomes]:
+def _execute_in_turn(
+    groups: list[Group], execute: Executor, listener: Listener
+) -> Iterator[_GroupOutcomes]:
     """Execute one group after the other, in this process."""
     for group in groups:
         with _prefix_warnings(group[0], warnings.showwarning):
             make_event = partial(RunEvent, "episode", group[0])
             try:
-                outcomes = execute(group, progress=lambda record, make_event=make_event: listener(make_event(record)))
+                outcomes = execute(
+                    group,
+                    progress=lambda record, make_event=make_event: listener(make_event(record)),
+                )
             except Exception as error:  # the group failed as a whole; other groups continue
                 outcomes = [as_daband_error(error)] * len(group)
         yield group, outcomes
@@ -190,7 +226,9 @@ def _execute_in_processes(
     threads_per_worker = str(max(1, count_processors() // n_workers))
     variables = {name: os.environ.get(name) or threads_per_worker for name in THREAD_VARIABLES}
     # Every process is a separate pool: if one dies, the others continue.
-    make_pool = partial(ProcessPoolExecutor, 1, mp_context=spawn_context, initializer=_exit_with_parent)
+    make_pool = partial(
+        ProcessPoolExecutor, 1, mp_context=spawn_context, initializer=_exit_with_parent
+    )
     pools: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
 
     def execute_next(group: Group) -> list[Outcome]:
@@ -200,7 +238,9 @@ def _execute_in_processes(
             return pool.submit(_execute_in_worker, execute, group, reports).result()
         except BrokenProcessPool:
             pool = make_pool()
-            return [WorkerDied("a worker process died (out of memory?); fewer --jobs need less")] * len(group)
+            return [
+                WorkerDied("a worker process died (out of memory?); fewer --jobs need less")
+            ] * len(group)
         except Exception as error:
             return [error] * len(group)
         finally:
@@ -209,13 +249,19 @@ def _execute_in_processes(
     manager = SyncManager(ctx=spawn_context)
     with set_environment_variables(variables):
         manager.start(initializer=_exit_with_parent)
-    with manager, set_environment_variables(variables), ThreadPoolExecutor(n_workers) as thread_pool:
+    with (
+        manager,
+        set_environment_variables(variables),
+        ThreadPoolExecutor(n_workers) as thread_pool,
+    ):
         reports: _Reports = manager.Queue()
         other_processes = set(multiprocessing.active_children())
         for _ in range(n_workers):
             pools.put(make_pool())
         # Expensive runs first, so that no process waits for a long run that another started last.
-        groups = sorted(groups, key=lambda group: not get_policy_class(group[0].method).learns_by_gradients)
+        groups = sorted(
+            groups, key=lambda group: not get_policy_class(group[0].method).learns_by_gradients
+        )
         group_by_future = {thread_pool.submit(execute_next, group): group for group in groups}
         try:
             while group_by_future:
@@ -231,7 +277,8 @@ def _execute_in_processes(
                     yield group_by_future.pop(future), future.result()
         except BaseException:
             thread_pool.shutdown(wait=False, cancel_futures=True)
-            while not all(future.done() for future in group_by_future):  # a process may only just be starting
+            # a process may only just be starting
+            while not all(future.done() for future in group_by_future):
                 for process in set(multiprocessing.active_children()) - other_processes:
                     process.terminate()  # it first saves its episode and reports it
                     other_processes.add(process)

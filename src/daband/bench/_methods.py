@@ -1,7 +1,7 @@
 """Build methods from their command-line names.
 
-A method has the name of its policy, such as "linucb". With the suffix "-p", the policy uses principal components
-("linucb-p").
+A method has the name of its policy, such as "linucb". With the suffix "-p", the policy uses
+principal components ("linucb-p").
 """
 
 from __future__ import annotations
@@ -25,17 +25,25 @@ _NON_SETTING_ARGUMENTS = ("context_shape", "n_arms", "arms", "transform", "seed"
 
 
 def list_methods() -> list[str]:
-    """Return the sorted names of all methods: each policy, and with the suffix "-p" each policy that uses contexts."""
+    """Return the sorted names of all methods: each policy, and with the suffix "-p" each policy
+    that uses contexts.
+    """
     names = policies.names()
     pca_names = [f"{name}{PCA_SUFFIX}" for name in names if name not in CONTEXT_FREE_METHODS]
     return sorted([*names, *pca_names])
 
 
 def check_method(method: str) -> str:
-    """Return the name of the method. If there is no such method, raise an error that suggests the nearest name."""
-    # Listing all names imports every policy and torch, which a comparison of linear methods does not need.
+    """Return the name of the method.
+
+    If there is no such method, raise an error that suggests the nearest name.
+    """
+    # Listing all names imports every policy and torch, which a comparison of linear methods does
+    # not need.
     policy_name = method.removesuffix(PCA_SUFFIX)
-    if not policies.is_registered(policy_name) or (policy_name != method and policy_name in CONTEXT_FREE_METHODS):
+    if not policies.is_registered(policy_name) or (
+        policy_name != method and policy_name in CONTEXT_FREE_METHODS
+    ):
         known_names = list_methods()
         if method in known_names:
             return method
@@ -44,19 +52,25 @@ def check_method(method: str) -> str:
 
 
 def check_policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings as keyword arguments of a method's policy. Raise an error for unknown settings.
+    """Return the settings as keyword arguments of a method's policy.
 
-    ``alpha`` is dropped if the policy does not have it, because a comparison may set it for all methods that explore.
-    ``context_shape``, ``n_arms``, ``arms``, ``transform`` and ``seed`` are not settings, because the pair, the method's
-    name and the run determine them.
+    Raise an error for unknown settings.
+
+    ``alpha`` is dropped if the policy does not have it, because a comparison may set it for all
+    methods that explore. ``context_shape``, ``n_arms``, ``arms``, ``transform`` and ``seed`` are
+    not settings, because the pair, the method's name and the run determine them.
     """
     setting_names = list_settings(method)
-    arguments = {name: value for name, value in settings.items() if name in setting_names or name != "alpha"}
+    arguments = {
+        name: value for name, value in settings.items() if name in setting_names or name != "alpha"
+    }
     unknown_names = sorted(set(arguments) - set(setting_names))
     if unknown_names:
         hint = did_you_mean(unknown_names[0], [*setting_names, "alpha"])
         known = ", ".join(setting_names)
-        raise InvalidInput(f"method {method!r} has no setting {unknown_names[0]!r}{hint} (it has {known})")
+        raise InvalidInput(
+            f"method {method!r} has no setting {unknown_names[0]!r}{hint} (it has {known})"
+        )
     if arguments.get("recipe") is not None:
         _check_recipe(arguments["recipe"])
     return arguments
@@ -76,11 +90,13 @@ def _check_recipe(recipe: Any) -> None:
         encoders.get(str(resolved_recipe.encoder.name))
 
 
-def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], n_components: int) -> Policy:
+def build_policy(
+    method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], n_components: int
+) -> Policy:
     """Return the untrained policy of a method for a pair.
 
-    ``Policy.for_pair`` chooses the arguments that are not in ``settings``. ``n_components`` is the number of principal
-    components if the method's name ends in "-p".
+    ``Policy.for_pair`` chooses the arguments that are not in ``settings``. ``n_components`` is the
+    number of principal components if the method's name ends in "-p".
     """
     arguments = check_policy_arguments(check_method(method), settings)
     policy_class = get_policy_class(method)
@@ -95,5 +111,11 @@ def get_policy_class(method: str) -> type[Policy]:
 
 
 def list_settings(method: str) -> list[str]:
-    """Return the names of the policy arguments that a user may set: all that the run does not set itself."""
-    return [name for name in get_setting_defaults(get_policy_class(method)) if name not in _NON_SETTING_ARGUMENTS]
+    """Return the names of the policy arguments that a user may set: all that the run does not set
+    itself.
+    """
+    return [
+        name
+        for name in get_setting_defaults(get_policy_class(method))
+        if name not in _NON_SETTING_ARGUMENTS
+    ]

@@ -1,6 +1,7 @@
 """Audit, assess or complete the policy in the folder of a run or of a choice.
 
-``find_policy_folder`` finds the policy's files. ``daband choose`` calls the functions that complete a folder.
+``find_policy_folder`` finds the policy's files. ``daband choose`` calls the functions that complete
+a folder.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit
 from daband.trust._choose import Choice
 
-#: The file that ``daband choose`` writes next to the policy, with the table of candidates and the pair.
+#: The file that ``daband choose`` writes next to the policy, with the table of candidates and the
+#: pair.
 CHOICE_FILE = "choice.json"
 #: The subfolder of a choice in which its candidates are trained.
 CANDIDATES_FOLDER = "candidates"
@@ -55,7 +57,9 @@ class PolicyFolder:
 
     @property
     def policy_file(self) -> Path:
-        """The file of the latest version that ``daband learn`` wrote, else of the trained policy."""
+        """The file of the latest version that ``daband learn`` wrote, else of the trained
+        policy.
+        """
         versions = self.list_versions()
         return versions[max(versions)] if versions else self.path / "policy.safetensors"
 
@@ -78,7 +82,9 @@ class PolicyFolder:
 
     @property
     def arm_names(self) -> list[str] | None:
-        """The arm names in the folder, so that the data need not be read; None if they are not stored."""
+        """The arm names in the folder, so that the data need not be read; None if they are not
+        stored.
+        """
         for name in ("result.json", CHOICE_FILE):
             if (self.path / name).is_file():
                 return read_json(self.path / name).get("class_names")
@@ -100,11 +106,17 @@ def find_policy_folder(folder: str | Path) -> PolicyFolder:
     if (folder / CHOICE_FILE).is_file():
         choice_fields = read_json(folder / CHOICE_FILE)
         try:
-            policy_folder = PolicyFolder(folder, str(choice_fields["pair"]), dict(choice_fields["pair_options"]), "ucb")
+            policy_folder = PolicyFolder(
+                folder, str(choice_fields["pair"]), dict(choice_fields["pair_options"]), "ucb"
+            )
         except (KeyError, TypeError, ValueError):
-            raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
+            raise DataError(
+                f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again"
+            ) from None
     else:
-        run_folders = [folder] if (folder / "policy.safetensors").is_file() else find_finished_runs(folder)
+        run_folders = (
+            [folder] if (folder / "policy.safetensors").is_file() else find_finished_runs(folder)
+        )
         if len(run_folders) > 1:
             example = f"e.g. {run_folders[0]}; use the folder of one"
             raise InvalidInput(f"{folder} has {len(run_folders)} finished runs, {example}")
@@ -116,21 +128,32 @@ def find_policy_folder(folder: str | Path) -> PolicyFolder:
 
 
 def get_reward_unit(unit: str, pair_options: Mapping[str, Any]) -> str:
-    """Return the stated unit of the rewards, or else the name of the reward column, or "" if the pair has none."""
+    """Return the stated unit of the rewards, or else the name of the reward column, or "" if the
+    pair has none.
+    """
     return unit or str(pair_options.get("reward") or "")
 
 
 def start_audit(folder: str | Path, *, budget: int, incumbent: Any = None) -> Audit:
-    """Start an audit of a folder's policy in the subfolder ``audit``, or read the audit that was started before.
+    """Start an audit of a folder's policy in the subfolder ``audit``, or read the audit that was
+    started before.
 
-    The arguments after ``folder`` are those of ``daband.audit``. The incumbent is by default the one in the policy's
-    ``assessment.json``.
+    The arguments after ``folder`` are those of ``daband.audit``. The incumbent is by default the
+    one in the policy's ``assessment.json``.
     """
     policy_folder = find_policy_folder(folder)
     pair = policy_folder.load_pair()
-    assessment = None if policy_folder.assessment_file is None else read_assessment(policy_folder.assessment_file)
+    assessment = (
+        None
+        if policy_folder.assessment_file is None
+        else read_assessment(policy_folder.assessment_file)
+    )
     if incumbent is None and assessment is not None:
-        incumbent = assessment.incumbent_column if assessment.incumbent_arm is None else assessment.incumbent_arm
+        incumbent = (
+            assessment.incumbent_column
+            if assessment.incumbent_arm is None
+            else assessment.incumbent_arm
+        )
     return audit(
         load_policy(policy_folder.policy_file),
         target=pair.target,
@@ -139,12 +162,17 @@ def start_audit(folder: str | Path, *, budget: int, incumbent: Any = None) -> Au
         directory=policy_folder.path / AUDIT_FOLDER,
         rule=policy_folder.rule,
         arm_names=pair.class_names,
-        unit=get_reward_unit("" if assessment is None else assessment.unit, policy_folder.pair_options),
+        unit=get_reward_unit(
+            "" if assessment is None else assessment.unit, policy_folder.pair_options
+        ),
     )
 
 
-def add_answers(folder: str | Path, answers: str | Path, *, replace: bool = False) -> tuple[Audit, Assessment | None]:
-    """Add answers to the audit of a folder's policy, and update its assessment once the audit is finished.
+def add_answers(
+    folder: str | Path, answers: str | Path, *, replace: bool = False
+) -> tuple[Audit, Assessment | None]:
+    """Add answers to the audit of a folder's policy, and update its assessment once the audit is
+    finished.
 
     The assessment is not updated if it has another incumbent than the audit.
 
@@ -157,30 +185,45 @@ def add_answers(folder: str | Path, answers: str | Path, *, replace: bool = Fals
     audit_folder = policy_folder.path / AUDIT_FOLDER
     result = answer_audit(audit_folder, answers, replace=replace)
     assessment_file = policy_folder.assessment_file
-    if assessment_file is None or not result.finished or read_assessment(assessment_file).incumbent != result.incumbent:
+    if (
+        assessment_file is None
+        or not result.finished
+        or read_assessment(assessment_file).incumbent != result.incumbent
+    ):
         return result, None
     # The assessment without these rewards is kept, because answers may be added or replaced.
     original_file = audit_folder / "before.json"
     if not original_file.is_file():
         write_bytes(original_file, read_bytes(assessment_file))
-    assessment = read_assessment(original_file).with_rewards(result.interval, result.value_interval, result.answered)
+    assessment = read_assessment(original_file).with_rewards(
+        result.interval, result.value_interval, result.answered
+    )
     assessment.save(assessment_file)
     return result, assessment
 
 
 def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:
-    """Complete the folder of a choice, so that other commands can use it as a finished run of the chosen candidate.
+    """Complete the folder of a choice, so that other commands can use it as a finished run of the
+    chosen candidate.
 
-    ``spec`` has the training settings of the candidates, which were trained in the subfolder ``candidates``. The file
-    ``done``, which marks a finished run, is written last.
+    ``spec`` has the training settings of the candidates, which were trained in the subfolder
+    ``candidates``. The file ``done``, which marks a finished run, is written last.
     """
     row = next(row for row in choice.table if row["chosen"])
-    chosen_fields = {"method": row["method"], "policy": dict(row["settings"]), "components": row["components"]}
+    chosen_fields = {
+        "method": row["method"],
+        "policy": dict(row["settings"]),
+        "components": row["components"],
+    }
     spec = spec.model_copy(update=chosen_fields)
     policy = choice.policy
     policy.save(folder / "policy.safetensors")
     choice.assessment.save(folder / "assessment.json")
-    pair_fields = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
+    pair_fields = {
+        "pair": spec.pair,
+        "pair_options": spec.pair_options,
+        "class_names": list(pair.class_names),
+    }
     write_json(folder / CHOICE_FILE, {**pair_fields, **choice.as_dict()})
     (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
     candidate_folder = _find_candidate_folder(folder, choice.table, spec.seed)
@@ -192,22 +235,38 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
 
 
 def _find_candidate_folder(folder: Path, table: Sequence[Mapping[str, Any]], seed: int) -> Path:
-    """Return the folder in which the chosen candidate of a choice was trained, from the table of the choice."""
+    """Return the folder in which the chosen candidate of a choice was trained, from the table of
+    the choice.
+    """
     index = next(index for index, row in enumerate(table) if row["chosen"])
-    return folder / CANDIDATES_FOLDER / name_candidate_folder(index, table[index]["candidate"], seed)
+    return (
+        folder / CANDIDATES_FOLDER / name_candidate_folder(index, table[index]["candidate"], seed)
+    )
 
 
 def _read_run(folder: Path) -> Run:
     """Return the history of a run, read from its folder."""
     columns = read_npz(folder / "rounds.npz")
-    episodes = [json.loads(line) for line in read_bytes(folder / "episodes.jsonl").decode().splitlines()]
+    episodes = [
+        json.loads(line) for line in read_bytes(folder / "episodes.jsonl").decode().splitlines()
+    ]
     seconds = float(read_notes(folder / "policy.safetensors")["seconds"])
-    return Run(columns["arm"], columns["reward"], columns["regret"], columns["propensity"], episodes, seconds)
+    return Run(
+        columns["arm"],
+        columns["reward"],
+        columns["regret"],
+        columns["propensity"],
+        episodes,
+        seconds,
+    )
 
 
 @dataclass(frozen=True)
 class AssessedRun:
-    """A run and its assessment. If the target has labels, the record has the true value of the policy."""
+    """A run and its assessment.
+
+    If the target has labels, the record has the true value of the policy.
+    """
 
     #: The folder of the run.
     path: Path
@@ -222,9 +281,9 @@ class AssessedRun:
 def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") -> list[AssessedRun]:
     """Assess every finished run of a folder, and write ``assessment.json`` into each.
 
-    The assessment of a choice is kept, because it may be based on target rewards. It is repeated only for another
-    incumbent. Methods that ignore contexts are not assessed. A run that cannot be assessed causes a warning with the
-    error. If no run can be assessed, the first error is raised.
+    The assessment of a choice is kept, because it may be based on target rewards. It is repeated
+    only for another incumbent. Methods that ignore contexts are not assessed. A run that cannot be
+    assessed causes a warning with the error. If no run can be assessed, the first error is raised.
 
     Args:
         folder: a run, a choice, or a folder of runs.
@@ -247,13 +306,19 @@ def assess_runs(folder: str | Path, *, incumbent: Any = None, unit: str = "") ->
         except (InvalidInput, NotFitted) as error:
             errors_by_run[spec.label] = error
             continue
-        assessment = dataclasses.replace(assessment, unit=get_reward_unit(unit or assessment.unit, spec.pair_options))
+        assessment = dataclasses.replace(
+            assessment, unit=get_reward_unit(unit or assessment.unit, spec.pair_options)
+        )
         assessment.save(run_folder / "assessment.json")
-        assessed_runs.append(AssessedRun(run_folder, spec, read_json(run_folder / "result.json"), assessment))
+        assessed_runs.append(
+            AssessedRun(run_folder, spec, read_json(run_folder / "result.json"), assessment)
+        )
     if not assessed_runs:
         for first_error in errors_by_run.values():
             raise first_error
-        raise InvalidInput(f"{folder} has no run of a method that uses contexts, so nothing can be assessed")
+        raise InvalidInput(
+            f"{folder} has no run of a method that uses contexts, so nothing can be assessed"
+        )
     for name, run_error in errors_by_run.items():
         warnings.warn(f"{name} cannot be assessed: {run_error}", stacklevel=2)
     return assessed_runs
@@ -263,11 +328,23 @@ def _assess_run(run_folder: Path, spec: RunSpec, incumbent: Any) -> Assessment:
     """Return the assessment of a run."""
     pair = load(spec.pair, **spec.pair_options)
     if pair.source_test is None:
-        raise InvalidInput(f"the pair {pair.name!r} has no held-out source rounds; set source_test=0.1")
+        raise InvalidInput(
+            f"the pair {pair.name!r} has no held-out source rounds; set source_test=0.1"
+        )
     policy = load_policy(run_folder / "policy.safetensors")
-    if isinstance(policy, LogPolicy) and policy.evidence.personalises and (run_folder / CHOICE_FILE).is_file():
+    if (
+        isinstance(policy, LogPolicy)
+        and policy.evidence.personalises
+        and (run_folder / CHOICE_FILE).is_file()
+    ):
         # The chosen policy has learned the held-out source rounds, the trained candidate has not.
-        candidate_folder = _find_candidate_folder(run_folder, read_json(run_folder / CHOICE_FILE)["table"], spec.seed)
+        candidate_folder = _find_candidate_folder(
+            run_folder, read_json(run_folder / CHOICE_FILE)["table"], spec.seed
+        )
         policy = load_policy(candidate_folder / "policy.safetensors")
-    source, target, names = pair.source_test, pair.target, pair.class_names
-    return assess(policy, source=source, target=target, incumbent=incumbent, rule=spec.rule, arm_names=names)
+    source = pair.source_test
+    target = pair.target
+    names = pair.class_names
+    return assess(
+        policy, source=source, target=target, incumbent=incumbent, rule=spec.rule, arm_names=names
+    )

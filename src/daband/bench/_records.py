@@ -1,7 +1,9 @@
-"""Define the record of a finished run and the metric of a comparison, and compare methods by paired tests.
+"""Define the record of a finished run and the metric of a comparison, and compare methods by paired
+tests.
 
-All methods with the same seed see the same contexts in the same order and get rewards from the same draws. Therefore
-``compare_paired`` compares results seed by seed, so that the effect of the seed cancels in the difference.
+All methods with the same seed see the same contexts in the same order and get rewards from the same
+draws. Therefore ``compare_paired`` compares results seed by seed, so that the effect of the seed
+cancels in the difference.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ KeyT = TypeVar("KeyT")
 #: One finished run, as in its ``result.json`` and in the list ``results.json``.
 #:
 #: * ``pair, method, variant, seed, selection, config_hash, folder`` identify the run.
-#: * ``rounds, source_regret, source_reward`` (the mean per round) and ``wall_seconds`` describe its training.
+#: * ``rounds, source_regret, source_reward`` (the mean per round) and ``wall_seconds`` describe its
+#:   training.
 #: * ``logger_value`` is the mean reward of the policy that wrote the log, if the source is a log.
-#: * ``target_accuracy, target_accuracy_macro, target_value, target_best_value, target_constant_value, target_regret,
-#:   per_class`` are the fields of ``Evaluation``, None if the target has no labels.
+#: * ``target_accuracy, target_accuracy_macro, target_value, target_best_value,
+#:   target_constant_value, target_regret, per_class`` are the fields of ``Evaluation``, None if the
+#:   target has no labels.
 #: * ``target_arm_counts`` counts the chosen arms on ``target_contexts`` target contexts.
 #: * ``class_names`` are the names of the arms, and ``feedback`` is the feedback of the pair.
 Record = dict[str, Any]
@@ -44,7 +48,9 @@ class Metric:
     name: str
 
     def count_decimals(self, *values: float | None, n_digits: int = 3) -> int:
-        """Return the number of decimals for printing ``values``: ``n_digits`` for accuracies, else by magnitude."""
+        """Return the number of decimals for printing ``values``: ``n_digits`` for accuracies, else
+        by magnitude.
+        """
         return n_digits if self is TARGET_ACCURACY else count_decimals(*values, n_digits=n_digits)
 
 
@@ -55,14 +61,20 @@ TARGET_VALUE = Metric("target_value", "target value")
 
 
 def choose_metric(records: Sequence[Record]) -> Metric:
-    """Return the accuracy if exactly one arm has reward 1 in all these records, else the mean expected reward."""
+    """Return the accuracy if exactly one arm has reward 1 in all these records, else the mean
+    expected reward.
+    """
     is_one_hot = all(record.get("feedback", "one_hot") == "one_hot" for record in records)
     return TARGET_ACCURACY if is_one_hot else TARGET_VALUE
 
 
 def count_decimals(*values: float | None, n_digits: int = 3) -> int:
-    """Return the number of decimals with which the largest of these numbers has ``n_digits`` significant digits."""
-    largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+    """Return the number of decimals with which the largest of these numbers has ``n_digits``
+    significant digits.
+    """
+    largest = max(
+        (abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0
+    )
     if largest == 0.0:
         return n_digits
     return max(0, min(12, n_digits - 1 - math.floor(math.log10(largest))))
@@ -89,7 +101,8 @@ def read_results(folder: str | Path) -> list[Record]:
 class PairedTest:
     """The mean difference ``first - second`` of paired results, with its interval and a test.
 
-    With a single seed the standard deviation is unknown, so ``low``, ``high`` and ``p_value`` are NaN.
+    With a single seed the standard deviation is unknown, so ``low``, ``high`` and ``p_value`` are
+    NaN.
     """
 
     #: The number of seeds.
@@ -105,21 +118,32 @@ class PairedTest:
 
 
 def compare_paired(first: Sequence[float], second: Sequence[float]) -> PairedTest:
-    """Return the mean of ``first - second`` with a paired t test. The i-th results must have the same seed.
+    """Return the mean of ``first - second`` with a paired t test.
 
-    If all differences are equal, the interval is this difference. The p-value is then 1 if the difference is 0, else 0.
+    The i-th results must have the same seed.
+
+    If all differences are equal, the interval is this difference. The p-value is then 1 if the
+    difference is 0, else 0.
     """
-    first_scores, second_scores = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    if first_scores.ndim != 1 or first_scores.shape != second_scores.shape or len(first_scores) == 0:
+    first_scores = np.asarray(first, np.float64)
+    second_scores = np.asarray(second, np.float64)
+    if (
+        first_scores.ndim != 1
+        or first_scores.shape != second_scores.shape
+        or len(first_scores) == 0
+    ):
         shapes = f"{first_scores.shape} and {second_scores.shape}"
         raise InvalidInput(f"paired results must be two lists of equal length, got {shapes}")
     if not (np.isfinite(first_scores).all() and np.isfinite(second_scores).all()):
         raise InvalidInput("paired results must be finite numbers")
-    n_seeds, differences = len(first_scores), first_scores - second_scores
+    n_seeds = len(first_scores)
+    differences = first_scores - second_scores
     mean = float(differences.mean())
     if n_seeds == 1:
         return PairedTest(1, mean, math.nan, math.nan, math.nan)
-    rounding_error = 8 * np.finfo(np.float64).eps * float(np.abs([first_scores, second_scores]).max())
+    rounding_error = (
+        8 * np.finfo(np.float64).eps * float(np.abs([first_scores, second_scores]).max())
+    )
     standard_error = float(differences.std(ddof=1)) / math.sqrt(n_seeds)
     if standard_error <= rounding_error:
         return PairedTest(n_seeds, mean, mean, mean, 1.0 if abs(mean) <= rounding_error else 0.0)
@@ -133,8 +157,8 @@ def compare_paired(first: Sequence[float], second: Sequence[float]) -> PairedTes
 def adjust_holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted by Holm's method, in the order given.
 
-    If adjusted values below 0.05 are called significant, the family-wise error is at most 0.05. NaN, which means that
-    no test was possible, stays NaN and does not count as a test.
+    If adjusted values below 0.05 are called significant, the family-wise error is at most 0.05.
+    NaN, which means that no test was possible, stays NaN and does not count as a test.
     """
     original_values = np.asarray(p_values, np.float64)
     tested_indices = np.flatnonzero(~np.isnan(original_values))
@@ -142,7 +166,11 @@ def adjust_holm(p_values: Sequence[float]) -> list[float]:
         raise InvalidInput(f"p-values must be in [0, 1], got {list(p_values)}")
     adjusted_values = original_values.copy()
     largest_so_far = 0.0
-    for rank, index in enumerate(tested_indices[np.argsort(original_values[tested_indices], kind="stable")]):
-        largest_so_far = max(largest_so_far, min(1.0, (len(tested_indices) - rank) * float(original_values[index])))
+    for rank, index in enumerate(
+        tested_indices[np.argsort(original_values[tested_indices], kind="stable")]
+    ):
+        largest_so_far = max(
+            largest_so_far, min(1.0, (len(tested_indices) - rank) * float(original_values[index]))
+        )
         adjusted_values[index] = largest_so_far
     return [float(value) for value in adjusted_values]

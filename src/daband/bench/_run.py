@@ -1,7 +1,8 @@
 """Execute one run of an experiment, from its settings to a finished folder.
 
-``execute_run`` calls ``prepare_run``, trains the policy, and calls ``finish_run``, which evaluates it. ``continue_run``
-continues a finished run with target rewards. The folder of a finished run has a file ``done``.
+``execute_run`` calls ``prepare_run``, trains the policy, and calls ``finish_run``, which evaluates
+it. ``continue_run`` continues a finished run with target rewards. The folder of a finished run has
+a file ``done``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, build_source_phase
 
-#: The files whose digests are stored in ``done``. The policy's file is not listed, because it contains its own digest.
+#: The files whose digests are stored in ``done``. The policy's file is not listed, because it
+#: contains its own digest.
 _DIGESTED_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "environment.json", "result.json")
 #: The subfolder of a run in which it is continued on target rewards.
 CONTINUED_FOLDER = "continued"
@@ -35,7 +37,9 @@ Progress = Callable[[dict[str, float]], None]
 
 
 def read_finished_record(spec: RunSpec, bench_folder: Path) -> Record | None:
-    """Return the record of the run of ``spec`` in a folder below ``bench_folder``; None if it is not finished."""
+    """Return the record of the run of ``spec`` in a folder below ``bench_folder``; None if it is
+    not finished.
+    """
     folder = bench_folder / spec.folder_name
     if not (folder / "done").exists():
         return None
@@ -67,34 +71,54 @@ class PreparedRun:
     def build_phase(self, progress: Progress | None = None) -> Phase:
         """Return the training phase.
 
-        ``progress`` is called with the record of each episode, in which ``of`` is the number of episodes.
+        ``progress`` is called with the record of each episode, in which ``of`` is the number of
+        episodes.
         """
-        spec, source = self.spec, self.pair.source
+        spec = self.spec
+        source = self.pair.source
         n_complete = max(1, source.rounds_available // spec.episode_length)
-        n_episodes = None if spec.episodes == "auto" else n_complete if spec.episodes == "all" else spec.episodes
+        n_episodes = (
+            None
+            if spec.episodes == "auto"
+            else n_complete
+            if spec.episodes == "all"
+            else spec.episodes
+        )
         settings = TrainSettings(
             episodes=n_episodes,
             episode_length=spec.episode_length,
             seed=spec.seed,
             directory=self.folder,
             config={"run": spec.model_dump(mode="json")},
-            progress=None if progress is None else lambda record: progress({**record, "of": phase.n_episodes}),
+            progress=(
+                None
+                if progress is None
+                else lambda record: progress({**record, "of": phase.n_episodes})
+            ),
         )
         phase = build_source_phase(self.policy, source, self.pair.target, settings)
         return phase
 
 
 def prepare_run(spec: RunSpec, bench_folder: Path, *, pair: Pair | None = None) -> PreparedRun:
-    """Load the pair of a run, unless it is given, and build its policy. The folder is below ``bench_folder``."""
+    """Load the pair of a run, unless it is given, and build its policy.
+
+    The folder is below ``bench_folder``.
+    """
     pair = load(spec.pair, **spec.pair_options) if pair is None else pair
-    policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, n_components=spec.components)
+    policy = build_policy(
+        spec.method, pair, seed=spec.seed, settings=spec.policy, n_components=spec.components
+    )
     return PreparedRun(spec, pair, policy, bench_folder / spec.folder_name)
 
 
 def execute_run(spec: RunSpec, bench_folder: Path, *, progress: Progress | None = None) -> Record:
-    """Execute or resume the run of ``spec`` in a folder below ``bench_folder``. A finished run is read, not repeated.
+    """Execute or resume the run of ``spec`` in a folder below ``bench_folder``.
 
-    ``progress`` is called after every episode with its record, in which ``of`` is the number of episodes.
+    A finished run is read, not repeated.
+
+    ``progress`` is called after every episode with its record, in which ``of`` is the number of
+    episodes.
     """
     folder = bench_folder / spec.folder_name
 
@@ -106,8 +130,13 @@ def execute_run(spec: RunSpec, bench_folder: Path, *, progress: Progress | None 
     return _run_once(folder, lambda: read_finished_record(spec, bench_folder), compute_record)
 
 
-def _run_once(folder: Path, read_record: Callable[[], Record | None], compute_record: Callable[[], Record]) -> Record:
-    """Return the record of a folder. If it has none, compute it, or wait for the process that computes it."""
+def _run_once(
+    folder: Path, read_record: Callable[[], Record | None], compute_record: Callable[[], Record]
+) -> Record:
+    """Return the record of a folder.
+
+    If it has none, compute it, or wait for the process that computes it.
+    """
     while True:
         record = read_record()
         if record is not None:
@@ -120,11 +149,15 @@ def _run_once(folder: Path, read_record: Callable[[], Record | None], compute_re
 
 
 def finish_run(prepared: PreparedRun, run: Run) -> Record:
-    """Evaluate a trained policy, write the remaining files, mark the folder as done, and return the record.
+    """Evaluate a trained policy, write the remaining files, mark the folder as done, and return the
+    record.
 
     If the target has no labels, every field that needs them is None.
     """
-    spec, pair, folder, policy = prepared.spec, prepared.pair, prepared.folder, prepared.policy
+    spec = prepared.spec
+    pair = prepared.pair
+    folder = prepared.folder
+    policy = prepared.policy
     start_time = time.perf_counter()
     evaluation: Evaluation | None = None
     if pair.target_test is None:
@@ -133,15 +166,24 @@ def finish_run(prepared: PreparedRun, run: Run) -> Record:
         evaluation = evaluate(policy, pair.target_test, rule=spec.rule)
         arm_counts = evaluation.arm_counts
     record: Record = {
-        "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed,
-        **_get_target_fields(evaluation), "target_arm_counts": arm_counts, "target_contexts": sum(arm_counts),
+        "pair": spec.pair,
+        "method": spec.method,
+        "variant": spec.variant,
+        "seed": spec.seed,
+        **_get_target_fields(evaluation),
+        "target_arm_counts": arm_counts,
+        "target_contexts": sum(arm_counts),
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
         "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
-        "rounds": run.rounds, "wall_seconds": run.seconds + time.perf_counter() - start_time,
-        "selection": spec.selection, "config_hash": spec.config_hash, "class_names": list(pair.class_names),
-        "feedback": pair.feedback, "folder": spec.folder_name,
-    }  # fmt: skip
+        "rounds": run.rounds,
+        "wall_seconds": run.seconds + time.perf_counter() - start_time,
+        "selection": spec.selection,
+        "config_hash": spec.config_hash,
+        "class_names": list(pair.class_names),
+        "feedback": pair.feedback,
+        "folder": spec.folder_name,
+    }
     if run.note:
         record["note"] = run.note
     return _write_record(folder, record, describe_environment(policy))
@@ -165,7 +207,10 @@ def _write_record(folder: Path, record: Record, environment: Record | None = Non
 def _get_target_fields(evaluation: Evaluation | None) -> Record:
     """Return the target fields of an evaluation; all are None if there is no evaluation."""
     names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
-    fields = {f"target_{name}": None if evaluation is None else getattr(evaluation, name) for name in names}
+    fields = {
+        f"target_{name}": None if evaluation is None else getattr(evaluation, name)
+        for name in names
+    }
     return {**fields, "per_class": None if evaluation is None else evaluation.per_class}
 
 
@@ -180,19 +225,24 @@ def read_continued_record(folder: Path, rounds: int) -> Record | None:
     record: Record = read_json(continued_folder / "result.json")
     if record["rounds_asked"] != rounds:
         raise DataError(
-            f"{continued_folder} was continued for {record['rounds_asked']} rounds; remove it to continue for {rounds}"
+            f"{continued_folder} was continued for {record['rounds_asked']} rounds; remove it to"
+            f" continue for {rounds}"
         )
     return record
 
 
-def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress | None = None) -> Record:
-    """Continue one finished run on target rewards, in its subfolder ``continued``, and return its record.
+def continue_run(
+    folder: str | Path, *, rounds: int = 1920, progress: Progress | None = None
+) -> Record:
+    """Continue one finished run on target rewards, in its subfolder ``continued``, and return its
+    record.
 
-    The run itself is not changed. A finished continuation is read, not repeated. In the record, ``zero_shot_regret``
-    is the regret of the fixed policy on ``zero_shot_contexts`` evaluation contexts, ``continued_regret`` the regret of
-    the rounds played here, and ``total_regret`` their sum. ``zero_shot_value`` is the mean reward of an evaluation
-    context, and ``continued_reward`` the mean reward of a round. All are in the user's unit. Fields that need labels
-    are None if there are no labels.
+    The run itself is not changed. A finished continuation is read, not repeated. In the record,
+    ``zero_shot_regret`` is the regret of the fixed policy on ``zero_shot_contexts`` evaluation
+    contexts, ``continued_regret`` the regret of the rounds played here, and ``total_regret`` their
+    sum. ``zero_shot_value`` is the mean reward of an evaluation context, and ``continued_reward``
+    the mean reward of a round. All are in the user's unit. Fields that need labels are None if
+    there are no labels.
     """
     folder = Path(folder)
     continued_folder = folder / CONTINUED_FOLDER
@@ -204,8 +254,8 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
         pair = load(spec.pair, **spec.pair_options)
         if pair.target_labelled is None:
             raise DataError(
-                f"the pair {spec.pair!r} has no target contexts with rewards to continue on; a log of the target is "
-                f"learned by `daband learn {folder} LOG.csv`"
+                f"the pair {spec.pair!r} has no target contexts with rewards to continue on; a log"
+                f" of the target is learned by `daband learn {folder} LOG.csv`"
             )
         n_episodes = -(-min(rounds, pair.target_labelled.rounds_available) // episode_length)
         run = continue_on_target(
@@ -216,31 +266,48 @@ def continue_run(folder: str | Path, *, rounds: int = 1920, progress: Progress |
             seed=spec.seed,
             directory=continued_folder,
             config={"continued_from": spec.config_hash, "rounds": rounds},
-            progress=None if progress is None else lambda record: progress({**record, "of": n_episodes}),
+            progress=(
+                None if progress is None else lambda record: progress({**record, "of": n_episodes})
+            ),
         )
         trained_record = read_json(folder / "result.json")
         zero_shot_regret = trained_record["target_regret"]
         continued_regret = None if math.isnan(run.total_regret) else run.total_regret
-        total_regret = None if None in (zero_shot_regret, continued_regret) else zero_shot_regret + continued_regret
+        total_regret = (
+            None
+            if None in (zero_shot_regret, continued_regret)
+            else zero_shot_regret + continued_regret
+        )
         record = {
-            "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
-            "rounds_asked": rounds, "zero_shot_regret": zero_shot_regret,
+            "pair": spec.pair,
+            "method": spec.method,
+            "variant": spec.variant,
+            "seed": spec.seed,
+            "rounds": run.rounds,
+            "rounds_asked": rounds,
+            "zero_shot_regret": zero_shot_regret,
             "zero_shot_contexts": trained_record.get("target_contexts"),
             "zero_shot_value": trained_record.get("target_value"),
-            "continued_regret": continued_regret, "continued_reward": float(run.reward.mean()),
-            "total_regret": total_regret, "feedback": trained_record.get("feedback", "one_hot"),
-            "wall_seconds": run.seconds, "config_hash": spec.config_hash, "folder": folder.name,
-        }  # fmt: skip
+            "continued_regret": continued_regret,
+            "continued_reward": float(run.reward.mean()),
+            "total_regret": total_regret,
+            "feedback": trained_record.get("feedback", "one_hot"),
+            "wall_seconds": run.seconds,
+            "config_hash": spec.config_hash,
+            "folder": folder.name,
+        }
         return _write_record(continued_folder, record)
 
-    return _run_once(continued_folder, lambda: read_continued_record(folder, rounds), compute_record)
+    return _run_once(
+        continued_folder, lambda: read_continued_record(folder, rounds), compute_record
+    )
 
 
 def find_finished_runs(folder: str | Path) -> list[Path]:
     """Return the folders of finished runs.
 
-    They are the folder itself if it is a run, otherwise the runs that its ``results.json`` lists. Without that file,
-    they are all runs in the folder.
+    They are the folder itself if it is a run, otherwise the runs that its ``results.json`` lists.
+    Without that file, they are all runs in the folder.
     """
     folder = Path(folder)
     if (folder / "done").exists():
@@ -252,5 +319,7 @@ def find_finished_runs(folder: str | Path) -> list[Path]:
         run_folders = [path for path in run_folders if path.name in listed_names]
     if not run_folders:
         problem = "has no finished run" if folder.exists() else "does not exist"
-        raise DataError(f"{folder} {problem}; start a run with `daband choose`, `daband run` or `daband bench`")
+        raise DataError(
+            f"{folder} {problem}; start a run with `daband choose`, `daband run` or `daband bench`"
+        )
     return run_folders

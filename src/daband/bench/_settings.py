@@ -1,7 +1,7 @@
 """Read experiments from presets, TOML files and overrides (``load_experiment``).
 
-An ``Experiment`` has a pair, methods, seeds and a number of episodes. It consists of one run per method and seed. A
-``RunSpec`` has the settings of one run.
+An ``Experiment`` has a pair, methods, seeds and a number of episodes. It consists of one run per
+method and seed. A ``RunSpec`` has the settings of one run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from daband.errors import InvalidInput, did_you_mean
 Count = Annotated[int, Field(ge=1, strict=True)]
 #: An integer that is not negative.
 Seed = Annotated[int, Field(ge=0, strict=True)]
-#: The number of episodes. "all" is the largest number of complete episodes that the source's contexts and ``passes``
-#: allow. "auto" is the default of ``train``: 300, with up to five passes over a small source.
+#: The number of episodes. "all" is the largest number of complete episodes that the source's
+#: contexts and ``passes`` allow. "auto" is the default of ``train``: 300, with up to five passes
+#: over a small source.
 Episodes = Count | Literal["all", "auto"]
 #: The decision rule for the evaluation in the target; the argument ``rule`` of ``evaluate``.
 DecisionRule = Literal["ucb", "greedy"]
@@ -42,7 +43,10 @@ class _StrictSettings(BaseModel):
 
 
 class RunSpec(_StrictSettings):
-    """All settings that determine the result of one run. ``Experiment`` describes the fields that both have."""
+    """All settings that determine the result of one run.
+
+    ``Experiment`` describes the fields that both have.
+    """
 
     pair: str
     #: Options of the pair, including the defaults that were determined from the data.
@@ -68,7 +72,11 @@ class RunSpec(_StrictSettings):
     @property
     def folder_name(self) -> str:
         """The run's folder below the experiment's folder."""
-        variant = "" if self.variant == "default" else f"-{re.sub(r'[^A-Za-z0-9=,._-]+', '-', self.variant)}"
+        variant = (
+            ""
+            if self.variant == "default"
+            else f"-{re.sub(r'[^A-Za-z0-9=,._-]+', '-', self.variant)}"
+        )
         return f"{self.pair.replace('/', '-')}-{self.method}{variant}-seed{self.seed}-{self.config_hash}"
 
     @property
@@ -78,7 +86,9 @@ class RunSpec(_StrictSettings):
 
     @property
     def label(self) -> str:
-        """The name of the run in messages: the method, its variant if there is one, and the seed."""
+        """The name of the run in messages: the method, its variant if there is one, and the
+        seed.
+        """
         variant = "" if self.variant == "default" else f" {self.variant}"
         return f"{self.method}{variant}, seed {self.seed}"
 
@@ -96,7 +106,8 @@ class Experiment(_StrictSettings):
         compare: the names of the methods.
         components: the number of principal components, for methods with a name ending in "-p".
         policy: settings that all methods share.
-        methods: settings of single methods, by name; in TOML for example ``methods.linucb.alpha = 0.1``.
+        methods: settings of single methods, by name; in TOML for example ``methods.linucb.alpha =
+            0.1``.
         rule: the rule by which policies choose when they are evaluated, "ucb" or "greedy".
         selection: the rule by which settings were chosen, or "none"; it is recorded with every run.
     """
@@ -107,38 +118,69 @@ class Experiment(_StrictSettings):
     episodes: Episodes = 300
     episode_length: Count = 64
     seeds: tuple[Seed, ...] = (0, 1, 2, 3, 4)
-    compare: tuple[str, ...] = ("random", "constant", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
+    compare: tuple[str, ...] = (
+        "random",
+        "constant",
+        "linucb",
+        "linucb-p",
+        "nlinucb",
+        "nlinucb-p",
+        "daband",
+    )
     components: Count = 64
     policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     rule: DecisionRule = "ucb"
     selection: str = "none"
 
-    def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
+    def runs(
+        self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None
+    ) -> list[RunSpec]:
         """Return the settings of every run.
 
         They are ordered by pair, then by seed, so that all methods of the first seed finish early.
 
-        Unknown methods, settings of methods and options of pairs raise an error here, before the first run.
+        Unknown methods, settings of methods and options of pairs raise an error here, before the
+        first run.
         """
         method_names = self.compare if methods is None else methods
         for method in (*method_names, *self.methods):
-            check_policy_arguments(check_method(method), self.policy_settings(method) if method in method_names else {})
-        options_by_pair = {pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pair_names()}
-        shared_settings = self.model_dump(include={"components", "episodes", "episode_length", "rule", "selection"})
+            check_policy_arguments(
+                check_method(method), self.policy_settings(method) if method in method_names else {}
+            )
+        options_by_pair = {
+            pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pair_names()
+        }
+        shared_settings = self.model_dump(
+            include={"components", "episodes", "episode_length", "rule", "selection"}
+        )
         runs = []
-        for pair, seed, method in product(options_by_pair, self.seeds if seeds is None else seeds, method_names):
-            policy, options = self.policy_settings(method), options_by_pair[pair]
-            run_settings = {"pair": pair, "pair_options": options, "method": method, "policy": policy, "seed": seed}
+        for pair, seed, method in product(
+            options_by_pair, self.seeds if seeds is None else seeds, method_names
+        ):
+            policy = self.policy_settings(method)
+            options = options_by_pair[pair]
+            run_settings = {
+                "pair": pair,
+                "pair_options": options,
+                "method": method,
+                "policy": policy,
+                "seed": seed,
+            }
             runs.append(RunSpec(variant="default", **run_settings, **shared_settings))
         return runs
 
     def policy_settings(self, method: str) -> dict[str, Any]:
-        """Return the settings of a method's policy. The method's settings override the settings for all methods."""
+        """Return the settings of a method's policy.
+
+        The method's settings override the settings for all methods.
+        """
         return {**self.policy, **self.methods.get(method, {})}
 
     def describe(self) -> str:
-        """Return a description in one line, which is the summary of the experiment or else of the pair."""
+        """Return a description in one line, which is the summary of the experiment or else of the
+        pair.
+        """
         if self.summary or "*" in self.pair:
             return self.summary
         return pairs.get(self.pair).about.summary
@@ -150,7 +192,9 @@ class Experiment(_StrictSettings):
             return [self.pair]
         names = fnmatch.filter(pairs.names(), self.pair)
         if not names:
-            raise InvalidInput(f"no pair has a name like {self.pair!r} (known: {', '.join(pairs.names())})")
+            raise InvalidInput(
+                f"no pair has a name like {self.pair!r} (known: {', '.join(pairs.names())})"
+            )
         return names
 
 
@@ -164,8 +208,8 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
 
     Args:
         name_or_file: a preset (``daband presets``), the name of a pair, or a TOML file.
-        overrides: texts such as ``methods.linucb.alpha=0.1``. A key may have dots. A value is read as TOML, or as text
-            if it is not valid TOML.
+        overrides: texts such as ``methods.linucb.alpha=0.1``. A key may have dots. A value is read
+            as TOML, or as text if it is not valid TOML.
     """
     preset_files = _read_preset_files()
     if name_or_file.endswith(".toml"):
@@ -180,11 +224,15 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     else:
         if Path(name_or_file).exists():
             raise InvalidInput(
-                f"{name_or_file} is not a settings file (.toml); for your own data, use two files or folders: "
-                f"--source {name_or_file} --target OTHER, and for tables --label, or --arm and --reward"
+                f"{name_or_file} is not a settings file (.toml); for your own data, use two files"
+                f" or folders: --source {name_or_file} --target OTHER, and for tables --label, or"
+                " --arm and --reward"
             )
         hint = did_you_mean(name_or_file, preset_names())
-        raise InvalidInput(f"unknown preset {name_or_file!r}{hint} (`daband presets` lists them, or give a .toml file)")
+        raise InvalidInput(
+            f"unknown preset {name_or_file!r}{hint} (`daband presets` lists them, or give a .toml"
+            " file)"
+        )
     for override in overrides:
         _apply_override(settings, override)
     try:
@@ -196,7 +244,8 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
 def _describe_problem(error: ValidationError) -> str:
     """Return a message about the first invalid setting, with its name as the user wrote it."""
     problem = error.errors()[0]
-    # If a setting may have several types, pydantic adds the type to the path; the user did not write it.
+    # If a setting may have several types, pydantic adds the type to the path; the user did not
+    # write it.
     setting = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
     if problem["type"] == "extra_forbidden":
         setting_names = list(Experiment.model_fields)
@@ -207,12 +256,17 @@ def _describe_problem(error: ValidationError) -> str:
 
 
 def _apply_override(settings: dict[str, Any], override: str) -> None:
-    """Change settings by a text ``key=value``. The value is read as TOML, or as text if it is not valid TOML."""
+    """Change settings by a text ``key=value``.
+
+    The value is read as TOML, or as text if it is not valid TOML.
+    """
     key, separator, value_text = override.partition("=")
     if not separator or not key:
         raise InvalidInput(f"--set must be key=value, got {override!r}")
     if value_text in ("True", "False", "None"):
-        raise InvalidInput(f"--set {override}: write true or false, and omit settings that are None")
+        raise InvalidInput(
+            f"--set {override}: write true or false, and omit settings that are None"
+        )
     *groups, name = key.split(".")
     group_settings = settings
     for group in groups:
@@ -238,4 +292,8 @@ def _parse_toml(content: bytes, name: str) -> dict[str, Any]:
 def _read_preset_files() -> dict[str, bytes]:
     """Return the contents of the preset files, by name."""
     files = (resources.files("daband.bench") / "presets").iterdir()
-    return {file.name.removesuffix(".toml"): file.read_bytes() for file in files if file.name.endswith(".toml")}
+    return {
+        file.name.removesuffix(".toml"): file.read_bytes()
+        for file in files
+        if file.name.endswith(".toml")
+    }

@@ -1,7 +1,8 @@
-"""Check that a policy, a term of the training objective or a pair satisfies the requirements of its interface.
+"""Check that a policy, a term of the training objective or a pair satisfies the requirements of its
+interface.
 
-All policies, terms and pairs of daband pass these checks, and custom ones must pass them as well. ``check_term`` needs
-torch, and is imported when it is first used.
+All policies, terms and pairs of daband pass these checks, and custom ones must pass them as well.
+``check_term`` needs torch, and is imported when it is first used.
 """
 
 import importlib

@@ -1,4 +1,6 @@
-"""Check pairs of domains: ``check_pair`` runs every function that is registered in ``PAIR_CHECKS``."""
+"""Check pairs of domains: ``check_pair`` runs every function that is registered in
+``PAIR_CHECKS``.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,34 @@ _MAX_COMPARED_CONTEXTS = 20_000
 
 @PAIR_CHECKS.add
 def check_names(pair: Pair) -> None:
-    """Check that there are at least two arms with unique names, and that every domain has the same number of arms."""
+    """Check that there are at least two arms with unique names, and that every domain has the same
+    number of arms.
+    """
     _require(pair.n_arms >= 2, f"a pair must have at least two arms, got {pair.n_arms}")
-    _require(len(pair.class_names) == pair.n_arms, f"{len(pair.class_names)} class names for {pair.n_arms} arms")
-    _require(len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}")
+    _require(
+        len(pair.class_names) == pair.n_arms,
+        f"{len(pair.class_names)} class names for {pair.n_arms} arms",
+    )
+    _require(
+        len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}"
+    )
     for name, domain in _list_domains(pair):
         n_arms = getattr(domain, "n_arms", pair.n_arms)
         _require(n_arms == pair.n_arms, f"{name} has {n_arms} arms, but the pair has {pair.n_arms}")
     if pair.feature_names:
-        n_names, n_features = len(pair.feature_names), int(np.prod(pair.context_shape))
+        n_names = len(pair.feature_names)
+        n_features = int(np.prod(pair.context_shape))
         _require(n_names == n_features, f"{n_names} feature names for {n_features} features")
 
 
 @PAIR_CHECKS.add
 def check_shapes(pair: Pair) -> None:
-    """Check that all contexts have the same type, and the pair's shape, or (K, *shape) with shared arms."""
-    expected_shape = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
+    """Check that all contexts have the same type, and the pair's shape, or (K, *shape) with shared
+    arms.
+    """
+    expected_shape = (
+        (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
+    )
     dtypes = {}
     for name, batch in _read_batches(pair):
         _require(
@@ -47,7 +61,10 @@ def check_shapes(pair: Pair) -> None:
         dtypes[name] = batch.dtype
     _require(len(set(dtypes.values())) == 1, f"contexts are of different types: {dtypes}")
     for name, domain in _list_domains(pair):
-        _require(domain.context_shape == pair.context_shape, f"{name}.context_shape is {domain.context_shape}")
+        _require(
+            domain.context_shape == pair.context_shape,
+            f"{name}.context_shape is {domain.context_shape}",
+        )
 
 
 @PAIR_CHECKS.add
@@ -59,11 +76,15 @@ def check_finite_contexts(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_reward_values(pair: Pair) -> None:
-    """Check that rewards are finite, and that with one-hot feedback one arm has reward 1 and all others 0."""
+    """Check that rewards are finite, and that with one-hot feedback one arm has reward 1 and all
+    others 0.
+    """
     reward_tables: list[tuple[str, AnyArray]] = []
     for name, domain in _list_domains(pair):
         if isinstance(domain, EvaluationDomain):
-            reward_tables.append((name, domain.read_expected(0, min(_MAX_CHECKED_CONTEXTS, len(domain)))))
+            reward_tables.append(
+                (name, domain.read_expected(0, min(_MAX_CHECKED_CONTEXTS, len(domain))))
+            )
         elif isinstance(domain, RewardDomain):
             rounds = domain.rounds(0, min(_MAX_CHECKED_CONTEXTS, len(domain)), seed=0)
             reward_tables.append((name, rounds.rewards))
@@ -71,11 +92,20 @@ def check_reward_values(pair: Pair) -> None:
                 reward_tables.append((f"{name} expected", rounds.expected))
         elif isinstance(domain, LoggedDomain):
             log = domain.rounds(0, min(_MAX_CHECKED_CONTEXTS, len(domain)), seed=0)
-            _require(((log.propensities > 0) & (log.propensities <= 1)).all(), f"{name} propensities must be in (0, 1]")
-            _require(((log.arms >= 0) & (log.arms < pair.n_arms)).all(), f"{name} has an arm out of range")
+            _require(
+                ((log.propensities > 0) & (log.propensities <= 1)).all(),
+                f"{name} propensities must be in (0, 1]",
+            )
+            _require(
+                ((log.arms >= 0) & (log.arms < pair.n_arms)).all(),
+                f"{name} has an arm out of range",
+            )
             _require(np.isfinite(log.rewards).all(), f"{name} has a reward that is not finite")
     for name, rewards in reward_tables:
-        _require(rewards.ndim == 2 and rewards.shape[1] == pair.n_arms, f"{name} rewards have shape {rewards.shape}")
+        _require(
+            rewards.ndim == 2 and rewards.shape[1] == pair.n_arms,
+            f"{name} rewards have shape {rewards.shape}",
+        )
         _require(np.isfinite(rewards).all(), f"{name} has a reward that is not finite")
         if pair.feedback == "one_hot":
             is_one_hot = np.isin(rewards, (0.0, 1.0)).all() and (rewards.sum(axis=1) == 1).all()
@@ -84,20 +114,33 @@ def check_reward_values(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_order(pair: Pair) -> None:
-    """Check that a pass shows every context once, the seed sets the order, and further rounds are an error."""
+    """Check that a pass shows every context once, the seed sets the order, and further rounds are
+    an error.
+    """
     for name, domain in _list_domains(pair):
         if isinstance(domain, EvaluationDomain):
             continue
         n_rows = len(domain)
         order = domain.order(0, n_rows, seed=0)
-        _require((np.sort(order) == np.arange(n_rows)).all(), f"a pass of {name} does not show every context once")
-        _require((order == domain.order(0, n_rows, seed=0)).all(), f"{name}: the same seed gave two different orders")
+        _require(
+            (np.sort(order) == np.arange(n_rows)).all(),
+            f"a pass of {name} does not show every context once",
+        )
+        _require(
+            (order == domain.order(0, n_rows, seed=0)).all(),
+            f"{name}: the same seed gave two different orders",
+        )
         if n_rows > 20:  # a small domain may have the same order for two seeds
-            _require((order != domain.order(0, n_rows, seed=1)).any(), f"{name}: two seeds gave the same order")
+            _require(
+                (order != domain.order(0, n_rows, seed=1)).any(),
+                f"{name}: two seeds gave the same order",
+            )
         n_checked = min(n_rows, _MAX_CHECKED_CONTEXTS)
         batch = domain.batch(0, n_checked, seed=3)
         middle = n_checked // 2
-        halves = np.concatenate([domain.batch(0, middle, seed=3), domain.batch(middle, n_checked, seed=3)])
+        halves = np.concatenate(
+            [domain.batch(0, middle, seed=3), domain.batch(middle, n_checked, seed=3)]
+        )
         _require((batch == halves).all(), f"{name}: a batch differs from its two halves")
         try:
             domain.batch(0, domain.rounds_available + 1, seed=0)
@@ -110,13 +153,17 @@ def check_order(pair: Pair) -> None:
 def check_source_test(pair: Pair) -> None:
     """Check that ``source_test`` has rounds that training does not use.
 
-    Rounds have no ids, so contexts are compared. If the source repeats contexts, a similar fraction of ``source_test``
-    may also be in the source.
+    Rounds have no ids, so contexts are compared. If the source repeats contexts, a similar fraction
+    of ``source_test`` may also be in the source.
     """
     if pair.source_test is None:
         return
-    source_hashes = [hash(row.tobytes()) for row in _read_contexts(pair.source, _MAX_COMPARED_CONTEXTS)]
-    test_hashes = {hash(row.tobytes()) for row in _read_contexts(pair.source_test, _MAX_CHECKED_CONTEXTS)}
+    source_hashes = [
+        hash(row.tobytes()) for row in _read_contexts(pair.source, _MAX_COMPARED_CONTEXTS)
+    ]
+    test_hashes = {
+        hash(row.tobytes()) for row in _read_contexts(pair.source_test, _MAX_CHECKED_CONTEXTS)
+    }
     repeated_fraction = 1.0 - len(set(source_hashes)) / len(source_hashes)
     common_fraction = len(test_hashes & set(source_hashes)) / len(test_hashes)
     message = (
@@ -134,7 +181,10 @@ def check_target_has_no_rewards(pair: Pair) -> None:
 
 
 def check_pair(pair: Pair) -> None:
-    """Run every check on a pair. The first failure raises an ``AssertionError`` that describes the problem."""
+    """Run every check on a pair.
+
+    The first failure raises an ``AssertionError`` that describes the problem.
+    """
     PAIR_CHECKS.run(pair)
 
 
@@ -152,7 +202,10 @@ def _list_domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
 
 def _read_batches(pair: Pair) -> list[tuple[str, AnyArray]]:
     """Return the name and the first contexts of each domain, (B, *C)."""
-    return [(name, _read_contexts(domain, _MAX_CHECKED_CONTEXTS)) for name, domain in _list_domains(pair)]
+    return [
+        (name, _read_contexts(domain, _MAX_CHECKED_CONTEXTS))
+        for name, domain in _list_domains(pair)
+    ]
 
 
 def _read_contexts(domain: Contexts | EvaluationDomain, max_contexts: int) -> AnyArray:

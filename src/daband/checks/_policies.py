@@ -3,8 +3,9 @@
     from daband.checks import check_policy
     check_policy(lambda **settings: MyPolicy(**settings))
 
-Each check takes a function that returns a new policy for given settings. A check that fails raises an
-``AssertionError`` that describes the problem. daband's tests run all checks on every registered policy.
+Each check takes a function that returns a new policy for given settings. A check that fails raises
+an ``AssertionError`` that describes the problem. daband's tests run all checks on every registered
+policy.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ POLICY_CHECKS = Checks()
 #: The return type of a function that reads a saved file.
 FileContent = TypeVar("FileContent")
 
-#: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms`` and ``seed``, and with
-#: ``arms`` unless it is a class without that setting. The same arguments must give the same policy.
+#: A function that returns a new policy, called with the keywords ``context_shape``, ``n_arms`` and
+#: ``seed``, and with ``arms`` unless it is a class without that setting. The same arguments must
+#: give the same policy.
 MakePolicy: TypeAlias = Callable[..., Policy]
 
 #: Shape of contexts in checks.
@@ -44,7 +46,9 @@ N_ARMS = 4
 
 
 def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[MakePolicy], None]:
-    """Register a check that is run with disjoint arms, and with shared arms if the policy supports them."""
+    """Register a check that is run with disjoint arms, and with shared arms if the policy supports
+    them.
+    """
 
     @functools.wraps(check)
     def check_both(make: MakePolicy) -> None:
@@ -55,16 +59,26 @@ def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[
 
 
 def _offers_shared_arms(make: MakePolicy) -> bool:
-    """Return True unless ``make`` is a class without the setting ``arms``, which has only disjoint arms."""
+    """Return True unless ``make`` is a class without the setting ``arms``, which has only disjoint
+    arms.
+    """
     return not isinstance(make, type) or "arms" in get_setting_defaults(make)
 
 
-def draw_contexts(rng: np.random.Generator, n_contexts: int, arm_model: str, n_arms: int = N_ARMS) -> FloatArray:
-    """Return contexts with uniform draws from [-1, 1]: (n_contexts, 3), or (n_contexts, n_arms, 3) for shared arms.
+def draw_contexts(
+    rng: np.random.Generator, n_contexts: int, arm_model: str, n_arms: int = N_ARMS
+) -> FloatArray:
+    """Return contexts with uniform draws from [-1, 1]: (n_contexts, 3), or (n_contexts, n_arms, 3)
+    for shared arms.
 
-    ``arm_model`` is "disjoint" or "shared" in all functions of this module, as the setting ``arms`` of a policy.
+    ``arm_model`` is "disjoint" or "shared" in all functions of this module, as the setting ``arms``
+    of a policy.
     """
-    shape = (n_contexts, *CONTEXT_SHAPE) if arm_model == "disjoint" else (n_contexts, n_arms, *CONTEXT_SHAPE)
+    shape = (
+        (n_contexts, *CONTEXT_SHAPE)
+        if arm_model == "disjoint"
+        else (n_contexts, n_arms, *CONTEXT_SHAPE)
+    )
     return rng.uniform(-1.0, 1.0, shape)
 
 
@@ -75,12 +89,16 @@ def create_policy(make: MakePolicy, arm_model: str, seed: int = 0) -> Policy:
 
 
 def train_policy(make: MakePolicy, arm_model: str, seed: int = 0) -> Policy:
-    """Return a policy that has played rounds, received late rewards, observed the target and adapted."""
+    """Return a policy that has played rounds, received late rewards, observed the target and
+    adapted.
+    """
     rng = np.random.default_rng(5)
     policy = create_policy(make, arm_model, seed)
     policy.play(draw_contexts(rng, 12, arm_model), rng.random((12, N_ARMS)))
     late_contexts = draw_contexts(rng, 5, arm_model)
-    policy.update(late_contexts, policy.select(late_contexts).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
+    policy.update(
+        late_contexts, policy.select(late_contexts).arm, rng.random(5), ids=["a", "b", 7, 8, 9]
+    )
     for _ in range(9):  # single rounds, which may use other code
         single_context = draw_contexts(rng, 1, arm_model)
         policy.update(single_context, policy.select(single_context).arm, rng.random(1))
@@ -103,7 +121,10 @@ def reload_policy(policy: Policy) -> Policy:
 
 
 def read_saved_bytes(policy: Policy) -> bytes:
-    """Return the content of the file that a policy saves. Two policies with the same content are equal."""
+    """Return the content of the file that a policy saves.
+
+    Two policies with the same content are equal.
+    """
     return _read_saved(policy, Path.read_bytes)
 
 
@@ -121,7 +142,9 @@ def assert_close_predictions(left: Decision, right: Decision, name: str) -> None
 def assert_close(left: AnyArray, right: AnyArray, name: str, *, rtol: float = 1e-6) -> None:
     """Check that two arrays are equal up to rounding."""
     largest_difference = float(np.max(np.abs(left - right)))
-    assert np.allclose(left, right, rtol=rtol, atol=1e-8), f"{name} differ by up to {largest_difference:g}"
+    assert np.allclose(left, right, rtol=rtol, atol=1e-8), (
+        f"{name} differ by up to {largest_difference:g}"
+    )
 
 
 @_with_both_arm_models
@@ -132,7 +155,10 @@ def check_shapes_and_propensities(make: MakePolicy, arm_model: str) -> None:
     assert decision.arm.shape == (7,), decision.arm.shape
     assert decision.arm.dtype == np.int64, decision.arm.dtype
     assert decision.propensity.shape == (7,), decision.propensity.shape
-    assert decision.mean.shape == decision.bonus.shape == (7, N_ARMS), (decision.mean.shape, decision.bonus.shape)
+    assert decision.mean.shape == decision.bonus.shape == (7, N_ARMS), (
+        decision.mean.shape,
+        decision.bonus.shape,
+    )
     assert ((decision.arm >= 0) & (decision.arm < N_ARMS)).all(), decision.arm
     assert ((decision.propensity > 0) & (decision.propensity <= 1)).all(), decision.propensity
     assert np.isfinite([decision.mean, decision.bonus]).all()
@@ -141,7 +167,9 @@ def check_shapes_and_propensities(make: MakePolicy, arm_model: str) -> None:
 
 @_with_both_arm_models
 def check_probabilities_of_every_arm(make: MakePolicy, arm_model: str) -> None:
-    """Check that ``probabilities`` is a distribution over available arms that agrees with ``decide``'s propensity."""
+    """Check that ``probabilities`` is a distribution over available arms that agrees with
+    ``decide``'s propensity.
+    """
     contexts = draw_contexts(np.random.default_rng(13), 9, arm_model)
     mask = np.array([True, False, True, True])
     for policy in (create_policy(make, arm_model), train_policy(make, arm_model)):
@@ -149,54 +177,90 @@ def check_probabilities_of_every_arm(make: MakePolicy, arm_model: str) -> None:
         probabilities = policy.probabilities(contexts, available=mask)
         decision = policy.decide(contexts, available=mask)
         assert probabilities.shape == (9, N_ARMS), probabilities.shape
-        assert (probabilities[:, ~mask] == 0).all(), "an arm that is not available has a probability"
+        assert (probabilities[:, ~mask] == 0).all(), (
+            "an arm that is not available has a probability"
+        )
         assert_close(probabilities.sum(axis=1), np.ones(9), "the sums of probabilities")
-        assert_close(probabilities[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
+        assert_close(
+            probabilities[np.arange(9), decision.arm],
+            decision.propensity,
+            "probabilities and propensities",
+        )
         assert read_saved_bytes(policy) == old_bytes, "probabilities changed the policy"
 
 
 @_with_both_arm_models
 def check_weights_count_rounds(make: MakePolicy, arm_model: str) -> None:
-    """Check that a round of weight 2 counts as two rounds, weight 0 as none, and weight 1 changes nothing."""
+    """Check that a round of weight 2 counts as two rounds, weight 0 as none, and weight 1 changes
+    nothing.
+    """
     if create_policy(make, arm_model).weights_are_importance:
         return
     rng = np.random.default_rng(14)
-    contexts, played_arms, rewards = draw_contexts(rng, 24, arm_model), rng.integers(0, N_ARMS, 24), rng.random(24)
+    contexts = draw_contexts(rng, 24, arm_model)
+    played_arms = rng.integers(0, N_ARMS, 24)
+    rewards = rng.random(24)
     weights = np.repeat([1.0, 2.0, 0.0], 8)
     counts = weights.astype(np.int64)
-    weighted_policy, repeating_policy = create_policy(make, arm_model), create_policy(make, arm_model)
+    weighted_policy = create_policy(make, arm_model)
+    repeating_policy = create_policy(make, arm_model)
     weighted_policy.update(contexts, played_arms, rewards, weights=weights)
-    repeating_policy.update(contexts.repeat(counts, axis=0), played_arms.repeat(counts), rewards.repeat(counts))
+    repeating_policy.update(
+        contexts.repeat(counts, axis=0), played_arms.repeat(counts), rewards.repeat(counts)
+    )
     if not weighted_policy.order_matters:
-        weighted_mean, repeated_mean = (policy.decide(contexts).mean for policy in (weighted_policy, repeating_policy))
+        weighted_mean, repeated_mean = (
+            policy.decide(contexts).mean for policy in (weighted_policy, repeating_policy)
+        )
         assert_close(weighted_mean, repeated_mean, "means of weighted rounds")
     assert weighted_policy.rounds_learned == 24, weighted_policy.rounds_learned
-    unweighted_policy, unit_policy = create_policy(make, arm_model), create_policy(make, arm_model)
+    unweighted_policy = create_policy(make, arm_model)
+    unit_policy = create_policy(make, arm_model)
     unweighted_policy.update(contexts, played_arms, rewards)
     unit_policy.update(contexts, played_arms, rewards, weights=np.ones(24))
-    assert_close_predictions(unweighted_policy.decide(contexts), unit_policy.decide(contexts), "rounds of weight 1")
-    played_decision = create_policy(make, arm_model).play(contexts, rng.random((24, N_ARMS)), weights=weights)
-    assert np.isfinite(played_decision.mean).all(), "play with weights gives means that are not finite"
+    assert_close_predictions(
+        unweighted_policy.decide(contexts), unit_policy.decide(contexts), "rounds of weight 1"
+    )
+    played_decision = create_policy(make, arm_model).play(
+        contexts, rng.random((24, N_ARMS)), weights=weights
+    )
+    assert np.isfinite(played_decision.mean).all(), (
+        "play with weights gives means that are not finite"
+    )
 
 
 @_with_both_arm_models
 def check_same_seed_same_choices(make: MakePolicy, arm_model: str) -> None:
-    """Check that two policies with the same seed make the same choices; seed 0 is a seed like any other."""
+    """Check that two policies with the same seed make the same choices; seed 0 is a seed like any
+    other.
+    """
     contexts = draw_contexts(np.random.default_rng(1), 40, arm_model)
     for seed in (0, 3):
-        first_policy, second_policy = train_policy(make, arm_model, seed), train_policy(make, arm_model, seed)
-        assert_same(first_policy.select(contexts).arm, second_policy.select(contexts).arm, f"seed {seed}")
+        first_policy = train_policy(make, arm_model, seed)
+        second_policy = train_policy(make, arm_model, seed)
+        assert_same(
+            first_policy.select(contexts).arm, second_policy.select(contexts).arm, f"seed {seed}"
+        )
 
 
 @POLICY_CHECKS.add
 def check_ties_follow_the_seed(make: MakePolicy) -> None:
-    """Check that ties before learning depend on the seed: not always one arm, and not the same arms for all seeds."""
+    """Check that ties before learning depend on the seed: not always one arm, and not the same arms
+    for all seeds.
+    """
     contexts = draw_contexts(np.random.default_rng(2), 30, "disjoint")
-    arms_by_seed = [create_policy(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
+    arms_by_seed = [
+        create_policy(make, "disjoint", seed).decide(contexts, rule="greedy").arm
+        for seed in range(4)
+    ]
     for seed, arms in enumerate(arms_by_seed):
         remedy = "break ties by a draw from the seed and the round"
-        assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
-    assert any((arms_by_seed[0] != arms).any() for arms in arms_by_seed[1:]), "seeds 0 to 3 break ties equally"
+        assert len(np.unique(arms)) > 1, (
+            f"seed {seed} gives every tied context to arm {arms[0]}; {remedy}"
+        )
+    assert any((arms_by_seed[0] != arms).any() for arms in arms_by_seed[1:]), (
+        "seeds 0 to 3 break ties equally"
+    )
 
 
 @_with_both_arm_models
@@ -225,21 +289,26 @@ def check_batch_equals_singles(make: MakePolicy, arm_model: str) -> None:
 def check_play_equals_rounds(make: MakePolicy, arm_model: str) -> None:
     """Check that ``play`` makes the same choices as a loop of ``select`` and ``update``."""
     rng = np.random.default_rng(6)
-    contexts, rewards = draw_contexts(rng, 20, arm_model), rng.random((20, N_ARMS))
+    contexts = draw_contexts(rng, 20, arm_model)
+    rewards = rng.random((20, N_ARMS))
     mask = rng.random((20, N_ARMS)) < 0.7
     mask[np.arange(20), rng.integers(0, N_ARMS, 20)] = True
     played = train_policy(make, arm_model).play(contexts, rewards, available=mask)
     policy = train_policy(make, arm_model)
     for i in range(20):
         decision = policy.select(contexts[i : i + 1], available=mask[i])
-        assert decision.arm[0] == played.arm[i], f"round {i}: {decision.arm[0]} by select, {played.arm[i]} by play"
+        assert decision.arm[0] == played.arm[i], (
+            f"round {i}: {decision.arm[0]} by select, {played.arm[i]} by play"
+        )
         assert abs(decision.propensity[0] - played.propensity[i]) < 1e-8
         policy.update(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
 
 
 @_with_both_arm_models
 def check_masks_are_obeyed(make: MakePolicy, arm_model: str) -> None:
-    """Check that an unavailable arm is never chosen, and that the only available arm has propensity 1."""
+    """Check that an unavailable arm is never chosen, and that the only available arm has propensity
+    1.
+    """
     policy = train_policy(make, arm_model)
     contexts = draw_contexts(np.random.default_rng(7), 50, arm_model)
     assert (policy.select(contexts, available=[True, False, True, False]).arm % 2 == 0).all()
@@ -255,16 +324,25 @@ def check_late_rewards_in_any_order(make: MakePolicy, arm_model: str) -> None:
     Unless ``order_matters``, their order does not change predictions.
     """
     rng = np.random.default_rng(8)
-    contexts, played_arms, rewards = draw_contexts(rng, 16, arm_model), rng.integers(0, N_ARMS, 16), rng.random(16)
+    contexts = draw_contexts(rng, 16, arm_model)
+    played_arms = rng.integers(0, N_ARMS, 16)
+    rewards = rng.random(16)
     rewarded_rounds = rng.permutation(16)[:11]
-    batch_policy, single_policy = create_policy(make, arm_model), create_policy(make, arm_model)
-    batch_policy.update(contexts[rewarded_rounds], played_arms[rewarded_rounds], rewards[rewarded_rounds])
+    batch_policy = create_policy(make, arm_model)
+    single_policy = create_policy(make, arm_model)
+    batch_policy.update(
+        contexts[rewarded_rounds], played_arms[rewarded_rounds], rewards[rewarded_rounds]
+    )
     for row in rewarded_rounds[::-1]:
-        single_policy.update(contexts[row : row + 1], played_arms[row : row + 1], rewards[row : row + 1])
+        single_policy.update(
+            contexts[row : row + 1], played_arms[row : row + 1], rewards[row : row + 1]
+        )
     probes = draw_contexts(rng, 5, arm_model)
     assert batch_policy.rounds_learned == single_policy.rounds_learned == 11
     if not batch_policy.order_matters:
-        assert_close_predictions(batch_policy.decide(probes), single_policy.decide(probes), "a batch and single rounds")
+        assert_close_predictions(
+            batch_policy.decide(probes), single_policy.decide(probes), "a batch and single rounds"
+        )
 
 
 @_with_both_arm_models
@@ -273,26 +351,39 @@ def check_saving_and_loading(make: MakePolicy, arm_model: str) -> None:
     policy = train_policy(make, arm_model)
     loaded_policy = reload_policy(policy)
     assert type(loaded_policy) is type(policy)
-    assert read_saved_bytes(loaded_policy) == read_saved_bytes(policy), "saving a loaded policy gives another file"
+    assert read_saved_bytes(loaded_policy) == read_saved_bytes(policy), (
+        "saving a loaded policy gives another file"
+    )
     rng = np.random.default_rng(10)
-    contexts, rewards = draw_contexts(rng, 30, arm_model), rng.random((30, N_ARMS))
-    decision, loaded_decision = policy.play(contexts, rewards), loaded_policy.play(contexts, rewards)
+    contexts = draw_contexts(rng, 30, arm_model)
+    rewards = rng.random((30, N_ARMS))
+    decision = policy.play(contexts, rewards)
+    loaded_decision = loaded_policy.play(contexts, rewards)
     policy.adapt(steps=2)
     loaded_policy.adapt(steps=2)
     assert_same(decision.arm, loaded_decision.arm, "arms after loading")
     assert_same(decision.mean, loaded_decision.mean, "means after loading")
-    assert read_saved_bytes(loaded_policy) == read_saved_bytes(policy), "the loaded policy learned differently"
+    assert read_saved_bytes(loaded_policy) == read_saved_bytes(policy), (
+        "the loaded policy learned differently"
+    )
 
 
 @_with_both_arm_models
 def check_copies_learn_alike(make: MakePolicy, arm_model: str) -> None:
-    """Check that a copy and an unpickled policy learn exactly as the original does, and independently of it."""
+    """Check that a copy and an unpickled policy learn exactly as the original does, and
+    independently of it.
+    """
     policy = train_policy(make, arm_model)
-    copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - pickled here
+    copies = [
+        copy.deepcopy(policy),
+        pickle.loads(pickle.dumps(policy)),  # noqa: S301
+    ]
     old_bytes = read_saved_bytes(policy)
     new_bytes = []
     for learning_policy in (*copies, policy):
-        assert read_saved_bytes(learning_policy) == old_bytes, "a copy differs, or changed when another learned"
+        assert read_saved_bytes(learning_policy) == old_bytes, (
+            "a copy differs, or changed when another learned"
+        )
         rng = np.random.default_rng(11)
         learning_policy.play(draw_contexts(rng, 6, arm_model), rng.random((6, N_ARMS)))
         learning_policy.adapt(steps=2)
@@ -302,7 +393,9 @@ def check_copies_learn_alike(make: MakePolicy, arm_model: str) -> None:
 
 @POLICY_CHECKS.add
 def check_arms_can_be_added(make: MakePolicy) -> None:
-    """Check that a new arm can be chosen and learns, and that the predictions of other arms do not change."""
+    """Check that a new arm can be chosen and learns, and that the predictions of other arms do not
+    change.
+    """
     rng = np.random.default_rng(11)
     policy = train_policy(make, "disjoint")
     contexts = draw_contexts(rng, 8, "disjoint")
@@ -323,8 +416,12 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     assert decision.mean.shape == (3, N_ARMS + 1)
 
 
-def _play_rescaled(make: MakePolicy, arm_model: str, *, factor: float, offset: float) -> RewardedDecision:
-    """Return the decisions of a policy whose rewards are multiplied by ``factor`` and moved by ``offset``."""
+def _play_rescaled(
+    make: MakePolicy, arm_model: str, *, factor: float, offset: float
+) -> RewardedDecision:
+    """Return the decisions of a policy whose rewards are multiplied by ``factor`` and moved by
+    ``offset``.
+    """
     rng = np.random.default_rng(20)
     policy = create_policy(make, arm_model)
     first_rewards, second_rewards = factor * rng.random((2, 60, N_ARMS)) + offset
@@ -336,59 +433,97 @@ def _play_rescaled(make: MakePolicy, arm_model: str, *, factor: float, offset: f
 
 @_with_both_arm_models
 def check_units_change_no_decision(make: MakePolicy, arm_model: str) -> None:
-    """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that unit."""
+    """Check that rewards times 1,000 plus 7 give the same arms, and predictions and bonuses in that
+    unit.
+    """
     original_decision = _play_rescaled(make, arm_model, factor=1.0, offset=0.0)
     rescaled_decision = _play_rescaled(make, arm_model, factor=1000.0, offset=7.0)
     assert_same(original_decision.arm, rescaled_decision.arm, "arms in another unit")
     # Networks compute in single precision.
-    assert_close(1000.0 * original_decision.mean + 7.0, rescaled_decision.mean, "means in another unit", rtol=1e-4)
-    assert_close(1000.0 * original_decision.bonus, rescaled_decision.bonus, "bonuses in another unit", rtol=1e-4)
+    assert_close(
+        1000.0 * original_decision.mean + 7.0,
+        rescaled_decision.mean,
+        "means in another unit",
+        rtol=1e-4,
+    )
+    assert_close(
+        1000.0 * original_decision.bonus,
+        rescaled_decision.bonus,
+        "bonuses in another unit",
+        rtol=1e-4,
+    )
 
 
 @POLICY_CHECKS.add
 def check_bonus_never_grows(make: MakePolicy) -> None:
     """Check that no bonus, in standard deviations of rewards, grows with more rounds."""
     rng = np.random.default_rng(21)
-    policy, probe_contexts = create_policy(make, "disjoint"), draw_contexts(rng, 9, "disjoint")
+    policy = create_policy(make, "disjoint")
+    probe_contexts = draw_contexts(rng, 9, "disjoint")
     last_bonus = np.full((9, N_ARMS), np.inf)
     for _ in range(6):
-        policy.update(draw_contexts(rng, 5, "disjoint"), rng.integers(0, N_ARMS, 5), 10.0 * rng.random(5))
+        policy.update(
+            draw_contexts(rng, 5, "disjoint"), rng.integers(0, N_ARMS, 5), 10.0 * rng.random(5)
+        )
         bonus = policy.decide(probe_contexts).bonus / policy.reward_moments.scale
-        assert (bonus <= last_bonus * (1.0 + 1e-9)).all(), f"a bonus grew from {last_bonus} to {bonus}"
+        assert (bonus <= last_bonus * (1.0 + 1e-9)).all(), (
+            f"a bonus grew from {last_bonus} to {bonus}"
+        )
         last_bonus = bonus
 
 
 @POLICY_CHECKS.add
 def check_deployed_in_the_target(make: MakePolicy) -> None:
-    """Check that the default domain is the source before ``deploy("target")`` and the target after it.
+    """Check that the default domain is the source before ``deploy("target")`` and the target after
+    it.
 
     A saved file and a copy have the same default domain.
     """
     policy = train_policy(make, "disjoint")
     contexts = draw_contexts(np.random.default_rng(15), 8, "disjoint")
-    assert_same(policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source")
+    assert_same(
+        policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source"
+    )
     policy.deploy("target")
     for variant in (policy, reload_policy(policy), copy.deepcopy(policy)):
-        assert_same(variant.decide(contexts).mean, policy.decide(contexts, "target").mean, "means in the target")
+        assert_same(
+            variant.decide(contexts).mean,
+            policy.decide(contexts, "target").mean,
+            "means in the target",
+        )
 
 
 @POLICY_CHECKS.add
 def check_threads_count_every_round_once(make: MakePolicy) -> None:
-    """Check that threads sharing a policy lose no round, learn no id twice, and learn the same as one thread."""
-    n_threads, rounds_per_thread = 4, 20
+    """Check that threads sharing a policy lose no round, learn no id twice, and learn the same as
+    one thread.
+    """
+    n_threads = 4
+    rounds_per_thread = 20
     rng = np.random.default_rng(17)
     contexts = draw_contexts(rng, n_threads * rounds_per_thread, "disjoint")
-    played_arms, rewards = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
-    policy, sequential_policy = create_policy(make, "disjoint"), create_policy(make, "disjoint")
+    played_arms = rng.integers(0, N_ARMS, len(contexts))
+    rewards = rng.random(len(contexts))
+    policy = create_policy(make, "disjoint")
+    sequential_policy = create_policy(make, "disjoint")
 
     def serve_rounds(thread_index: int) -> int:
-        """Serve the rounds of this thread, then those of the next thread. Return the number of rounds learned."""
+        """Serve the rounds of this thread, then those of the next thread.
+
+        Return the number of rounds learned.
+        """
         n_learned = 0
-        next_index, n_rounds = (thread_index + 1) % n_threads, len(contexts)
-        for i in [*range(thread_index, n_rounds, n_threads), *range(next_index, n_rounds, n_threads)]:
+        next_index = (thread_index + 1) % n_threads
+        n_rounds = len(contexts)
+        for i in [
+            *range(thread_index, n_rounds, n_threads),
+            *range(next_index, n_rounds, n_threads),
+        ]:
             row = slice(i, i + 1)
             policy.select(contexts[row])
-            n_learned += not policy.update(contexts[row], played_arms[row], rewards[row], ids=[i], on_duplicate="skip")
+            n_learned += not policy.update(
+                contexts[row], played_arms[row], rewards[row], ids=[i], on_duplicate="skip"
+            )
         return n_learned
 
     switch_interval = sys.getswitchinterval()
@@ -398,21 +533,27 @@ def check_threads_count_every_round_once(make: MakePolicy) -> None:
             n_learned = sum(pool.map(serve_rounds, range(n_threads)))
     finally:
         sys.setswitchinterval(switch_interval)
-    assert n_learned == policy.rounds_learned == len(contexts), (n_learned, policy.rounds_learned, len(contexts))
+    assert n_learned == policy.rounds_learned == len(contexts), (
+        n_learned,
+        policy.rounds_learned,
+        len(contexts),
+    )
     assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
     sequential_policy.update(contexts, played_arms, rewards)
     if not policy.order_matters:
-        assert_close_predictions(policy.decide(contexts), sequential_policy.decide(contexts), "threads and one thread")
+        assert_close_predictions(
+            policy.decide(contexts), sequential_policy.decide(contexts), "threads and one thread"
+        )
 
 
 def check_policy(make: MakePolicy) -> None:
     """Run every check on a policy class.
 
-    The first check that fails raises its error, usually an ``AssertionError``, with a note that states what the check
-    requires.
+    The first check that fails raises its error, usually an ``AssertionError``, with a note that
+    states what the check requires.
 
     Args:
-        make: a class or function that returns a new policy. It is called with the keyword arguments ``context_shape``,
-            ``n_arms``, ``seed``, and ``arms`` if it accepts it.
+        make: a class or function that returns a new policy. It is called with the keyword arguments
+            ``context_shape``, ``n_arms``, ``seed``, and ``arms`` if it accepts it.
     """
     POLICY_CHECKS.run(make)

@@ -1,3 +1,6 @@
-"""The command line: it parses options, calls the library and prints results. It has no public names."""
+"""The command line: it parses options, calls the library and prints results.
+
+It has no public names.
+"""
 
 __all__: list[str] = []

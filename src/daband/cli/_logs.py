@@ -27,41 +27,72 @@ from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 
 def fit_log_command(
     log: Annotated[
-        str, typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'); with --arm, one table.")
+        str,
+        typer.Argument(
+            help="A folder or glob of Parquet files ('logs/*.parquet'); with --arm, one table."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="The file for the fitted policy, e.g. policy.safetensors.")],
-    arm: Annotated[str | None, typer.Option(help="If LOG is one table: the column with the arm.")] = None,
-    reward: Annotated[str | None, typer.Option(help="With --arm: the column with the reward, in any unit.")] = None,
-    propensity: Annotated[str | None, typer.Option(help="With --arm: the column with propensities.")] = None,
-    ids: Annotated[
-        list[str] | None, typer.Option("--id", metavar="COLUMN", help="With --arm: a column with ids.")
+    out: Annotated[
+        Path, typer.Option(help="The file for the fitted policy, e.g. policy.safetensors.")
+    ],
+    arm: Annotated[
+        str | None, typer.Option(help="If LOG is one table: the column with the arm.")
     ] = None,
-    policy: Annotated[Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="With --arm: the column with the reward, in any unit.")
+    ] = None,
+    propensity: Annotated[
+        str | None, typer.Option(help="With --arm: the column with propensities.")
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="COLUMN", help="With --arm: a column with ids."),
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")
+    ] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
-    n_arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
+    n_arms: Annotated[
+        int | None, typer.Option(min=1, help="The number of arms of a new policy.")
+    ] = None,
     context: shared_options.ContextColumns = None,
     state: Annotated[
-        Path | None, typer.Option(help="A folder for the state; after an interruption, the same command continues.")
+        Path | None,
+        typer.Option(
+            help="A folder for the state; after an interruption, the same command continues."
+        ),
     ] = None,
     weights: shared_options.WeightColumn = None,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
-    For one table: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
+    For one table: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer
+    --out p.safetensors
 
     Example: daband fit-log 'logs/*.parquet' --n-arms 5 --out policy.safetensors
     """
     check_writable(out)  # before the fit, which may take hours
     if arm is not None:
         if (policy, context, weights) != (None, None, None):
-            raise InvalidInput("--arm fits a new policy, so --policy, --context and --weights cannot be given")
+            raise InvalidInput(
+                "--arm fits a new policy, so --policy, --context and --weights cannot be given"
+            )
         roles = {"arm": arm, "reward": reward, "propensity": propensity, "id": ids or []}
         _save_policy(_fit_table(log, method, roles), out)
         return
     columns = shared_options.parse_columns(context)
-    fitted_policy = daband.load(policy) if policy is not None else _make_policy(method, n_arms, log, columns)
+    fitted_policy = (
+        daband.load(policy) if policy is not None else _make_policy(method, n_arms, log, columns)
+    )
     with show_rows_bar(fitted_policy.name) as show_rows:
-        daband.fit_log(fitted_policy, log, columns=columns, directory=state, weights=weights, progress=show_rows)
+        daband.fit_log(
+            fitted_policy,
+            log,
+            columns=columns,
+            directory=state,
+            weights=weights,
+            progress=show_rows,
+        )
     _save_policy(fitted_policy, out)
 
 
@@ -78,27 +109,37 @@ def learn_command(
     reward: shared_options.RewardColumn = "reward",
     propensity: shared_options.PropensityColumn = "propensity",
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column with a new id for each round, so that none is learned twice.")
+        str | None,
+        typer.Option(
+            "--id", help="The column with a new id for each round, so that none is learned twice."
+        ),
     ] = None,
     context: shared_options.ContextColumns = None,
     weights: shared_options.WeightColumn = None,
     out: Annotated[
-        Path | None, typer.Option(help="The file for the policy; by default the next version in DIR, or the same file.")
+        Path | None,
+        typer.Option(
+            help="The file for the policy; by default the next version in DIR, or the same file."
+        ),
     ] = None,
 ) -> None:
-    """Update a policy from a target log, such as the one that `daband decide` writes; then export it again.
+    """Update a policy from a target log, such as the one that `daband decide` writes; then export
+    it again.
 
-    A log can be given again when more rewards have arrived: rounds that were learned before are recognised by --id.
+    A log can be given again when more rewards have arrived: rounds that were learned before are
+    recognised by --id.
 
     Example: daband learn market log1.csv --id visit
     """
     learner, folder = open_policy(policy)
     version, default_path = (0, policy) if folder is None else folder.get_next_version()
-    path, is_next_version = out or default_path, folder is not None and out is None
+    path = out or default_path
+    is_next_version = folder is not None and out is None
     if is_next_version:
         make_folder(path.parent)
     check_writable(path)
-    n_rounds_before, n_rows = learner.rounds_learned, 0
+    n_rounds_before = learner.rounds_learned
+    n_rows = 0
     with show_rows_bar(learner.name) as show_rows:
 
         def count_rows(record: dict[str, float]) -> None:
@@ -109,7 +150,9 @@ def learn_command(
         daband.learn_log(
             learner,
             log,
-            columns=shared_options.parse_columns(context, arm=arm, reward=reward, propensity=propensity),
+            columns=shared_options.parse_columns(
+                context, arm=arm, reward=reward, propensity=propensity
+            ),
             arm=arm,
             reward=reward,
             propensity=propensity,
@@ -125,7 +168,8 @@ def learn_command(
     print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
     if id_column is not None and n_rows > n_learned:
         print_line(
-            f"Ignored: {n_rows - n_learned:,} rows whose {id_column} was learned before; new decisions need new ids."
+            f"Ignored: {n_rows - n_learned:,} rows whose {id_column} was learned before; new"
+            " decisions need new ids."
         )
     print_line(f"Policy: {path}" + (f" (version {version})" if is_next_version else ""))
     if is_next_version:
@@ -133,7 +177,10 @@ def learn_command(
 
 
 def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
-    """Return a new policy that is fitted to the table at ``log``. The roles of its columns are inferred and printed."""
+    """Return a new policy that is fitted to the table at ``log``.
+
+    The roles of its columns are inferred and printed.
+    """
     check_method(method)
     with tempfile.TemporaryDirectory() as folder:
         pair, columns = write_table_as_log(log, Path(folder) / "log.parquet", roles)
@@ -149,10 +196,16 @@ def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
 def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | None) -> Policy:
     """Return a new policy for the contexts of a log."""
     if n_arms is None:
-        raise InvalidInput("--n-arms is needed for a new policy, because a log may lack arms that were never chosen")
+        raise InvalidInput(
+            "--n-arms is needed for a new policy, because a log may lack arms that were never"
+            " chosen"
+        )
     check_method(method)
     parquet_log = ParquetLog(log, n_arms=n_arms, columns=columns)
-    policy_arguments: dict[str, Any] = {"context_shape": parquet_log.context_shape, "n_arms": n_arms}
+    policy_arguments: dict[str, Any] = {
+        "context_shape": parquet_log.context_shape,
+        "n_arms": n_arms,
+    }
     policy_class = get_policy_class(method)
     if method.endswith(PCA_SUFFIX):
         policy_arguments["transform"] = daband.PCA(min(64, parquet_log.context_shape[0]))
@@ -172,23 +225,33 @@ def evaluate_log_command(
     reward: shared_options.RewardColumn = "reward",
     propensity: shared_options.PropensityColumn = "propensity",
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column with the id of a round, to recognise learned rounds.")
+        str | None,
+        typer.Option(
+            "--id", help="The column with the id of a round, to recognise learned rounds."
+        ),
     ] = None,
-    estimators: Annotated[str, typer.Option(help="Estimators: dr, snips or ips, or several, e.g. dr,snips.")] = "dr",
+    estimators: Annotated[
+        str, typer.Option(help="Estimators: dr, snips or ips, or several, e.g. dr,snips.")
+    ] = "dr",
     domain: Annotated[
         Literal["source", "target"] | None,
-        typer.Option(help="The domain of the log; by default the one that the policy is deployed in."),
+        typer.Option(
+            help="The domain of the log; by default the one that the policy is deployed in."
+        ),
     ] = None,
     context: shared_options.ContextColumns = None,
     out: Annotated[
-        Path | None, typer.Option(help=f"A JSON file; by default {_ESTIMATES_FILE} in the run's folder.")
+        Path | None,
+        typer.Option(help=f"A JSON file; by default {_ESTIMATES_FILE} in the run's folder."),
     ] = None,
 ) -> None:
     """Estimate the mean reward of a policy from the log of another policy.
 
     Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
     """
-    estimator_names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
+    estimator_names = tuple(
+        dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip())
+    )
     if not estimator_names:
         raise InvalidInput("--estimators must name at least one of dr, snips and ips")
     evaluated_policy, folder = _open_exported_or_saved(policy)
@@ -197,7 +260,9 @@ def evaluate_log_command(
         check_writable(estimates_path)
     if isinstance(evaluated_policy, DeployedPolicy):
         if domain not in (None, evaluated_policy.domain):
-            raise InvalidInput(f"{policy} was exported for the {evaluated_policy.domain}, not for the {domain}")
+            raise InvalidInput(
+                f"{policy} was exported for the {evaluated_policy.domain}, not for the {domain}"
+            )
     elif domain is not None:
         evaluated_policy.deploy(domain)
     columns = shared_options.parse_columns(context, arm=arm, reward=reward, propensity=propensity)
@@ -206,22 +271,29 @@ def evaluate_log_command(
         log,
         evaluated_policy,
         columns=columns,
-        roles=id_role if columns is not None else {"arm": arm, "reward": reward, "propensity": propensity, **id_role},
+        roles=(
+            id_role
+            if columns is not None
+            else {"arm": arm, "reward": reward, "propensity": propensity, **id_role}
+        ),
         skip_unrewarded=True,
     )
     with show_rows_bar("pass 1") as show_rows:
         estimates = [
-            daband.evaluate_log(evaluated_policy, opened_log, name, progress=show_rows, id=id_column)
+            daband.evaluate_log(
+                evaluated_policy, opened_log, name, progress=show_rows, id=id_column
+            )
             for name in estimator_names
         ]
     for estimate in estimates:
         value, low, high = (
-            f"{number:.{count_decimals(number)}f}" for number in (estimate.value, estimate.low, estimate.high)
+            f"{number:.{count_decimals(number)}f}"
+            for number in (estimate.value, estimate.low, estimate.high)
         )
         print_line(
-            f"{estimate.estimator}: mean {reward} {value}, 95% interval {low} to {high}, from "
-            f"{estimate.rounds:,} rounds (an effective sample of {estimate.effective_sample_size:,.0f}) in the "
-            f"{estimate.domain}"
+            f"{estimate.estimator}: mean {reward} {value}, 95% interval {low} to {high}, from"
+            f" {estimate.rounds:,} rounds (an effective sample of"
+            f" {estimate.effective_sample_size:,.0f}) in the {estimate.domain}"
         )
         for warning in estimate.warnings:
             print_line(f"warning   {warning}", style="yellow")
@@ -232,7 +304,9 @@ def evaluate_log_command(
 
 
 def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, PolicyFolder | None]:
-    """Return the policy at a path, which may be an exported file, and its folder or None as in ``open_policy``."""
+    """Return the policy at a path, which may be an exported file, and its folder or None as in
+    ``open_policy``.
+    """
     if path.is_file() and is_deployed_file(path):
         return daband.load_deployed(path), None
     return open_policy(path)
@@ -252,13 +326,17 @@ def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
 
 def convert_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The log to read.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The log to write; an existing file is an error.")],
-    arms: Annotated[Path, typer.Option(help="The arm catalogue to write (CSV); an existing file is an error.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The log to write; an existing file is an error.")
+    ],
+    arms: Annotated[
+        Path, typer.Option(help="The arm catalogue to write (CSV); an existing file is an error.")
+    ],
 ) -> None:
     """Convert logs of Vowpal Wabbit and Personalizer to a log and a catalogue of arms.
 
-    Formats are text of --cb_explore_adf (vw), dsjson, and JSON lines of Personalizer's calls. A log has the columns
-    arm, reward and propensity, and the context.
+    Formats are text of --cb_explore_adf (vw), dsjson, and JSON lines of Personalizer's calls. A log
+    has the columns arm, reward and propensity, and the context.
 
     Example: daband convert events.dsjson log.csv --arms offers.csv
     """
@@ -272,7 +350,11 @@ def convert_command(
     log, catalogue = read_foreign_log(file, log_format)
     for path, frame in ((out, log), (arms, catalogue)):
         write_bytes(path, frame.write_csv().encode())
-    print_line(f"Written: {out} ({len(log):,} events of {log_format}) and {arms} ({len(catalogue):,} arms)")
+    print_line(
+        f"Written: {out} ({len(log):,} events of {log_format}) and {arms} ({len(catalogue):,} arms)"
+    )
     column_options = "--arm arm --reward reward --propensity propensity"
     column_options += " --offered offered" if "offered" in log.columns else ""
-    print_line(f"Next: daband choose --source {out} --target NEW.csv {column_options} --arms {arms}")
+    print_line(
+        f"Next: daband choose --source {out} --target NEW.csv {column_options} --arms {arms}"
+    )

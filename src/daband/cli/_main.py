@@ -1,7 +1,9 @@
-"""Define the command line ``daband``, and its commands that run experiments, write reports and list data.
+"""Define the command line ``daband``, and its commands that run experiments, write reports and list
+data.
 
-Commands parse options, call the library and print results. The commands on logs are in ``_logs.py``, on exported
-policies in ``_serving.py``, and on the incumbent in ``_trust.py``. ``main`` is the entry point.
+Commands parse options, call the library and print results. The commands on logs are in
+``_logs.py``, on exported policies in ``_serving.py``, and on the incumbent in ``_trust.py``.
+``main`` is the entry point.
 """
 
 from __future__ import annotations
@@ -58,18 +60,25 @@ _REPORT_ONLY_COLUMNS = ("by class", "paper", "rounds", "seeds", "seconds per run
 
 app = typer.Typer(
     name="daband",
-    help="Cross-domain contextual bandits: learn where feedback is cheap, act where it is expensive.\n\n"
-    "Start with: daband demo",
+    help=(
+        "Cross-domain contextual bandits: learn where feedback is cheap, act where it is"
+        " expensive.\n\nStart with: daband demo"
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(
-    name="data", help="List pairs of domains, and check their data.", no_args_is_help=True, rich_markup_mode=None
+    name="data",
+    help="List pairs of domains, and check their data.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
 
-Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. linucb,daband; default: those of NAME.")]
+Methods = Annotated[
+    str | None, typer.Option(help="Methods to compare, e.g. linucb,daband; default: those of NAME.")
+]
 
 
 def _print_version(is_requested: bool) -> None:
@@ -84,10 +93,16 @@ def _global_options(
     context: typer.Context,
     plugin: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODULE", help="Your module or file that registers policies, pairs or loss terms."),
+        typer.Option(
+            metavar="MODULE",
+            help="Your module or file that registers policies, pairs or loss terms.",
+        ),
     ] = None,
-    version: Annotated[  # noqa: ARG001 - its callback acts
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    version: Annotated[  # noqa: ARG001
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Process the options that precede a command."""
@@ -97,17 +112,22 @@ def _global_options(
 
 @app.command("demo", short_help="Compare four methods on digits over photographs.")
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
     jobs: Jobs = min(3, os.cpu_count() or 1),
     seeds: Seeds = None,
 ) -> None:
-    """Compare four methods: they learn from digits, and act on digits over photographs. This takes a few minutes.
+    """Compare four methods: they learn from digits, and act on digits over photographs.
+
+    This takes a few minutes.
 
     Example: daband demo --out runs/demo
     """
     print_line(
-        "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST). They "
-        "are evaluated on digits over photographs (MNIST-M), for which they see images, but no rewards."
+        "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits"
+        " (MNIST). They are evaluated on digits over photographs (MNIST-M), for which they see"
+        " images, but no rewards."
     )
     experiment = load_experiment("demo")
     _run_methods(experiment, out, None, parse_seeds(seeds), jobs, "demo")
@@ -120,10 +140,14 @@ def run_command(
     name: Name,
     method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder of the run; default: runs/NAME-single.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the run; default: runs/NAME-single.")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train and evaluate one method with one seed. An unfinished run is continued, a finished run is only printed.
+    """Train and evaluate one method with one seed.
+
+    An unfinished run is continued, a finished run is only printed.
 
     Example: daband run market.toml --method daband --seed 1
     """
@@ -142,12 +166,19 @@ def bench_command(
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
-    """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated.
+    """Compare methods over seeds on the same contexts and rewards.
 
-    Example: daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market
+    Runs that are finished are not repeated.
+
+    Example: daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out
+    runs/market
     """
     experiment = load_experiment(name, overrides or ())
-    method_names = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
+    method_names = (
+        None
+        if methods is None
+        else [method.strip() for method in methods.split(",") if method.strip()]
+    )
     folder = out or Path("runs") / name_folder(name)
     _run_methods(experiment, folder, method_names, parse_seeds(seeds), jobs, name)
 
@@ -157,28 +188,37 @@ def ablate_command(
     name: Name,
     base: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help=f"Settings to ablate: {' or '.join(ABLATION_BASES)}; by default both."),
+        typer.Option(
+            metavar="NAME",
+            help=f"Settings to ablate: {' or '.join(ABLATION_BASES)}; by default both.",
+        ),
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
-    """Compare all eight combinations of DABand's loss terms, with paired tests against the full method.
+    """Compare all eight combinations of DABand's loss terms, with paired tests against the full
+    method.
 
     The terms are R (regression error), P (predicted reward) and D (divergence of the domains).
 
     Example: daband ablate market.toml --seeds 0-4
     """
     experiment = load_experiment(name, overrides or ())
-    specs = list_ablation_runs(experiment, bases=tuple(dict.fromkeys(base or ABLATION_BASES)), seeds=parse_seeds(seeds))
+    specs = list_ablation_runs(
+        experiment, bases=tuple(dict.fromkeys(base or ABLATION_BASES)), seeds=parse_seeds(seeds)
+    )
     folder = out or Path("runs") / f"{name_folder(name)}-ablation"
 
     def print_results(records: Records) -> None:
         from daband.bench.report._sections import build_ablation_tables  # imports matplotlib
 
         for pair, pair_records in group_by(records, lambda record: record["pair"]).items():
-            print_tables(build_ablation_tables(pair, pair_records), without=(*_REPORT_ONLY_COLUMNS, "source regret"))
+            print_tables(
+                build_ablation_tables(pair, pair_records),
+                without=(*_REPORT_ONLY_COLUMNS, "source regret"),
+            )
 
     print_results(run_all(specs, folder, jobs=jobs, on_failure=print_results))
     print_line(f"Runs and results.json: {folder}")
@@ -210,10 +250,16 @@ def continue_command(
 
 
 app.command("audit", short_help="Measure a policy in the target by a few rewards.")(audit_command)
-app.command("choose", short_help="Train candidates and choose one for the target.")(add_file_options(choose_command))
-app.command("assess", short_help="Assess a policy in the target without its rewards.")(add_file_options(assess_command))
+app.command("choose", short_help="Train candidates and choose one for the target.")(
+    add_file_options(choose_command)
+)
+app.command("assess", short_help="Assess a policy in the target without its rewards.")(
+    add_file_options(assess_command)
+)
 app.command("fit-log")(fit_log_command)
-app.command("evaluate-log", short_help="Estimate a policy's value from a log.")(evaluate_log_command)
+app.command("evaluate-log", short_help="Estimate a policy's value from a log.")(
+    evaluate_log_command
+)
 app.command("convert", short_help="Convert logs of other systems.")(convert_command)
 app.command("export")(export_command)
 app.command("decide")(decide_command)
@@ -224,9 +270,12 @@ app.command("export-events")(export_events_command)
 
 @app.command("report", short_help="Write a report on a folder of runs.")
 def report_command(
-    folder: Annotated[Path, typer.Argument(help="The folder of `daband bench`, `ablate` or `run`.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of `daband bench`, `ablate` or `run`.")
+    ],
     pair: Annotated[
-        str | None, typer.Option(help="The pair to show in detail if there are several; by default the first.")
+        str | None,
+        typer.Option(help="The pair to show in detail if there are several; by default the first."),
     ] = None,
 ) -> None:
     """Write report.html, and figures for a paper, into a folder of runs.
@@ -244,7 +293,9 @@ def presets_command() -> None:
 
     Example: daband presets
     """
-    table = Table("preset", "description", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        "preset", "description", "rounds", "seeds", box=None, pad_edge=False, header_style="bold"
+    )
     for name in preset_names():
         if "/" in name:  # one of many ordered pairs; `daband data list --all` shows them
             continue
@@ -270,7 +321,8 @@ def methods_command() -> None:
 @data_app.command("list")
 def list_pairs_command(
     all_pairs: Annotated[
-        bool, typer.Option("--all", help="Also list the ordered pairs of amazon, handwritten and so on.")
+        bool,
+        typer.Option("--all", help="Also list the ordered pairs of amazon, handwritten and so on."),
     ] = False,
 ) -> None:
     """List the pairs, and whether their data are available.
@@ -291,19 +343,25 @@ def list_pairs_command(
         table.add_row(name, entry.about.summary, state_text, ", ".join(entry.list_options()))
     console.print(table)
     if n_hidden:
-        console.print(f"and {n_hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim")
+        console.print(
+            f"and {n_hidden} ordered pairs such as amazon/books-dvd, listed with --all", style="dim"
+        )
     print_line(f"data directory: {get_data_directory()}", style="dim")
 
 
 @data_app.command("check")
 def check_data_command(
-    names: Annotated[list[str] | None, typer.Argument(help="The pairs; by default all that read files.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The pairs; by default all that read files.")
+    ] = None,
 ) -> None:
     """Check the data files of pairs, and print where to get missing files and under which licence.
 
     Example: daband data check amazon/books-dvd
     """
-    pair_names = names or [name for name in pairs.names() if "/" not in name and pairs.get(name).resources]
+    pair_names = names or [
+        name for name in pairs.names() if "/" not in name and pairs.get(name).resources
+    ]
     has_damage = False
     print_line(f"data directory: {get_data_directory()}", style="dim")
     for name in pair_names:
@@ -335,16 +393,19 @@ def _run_methods(
     *,
     with_report: bool = True,
 ) -> None:
-    """Run the methods of an experiment with these seeds, print tables of results, and write the report.
+    """Run the methods of an experiment with these seeds, print tables of results, and write the
+    report.
 
-    ``experiment_name`` is its name in the output. Without a report, only the folder of the first run is printed.
+    ``experiment_name`` is its name in the output. Without a report, only the folder of the first
+    run is printed.
     """
     specs = experiment.runs(method_names, seeds)
     title = experiment_name + _describe_options(experiment, specs)
     print_line(f"{title}: {len(specs)} runs")
 
     def print_results(records: Records) -> None:
-        from daband.bench.report._sections import build_comparison_tables, build_pairs_tables  # imports matplotlib
+        # imports matplotlib
+        from daband.bench.report._sections import build_comparison_tables, build_pairs_tables
 
         records_by_pair = group_by(records, lambda record: record["pair"])
         for pair, pair_records in records_by_pair.items():
@@ -372,16 +433,26 @@ def _assess_demo(out: Path) -> str:
 
 
 def _describe_options(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
-    """Return, as text, the pair options that were not given and whose values depend on the data on this machine."""
+    """Return, as text, the pair options that were not given and whose values depend on the data on
+    this machine.
+    """
     given_options = experiment.pair_options
-    options = {name: value for spec in specs[:1] for name, value in spec.pair_options.items() if name != "digest"}
-    option_texts = [f"{name} = {value}" for name, value in options.items() if given_options.get(name) != value]
+    options = {
+        name: value
+        for spec in specs[:1]
+        for name, value in spec.pair_options.items()
+        if name != "digest"
+    }
+    option_texts = [
+        f"{name} = {value}" for name, value in options.items() if given_options.get(name) != value
+    ]
     return f" ({', '.join(option_texts)})" if option_texts else ""
 
 
 def _write_report(folder: Path, pair: str | None = None) -> Path:
     """Write the report on a folder of runs, and return its path."""
-    from daband.bench.report._page import write_report  # importing matplotlib takes too long for `daband --help`
+    # importing matplotlib takes too long for `daband --help`
+    from daband.bench.report._page import write_report
 
     with console.status("Drawing the report ..."):
         return write_report(folder, pair=pair)
@@ -396,7 +467,8 @@ def _exit_with_error(message: str) -> NoReturn:
 def main() -> None:
     """Run the command line. Expected errors are printed as a message, with exit code 2."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # arm names may have characters that the terminal's encoding lacks
+        # arm names may have characters that the terminal's encoding lacks
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         app()

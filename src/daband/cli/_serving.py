@@ -1,7 +1,8 @@
-"""Define the commands on exported policies: ``export``, ``decide``, ``serve`` and ``export-events``.
+"""Define the commands on exported policies: ``export``, ``decide``, ``serve`` and
+``export-events``.
 
-Most imports are in the functions, because the package daband-serving, whose only command is ``serve``, lacks the
-modules of the other commands.
+Most imports are in the functions, because the package daband-serving, whose only command is
+``serve``, lacks the modules of the other commands.
 """
 
 from __future__ import annotations
@@ -20,34 +21,62 @@ from daband.errors import DabandError, DataError, InvalidInput, did_you_mean
 
 
 def export_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run or of a choice.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, e.g. market.daband.")],
-    domain: Annotated[Literal["source", "target"], typer.Option(help="The domain in which it will decide.")] = "target",
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a finished run or of a choice.")
+    ],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write, e.g. market.daband.")
+    ],
+    domain: Annotated[
+        Literal["source", "target"], typer.Option(help="The domain in which it will decide.")
+    ] = "target",
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Probability of a uniformly drawn arm, e.g. 0.1, so that its log can be used to learn."),
+        typer.Option(
+            help=(
+                "Probability of a uniformly drawn arm, e.g. 0.1, so that its log can be used to"
+                " learn."
+            )
+        ),
     ] = None,
     explore: Annotated[
         Literal["ucb", "thompson", "greedy"] | None,
-        typer.Option(help="The exploration rule; by default greedy with --epsilon, otherwise the policy's."),
+        typer.Option(
+            help="The exploration rule; by default greedy with --epsilon, otherwise the policy's."
+        ),
     ] = None,
     incumbent: Annotated[
-        str | None, typer.Option(help="The arm that is always chosen today; default: the assessment's incumbent.")
+        str | None,
+        typer.Option(
+            help="The arm that is always chosen today; default: the assessment's incumbent."
+        ),
     ] = None,
-    new_arms: Annotated[float, typer.Option(help="Largest fraction of decisions for arms without any reward.")] = 1.0,
+    new_arms: Annotated[
+        float, typer.Option(help="Largest fraction of decisions for arms without any reward.")
+    ] = 1.0,
     min_rounds: Annotated[
-        int, typer.Option(min=0, help="Fail if an arm has fewer rounds, which could reveal individual rounds.")
+        int,
+        typer.Option(
+            min=0, help="Fail if an arm has fewer rounds, which could reveal individual rounds."
+        ),
     ] = 0,
     with_data: Annotated[
-        bool, typer.Option("--data/--no-data", help="Read the run's data, whose contexts monitoring compares with.")
+        bool,
+        typer.Option(
+            "--data/--no-data", help="Read the run's data, whose contexts monitoring compares with."
+        ),
     ] = True,
     as_student: Annotated[
-        bool, typer.Option("--student", help="Train one network to imitate a mixture of networks, and export it.")
+        bool,
+        typer.Option(
+            "--student", help="Train one network to imitate a mixture of networks, and export it."
+        ),
     ] = False,
 ) -> None:
     """Write a policy to one file that decides on raw rows.
 
-    The file has no training data. Its decisions are compared with the policy's before it is written.
+    The file has no training data. Its decisions are compared with the policy's before it is
+    written.
 
     Example: daband export market market.daband --epsilon 0.1
     """
@@ -63,13 +92,20 @@ def export_command(
         try:
             pair = policy_folder.load_pair()
         except DataError as error:
-            raise DataError(f"{error}. With --no-data, the policy is exported without data for monitoring") from None
+            raise DataError(
+                f"{error}. With --no-data, the policy is exported without data for monitoring"
+            ) from None
     policy = load(policy_folder.policy_file, device="cpu")
     if as_student:
         if not isinstance(policy, Mixture):
-            raise InvalidInput(f"--student needs a mixture of networks, but the policy of {folder} is {policy.name}")
+            raise InvalidInput(
+                f"--student needs a mixture of networks, but the policy of {folder} is"
+                f" {policy.name}"
+            )
         policy = policy.student()
-    assessment = None if policy_folder.assessment_file is None else read_json(policy_folder.assessment_file)
+    assessment = (
+        None if policy_folder.assessment_file is None else read_json(policy_folder.assessment_file)
+    )
     export(
         policy,
         file,
@@ -85,19 +121,32 @@ def export_command(
     )
     deployed = load_deployed(file)
     print_line(f"{deployed!r}")
-    kibibytes, quoted_file = file.stat().st_size / 1024, shlex.quote(str(file))
+    kibibytes = file.stat().st_size / 1024
+    quoted_file = shlex.quote(str(file))
     print_line(f"Written: {file} ({kibibytes:,.0f} KiB, version {policy.version})")
     if assessment is not None and assessment.get("verdict") != "deploy":
-        print_line(f"Its verdict is: {assessment.get('verdict')} (daband assess prints the reasons).", style="yellow")
+        print_line(
+            f"Its verdict is: {assessment.get('verdict')} (daband assess prints the reasons).",
+            style="yellow",
+        )
     if deployed.columns is not None:
-        print_line(f"To decide on the rows of a file: daband decide {quoted_file} ROWS.csv --out log.csv")
+        print_line(
+            f"To decide on the rows of a file: daband decide {quoted_file} ROWS.csv --out log.csv"
+        )
     if deployed.incumbent is not None:
         arm_name = deployed.arm_names[deployed.incumbent]
-        print_line(f"To serve it, with {arm_name} for a tenth of the events: daband serve {quoted_file} --control 0.1")
+        print_line(
+            f"To serve it, with {arm_name} for a tenth of the events: daband serve {quoted_file}"
+            " --control 0.1"
+        )
     exploration = deployed.frozen.exploration
     if exploration.rule != "thompson" and not exploration.epsilon:
         is_ucb = exploration.rule == "ucb"
-        statement = "It explores (ucb), always the same arm for the same row" if is_ucb else "It does not explore"
+        statement = (
+            "It explores (ucb), always the same arm for the same row"
+            if is_ucb
+            else "It does not explore"
+        )
         print_line(f"{statement}; use --epsilon 0.1 to be able to evaluate other arms by its log.")
 
 
@@ -108,21 +157,33 @@ _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".t
 
 
 def decide_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")
+    ],
     rows: Annotated[
         Path,
-        typer.Argument(metavar="ROWS", help="A CSV or Parquet file with the policy's columns, or a folder of images."),
+        typer.Argument(
+            metavar="ROWS",
+            help="A CSV or Parquet file with the policy's columns, or a folder of images.",
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Write the rows with arm, propensity and an empty reward to this .csv or .parquet file."),
+        typer.Option(
+            help=(
+                "Write the rows with arm, propensity and an empty reward to this .csv or .parquet"
+                " file."
+            )
+        ),
     ] = None,
-    among: Annotated[str | None, typer.Option(help="The arms that may be chosen, e.g. card,loan.")] = None,
+    among: Annotated[
+        str | None, typer.Option(help="The arms that may be chosen, e.g. card,loan.")
+    ] = None,
 ) -> None:
     """Decide on every row of a file, and check them for drift.
 
-    The file --out is a log: fill in the column reward as rewards arrive, then use `daband learn`. Without --out, the
-    decisions on the first rows are printed.
+    The file --out is a log: fill in the column reward as rewards arrive, then use `daband learn`.
+    Without --out, the decisions on the first rows are printed.
 
     Example: daband decide market.daband week1.csv --out log1.csv
     """
@@ -135,12 +196,17 @@ def decide_command(
     deployed = load_deployed(file)
     contexts: Any
     if rows.is_dir():
-        image_paths = sorted(path for path in rows.iterdir() if path.suffix.lower() in _IMAGE_SUFFIXES)
+        image_paths = sorted(
+            path for path in rows.iterdir() if path.suffix.lower() in _IMAGE_SUFFIXES
+        )
         if not image_paths:
             raise InvalidInput(f"{rows} has no image ({', '.join(_IMAGE_SUFFIXES)})")
         encoded_columns = {} if deployed.reader.table is None else deployed.reader.table.encoded
-        path_column = next((name for name, kind in encoded_columns.items() if kind == "image"), "file")
-        frame, contexts = pl.DataFrame({path_column: [str(path) for path in image_paths]}), image_paths
+        path_column = next(
+            (name for name, kind in encoded_columns.items() if kind == "image"), "file"
+        )
+        frame = pl.DataFrame({path_column: [str(path) for path in image_paths]})
+        contexts = image_paths
     elif deployed.columns is None:
         raise InvalidInput(
             f"{file} does not take rows of a table; ROWS must be a folder of images, or use "
@@ -151,18 +217,26 @@ def decide_command(
         for name in deployed.columns:
             if name not in frame.columns:
                 hint = did_you_mean(name, frame.columns)
-                raise InvalidInput(f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
+                raise InvalidInput(
+                    f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})"
+                )
         if not len(frame):
             raise InvalidInput(f"{rows} has no rows")
         contexts = frame.select(deployed.columns)
     for name in ("arm", "propensity", "reward", "version"):
         if name in frame.columns:
-            raise InvalidInput(f"{rows} has a column {name!r}, which is needed for the decisions; rename or drop it")
+            raise InvalidInput(
+                f"{rows} has a column {name!r}, which is needed for the decisions; rename or"
+                " drop it"
+            )
     if out is not None:
         check_writable(out)
         old_log = read_table(out) if out.is_file() else frame
         if "reward" in old_log.columns and old_log["reward"].null_count() < len(old_log):
-            raise InvalidInput(f"{out} has rewards, which would be overwritten; choose another --out, or move the file")
+            raise InvalidInput(
+                f"{out} has rewards, which would be overwritten; choose another --out, or move the"
+                " file"
+            )
     arms = None if among is None else [name.strip() for name in among.split(",")]
     monitor = None if deployed.reference is None else deployed.monitor()
     decision = (monitor or deployed).decide(contexts, arms=arms)
@@ -189,15 +263,28 @@ def decide_command(
     for warning in (warning for row_warnings in decision.warnings for warning in row_warnings):
         messages.setdefault((warning.kind, warning.column), []).append(warning.message)
     for message, *others in list(messages.values())[:_MAX_PRINTED_LINES]:
-        print_line(f"warning   {message}" + (f" (and {len(others):,} more rows)" if others else ""), style="yellow")
+        print_line(
+            f"warning   {message}" + (f" (and {len(others):,} more rows)" if others else ""),
+            style="yellow",
+        )
     if monitor is not None:
         print_line(f"{monitor.report()!r}")
     if out is None:
-        print_line("Nothing was written; use --out log.csv to store the decisions, fill in rewards and learn.")
+        print_line(
+            "Nothing was written; use --out log.csv to store the decisions, fill in rewards and"
+            " learn."
+        )
         return
     print_line(f"Written: {out} ({len(decisions):,} decisions of version {deployed.version})")
-    id_column = shlex.quote(frame.columns[0]) if rows.is_dir() else "COLUMN (with a new id for every decision)"
-    print_line(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {id_column}")
+    id_column = (
+        shlex.quote(frame.columns[0])
+        if rows.is_dir()
+        else "COLUMN (with a new id for every decision)"
+    )
+    print_line(
+        f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id"
+        f" {id_column}"
+    )
 
 
 #: Addresses that only this machine can reach.
@@ -205,60 +292,88 @@ _LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 def serve_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")
+    ],
     log: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="The event log: sqlite:///FILE or postgresql://...")
+        str,
+        typer.Option(metavar="ADDRESS", help="The event log: sqlite:///FILE or postgresql://..."),
     ] = "sqlite:///events.db",
     policy_path: Annotated[
         Path | None,
         typer.Option(
             "--learn",
             metavar="POLICY",
-            help="Learn from the log: the policy that FILE was exported from, a saved file or its folder.",
+            help=(
+                "Learn from the log: the policy that FILE was exported from, a saved file or its"
+                " folder."
+            ),
         ),
     ] = None,
-    learn_every: Annotated[int, typer.Option(min=1, help="Number of rewards after which the policy is updated.")] = 100,
+    learn_every: Annotated[
+        int, typer.Option(min=1, help="Number of rewards after which the policy is updated.")
+    ] = 100,
     mode: Annotated[
         Literal["online", "apprentice"],
         typer.Option(help="Play the policy's arm, or only log it and play the incumbent's."),
     ] = "online",
     wait_seconds: Annotated[
         float | None,
-        typer.Option("--wait", help="Seconds after which an event without a reward gets the default reward."),
+        typer.Option(
+            "--wait", help="Seconds after which an event without a reward gets the default reward."
+        ),
     ] = None,
     default_reward: Annotated[float, typer.Option(help="The reward after --wait seconds.")] = 0.0,
     incumbent: Annotated[
-        str | None, typer.Option(help="The arm that was always played before; by default the file's.")
+        str | None,
+        typer.Option(help="The arm that was always played before; by default the file's."),
     ] = None,
     control_fraction: Annotated[
         float,
         typer.Option(
-            "--control", help="Fraction of events that get the incumbent's arm; all do once the policy is proven worse."
+            "--control",
+            help=(
+                "Fraction of events that get the incumbent's arm; all do once the policy is proven"
+                " worse."
+            ),
         ),
     ] = 0.0,
     fraction_if_better: Annotated[
-        float | None, typer.Option("--widen", help="The new --control once the policy is proven better.")
+        float | None,
+        typer.Option("--widen", help="The new --control once the policy is proven better."),
     ] = None,
     new_arm_fraction: Annotated[
         float | None,
-        typer.Option("--new-arms", help="Largest fraction of events for arms without any reward; default: the file's."),
+        typer.Option(
+            "--new-arms",
+            help="Largest fraction of events for arms without any reward; default: the file's.",
+        ),
     ] = None,
-    contexts: Annotated[Literal["keep", "drop"], typer.Option(help="Whether the log stores contexts.")] = "keep",
+    contexts: Annotated[
+        Literal["keep", "drop"], typer.Option(help="Whether the log stores contexts.")
+    ] = "keep",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     allowed_hosts: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="A further host name that requests may use; * allows any."),
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="A further host name that requests may use; * allows any.",
+        ),
     ] = None,
-    body_bytes: Annotated[int, typer.Option(min=1, help="The largest request body, in bytes.")] = 1 << 20,
+    body_bytes: Annotated[int, typer.Option(min=1, help="The largest request body, in bytes.")] = 1
+    << 20,
     is_open_to_all: Annotated[
-        bool, typer.Option("--open-to-all", help="Accept requests of other machines without tokens.")
+        bool,
+        typer.Option("--open-to-all", help="Accept requests of other machines without tokens."),
     ] = False,
 ) -> None:
     """Serve an exported policy over HTTP.
 
-    It decides, logs every decision, accepts rewards at any time, and can continue to learn. Tokens are read from the
-    environment variables DABAND_DECIDE_TOKEN, DABAND_REWARD_TOKEN, DABAND_WATCH_TOKEN, DABAND_ADMIN_TOKEN.
+    It decides, logs every decision, accepts rewards at any time, and can continue to learn. Tokens
+    are read from the environment variables DABAND_DECIDE_TOKEN, DABAND_REWARD_TOKEN,
+    DABAND_WATCH_TOKEN, DABAND_ADMIN_TOKEN.
 
     Example: daband serve market.daband --log sqlite:///events.db --learn market --wait 86400
     """
@@ -270,24 +385,30 @@ def serve_command(
         if policy_path is not None and policy_path.is_dir():
             from daband.bench._policy_folders import find_policy_folder
 
-            deployed, policy_folder = load_deployed(file), find_policy_folder(policy_path)
+            deployed = load_deployed(file)
+            policy_folder = find_policy_folder(policy_path)
             version = max(policy_folder.list_versions(), default=0)
             if deployed.version != version:
                 command = shlex.join(["daband", "export", str(policy_path), str(file)])
                 raise InvalidInput(
-                    f"{file} has version {deployed.version} of the policy, but {policy_path} has version {version}; "
-                    f"export it again: {command} --epsilon {deployed.frozen.exploration.epsilon:g}"
+                    f"{file} has version {deployed.version} of the policy, but {policy_path} has"
+                    f" version {version}; export it again: {command} --epsilon"
+                    f" {deployed.frozen.exploration.epsilon:g}"
                 )
             policy_path = policy_folder.policy_file
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(
-        **{name: os.environ.get(f"DABAND_{name.upper()}_TOKEN", "") for name in ("decide", "reward", "watch", "admin")}
+        **{
+            name: os.environ.get(f"DABAND_{name.upper()}_TOKEN", "")
+            for name in ("decide", "reward", "watch", "admin")
+        }
     )
     if host not in _LOOPBACK_HOSTS and not tokens.is_complete and not is_open_to_all:
         raise InvalidInput(
-            f"--host {host} is open to other machines, but not every role has a token; set DABAND_DECIDE_TOKEN, "
-            "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or use --open-to-all"
+            f"--host {host} is open to other machines, but not every role has a token; set"
+            " DABAND_DECIDE_TOKEN, DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or use"
+            " --open-to-all"
         )
     settings = Settings(
         mode=mode,
@@ -309,10 +430,16 @@ def serve_command(
 
 
 def export_events_command(
-    log: Annotated[str, typer.Argument(metavar="LOG", help="The log: sqlite:///FILE or postgresql://...")],
+    log: Annotated[
+        str, typer.Argument(metavar="LOG", help="The log: sqlite:///FILE or postgresql://...")
+    ],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The Parquet file to write.")],
-    since: Annotated[str | None, typer.Option(help="First day or time, e.g. 2026-11-02 or 2026-11-02T12:00.")] = None,
-    until: Annotated[str | None, typer.Option(help="Day or time before which events are written.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="First day or time, e.g. 2026-11-02 or 2026-11-02T12:00.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Day or time before which events are written.")
+    ] = None,
     with_defaults: Annotated[
         bool, typer.Option("--defaults/--no-defaults", help="Include events with a default reward.")
     ] = True,
@@ -324,19 +451,24 @@ def export_events_command(
 
     The commands fit-log, learn and evaluate-log read this file.
 
-    Example: daband export-events sqlite:///events.db week1.parquet --since 2026-11-02 --until 2026-11-09
+    Example: daband export-events sqlite:///events.db week1.parquet --since 2026-11-02 --until
+    2026-11-09
     """
     try:
         from daband.service._log_readers import export_events
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
-    n_events = export_events(log, file, since=since, until=until, defaults=with_defaults, ids=with_ids)
+    n_events = export_events(
+        log, file, since=since, until=until, defaults=with_defaults, ids=with_ids
+    )
     typer.echo(f"Written: {file} ({n_events:,} events)")
 
 
 def main() -> None:
     """Run the command line of the package daband-serving, which has only the command ``serve``."""
-    app = typer.Typer(add_completion=False, help="Serve an exported policy over HTTP; daband has more commands.")
+    app = typer.Typer(
+        add_completion=False, help="Serve an exported policy over HTTP; daband has more commands."
+    )
     app.callback()(lambda: None)
     app.command("serve")(serve_command)
     try:

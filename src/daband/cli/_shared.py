@@ -1,9 +1,9 @@
 """Define what commands share: options, and the output of lines, tables and progress bars.
 
-``raise_on_stop`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program. If this point is in
-a callback of a compiled library, for example while numba loads its kernels, the exception is lost, and the work
-continues. Therefore the request to stop is stored, and checked again at every event of the work. SIGTERM is handled in
-the same way.
+``raise_on_stop`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program.
+If this point is in a callback of a compiled library, for example while numba loads its kernels, the
+exception is lost, and the work continues. Therefore the request to stop is stored, and checked
+again at every event of the work. SIGTERM is handled in the same way.
 """
 
 from __future__ import annotations
@@ -48,39 +48,71 @@ _LINE_INTERVAL_SECONDS = 60.0
 
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
-Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7; default: the seeds of the preset.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Number of parallel runs, each in a separate process.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the runs and results.json; default: in runs/, by NAME.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. --set episodes=20.")
+Seeds = Annotated[
+    str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7; default: the seeds of the preset.")
 ]
-ArmColumn = Annotated[str, typer.Option("--arm", help="The column with the chosen arm, by name or index.")]
-RewardColumn = Annotated[str, typer.Option("--reward", help="The column with its reward; empty if unknown.")]
-PropensityColumn = Annotated[str, typer.Option("--propensity", help="The column with its probability.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, help="Number of parallel runs, each in a separate process.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the runs and results.json; default: in runs/, by NAME."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. --set episodes=20."),
+]
+ArmColumn = Annotated[
+    str, typer.Option("--arm", help="The column with the chosen arm, by name or index.")
+]
+RewardColumn = Annotated[
+    str, typer.Option("--reward", help="The column with its reward; empty if unknown.")
+]
+PropensityColumn = Annotated[
+    str, typer.Option("--propensity", help="The column with its probability.")
+]
 ContextColumns = Annotated[
-    str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
+    str | None,
+    typer.Option(
+        help="Context columns, e.g. age,weight; by default all but arm, reward, propensity."
+    ),
 ]
 WeightColumn = Annotated[
-    str | None, typer.Option(help="The column with the weight of a round; by default computed from propensities.")
+    str | None,
+    typer.Option(
+        help="The column with the weight of a round; by default computed from propensities."
+    ),
 ]
-LogArgument = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
+LogArgument = Annotated[
+    str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")
+]
 PolicyArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")
 ]
 PolicyOrExportArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, a saved policy, or an exported file.")
+    Path,
+    typer.Argument(
+        metavar="DIR", help="The folder of a run or a choice, a saved policy, or an exported file."
+    ),
 ]
 
 #: Maximum number of seeds in a range.
 _MAX_SEEDS = 100_000
 
 
-def print_line(text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None) -> None:
-    """Print text without wrapping and highlighting. Markup is off by default, because a path may contain brackets."""
+def print_line(
+    text: str, *, style: str | None = None, markup: bool = False, to: Console | None = None
+) -> None:
+    """Print text without wrapping and highlighting.
+
+    Markup is off by default, because a path may contain brackets.
+    """
     (to or console).print(text, style=style, markup=markup, highlight=False, soft_wrap=True)
 
 
-def make_table(title: str, *, text_headings: Sequence[str], number_headings: Sequence[str] = ()) -> Table:
+def make_table(
+    title: str, *, text_headings: Sequence[str], number_headings: Sequence[str] = ()
+) -> Table:
     """Return an empty table with columns of texts and of numbers.
 
     On a narrow terminal, columns of texts wrap, and columns of numbers do not.
@@ -102,21 +134,29 @@ def print_tables(tables: Sequence[ReportTable], *, without: Sequence[str] = ()) 
 def to_terminal_table(table: ReportTable, *, without: Sequence[str] = ()) -> Table:
     """Return a table of a report for the terminal, without the columns that have these headings."""
     terminal_table = Table(caption=escape(table.caption))
-    shown_columns = [index for index, heading in enumerate(table.headings) if heading not in without]
+    shown_columns = [
+        index for index, heading in enumerate(table.headings) if heading not in without
+    ]
     for index in shown_columns:
         max_length = max((len(row[index]) for row in table.rows), default=0)
         is_text = index == 0
         min_width = min(max_length, 20) if is_text else None
-        terminal_table.add_column(table.headings[index], justify="left" if is_text else "right", min_width=min_width)
+        terminal_table.add_column(
+            table.headings[index], justify="left" if is_text else "right", min_width=min_width
+        )
     for row in table.rows:
         cells = [row[index] for index in shown_columns]
-        terminal_table.add_row(*(Text(cell, style="bold" if table.is_bold(cell) else "") for cell in cells))
+        terminal_table.add_row(
+            *(Text(cell, style="bold" if table.is_bold(cell) else "") for cell in cells)
+        )
     return terminal_table
 
 
 @contextmanager
 def show_warnings_once() -> Iterator[None]:
-    """Print each warning once while the context is open, as one line without its location in the code."""
+    """Print each warning once while the context is open, as one line without its location in the
+    code.
+    """
     shown_messages = set()
 
     def show_once(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -130,11 +170,13 @@ def show_warnings_once() -> Iterator[None]:
 
 
 @contextmanager
-def show_progress(specs: Sequence[RunSpec], domain: str = "source") -> Iterator[Callable[[RunEvent], None]]:
+def show_progress(
+    specs: Sequence[RunSpec], domain: str = "source"
+) -> Iterator[Callable[[RunEvent], None]]:
     """Yield a listener that shows the progress of runs, and prints a line when a run ends.
 
-    On a terminal, a progress bar shows all runs and the latest event. Otherwise, a line per run and minute is printed.
-    ``domain`` is the domain in which the rounds are played.
+    On a terminal, a progress bar shows all runs and the latest event. Otherwise, a line per run and
+    minute is printed. ``domain`` is the domain in which the rounds are played.
     """
     # The time of the last printed line, and the finished fraction, of each run by its folder.
     printed_at: dict[str, float] = {}
@@ -149,20 +191,34 @@ def show_progress(specs: Sequence[RunSpec], domain: str = "source") -> Iterator[
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*bar_columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *bar_columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("", total=float(len(specs)))
 
         def handle_event(event: RunEvent) -> None:
             nonlocal n_ended
-            run_folder, detail, now = event.spec.folder_name, event.detail, time.monotonic()
-            name = f"{event.spec.pair}  {event.spec.label}" if has_several_pairs else event.spec.label
+            run_folder = event.spec.folder_name
+            detail = event.detail
+            now = time.monotonic()
+            name = (
+                f"{event.spec.pair}  {event.spec.label}" if has_several_pairs else event.spec.label
+            )
             if event.kind == "episode":
                 n_episodes = detail.get("of", event.spec.episodes)
                 regret = "unknown" if detail["regret"] is None else f"{detail['regret']:.0f}"
-                progress_text = f"{name}: episode {detail['episode']:.0f}/{n_episodes}, {domain} regret {regret}"
-                fractions[run_folder] = 0.0 if n_episodes == "all" else float(detail["episode"]) / int(n_episodes)
+                progress_text = (
+                    f"{name}: episode {detail['episode']:.0f}/{n_episodes}, {domain} regret"
+                    f" {regret}"
+                )
+                fractions[run_folder] = (
+                    0.0 if n_episodes == "all" else float(detail["episode"]) / int(n_episodes)
+                )
                 bar.update(task, description=escape(progress_text))
-                if not console.is_terminal and now - printed_at.setdefault(run_folder, now) >= _LINE_INTERVAL_SECONDS:
+                if (
+                    not console.is_terminal
+                    and now - printed_at.setdefault(run_folder, now) >= _LINE_INTERVAL_SECONDS
+                ):
                     printed_at[run_folder] = now
                     print_line(f"running   {progress_text}")
             else:
@@ -170,7 +226,9 @@ def show_progress(specs: Sequence[RunSpec], domain: str = "source") -> Iterator[
                 fractions[run_folder] = 1.0
                 result = detail["error"] if event.kind == "failed" else _describe_result(detail)
                 style = "red" if event.kind == "failed" else None
-                print_line(f"{event.kind:<9} [{n_ended}/{len(specs)}] {name}: {result}", style=style)
+                print_line(
+                    f"{event.kind:<9} [{n_ended}/{len(specs)}] {name}: {result}", style=style
+                )
             bar.update(task, completed=sum(fractions.values()))
 
         yield handle_event
@@ -179,20 +237,27 @@ def show_progress(specs: Sequence[RunSpec], domain: str = "source") -> Iterator[
 def _describe_result(record: Mapping[str, Any]) -> str:
     """Return the result of a run, or of its continuation in the target, as text."""
     if "continued_regret" in record:
-        name, score, decimals = "target regret", record["continued_regret"], 1
+        name = "target regret"
+        score = record["continued_regret"]
+        decimals = 1
     else:
         metric = choose_metric([dict(record)])
-        name, score = metric.name, record[metric.field]
+        name = metric.name
+        score = record[metric.field]
         decimals = metric.count_decimals(score, n_digits=4)
     return f"{name} unknown" if score is None else f"{name} {score:.{decimals}f}"
 
 
-def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int = 1, on_failure: Callable[[Records], object]) -> Records:
+def run_all(
+    specs: Sequence[RunSpec], out: Path, *, jobs: int = 1, on_failure: Callable[[Records], object]
+) -> Records:
     """Execute runs, show progress, and return their records.
 
-    If runs fail, ``on_failure`` is called with the records of the other runs before the error is raised.
+    If runs fail, ``on_failure`` is called with the records of the other runs before the error is
+    raised.
     """
-    import_module("daband.bench.report._sections")  # raises an error before the runs if matplotlib is missing
+    # raises an error before the runs if matplotlib is missing
+    import_module("daband.bench.report._sections")
 
     def execute(listener: Callable[[RunEvent], None]) -> Records:
         return bench(specs, out, jobs=jobs, on_event=listener)
@@ -207,7 +272,9 @@ def run_with_progress(
     on_failure: Callable[[Records], object],
     domain: str = "source",
 ) -> Records:
-    """Call ``execute`` with a listener that shows progress, and return its records. Ctrl-C and SIGTERM end the program.
+    """Call ``execute`` with a listener that shows progress, and return its records.
+
+    Ctrl-C and SIGTERM end the program.
 
     ``on_failure`` is as in ``run_all``, and ``domain`` as in ``show_progress``.
     """
@@ -234,7 +301,10 @@ def report_stop(out: Path, stop_exception: KeyboardInterrupt) -> typer.Exit:
     """
     is_terminated = isinstance(stop_exception, Terminated)
     outcome = "Terminated" if is_terminated else "Interrupted"
-    print_line(f"{outcome}. Finished work is stored in {out}; the same command continues from there.", to=error_console)
+    print_line(
+        f"{outcome}. Finished work is stored in {out}; the same command continues from there.",
+        to=error_console,
+    )
     return typer.Exit(143 if is_terminated else 130)
 
 
@@ -243,17 +313,21 @@ class Terminated(KeyboardInterrupt):
 
 
 #: The exception that each signal raises.
-_SIGNAL_EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+_SIGNAL_EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {
+    signal.SIGINT: KeyboardInterrupt,
+    signal.SIGTERM: Terminated,
+}
 
 
 @contextmanager
 def raise_on_stop(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
     """Yield a listener that raises an exception at the next event after Ctrl-C or SIGTERM.
 
-    Ctrl-C raises ``KeyboardInterrupt``, and SIGTERM raises ``Terminated``. The signal handler also raises the
-    exception immediately, but a compiled library may swallow it.
+    Ctrl-C raises ``KeyboardInterrupt``, and SIGTERM raises ``Terminated``. The signal handler also
+    raises the exception immediately, but a compiled library may swallow it.
     """
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+    # only the main thread gets signals
+    if threading.current_thread() is not threading.main_thread():
         yield listener
         return
     stop_request: type[KeyboardInterrupt] | None = None
@@ -268,7 +342,9 @@ def raise_on_stop(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]
             raise stop_request
         listener(event)
 
-    previous_handlers = {number: signal.signal(number, handle_signal) for number in _SIGNAL_EXCEPTIONS}
+    previous_handlers = {
+        number: signal.signal(number, handle_signal) for number in _SIGNAL_EXCEPTIONS
+    }
     try:
         yield handle_event
     finally:
@@ -278,17 +354,36 @@ def raise_on_stop(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]
 
 @contextmanager
 def show_rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
-    """Show a progress bar over the rows of a log. Yield the function that updates it from a progress record."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    """Show a progress bar over the rows of a log.
+
+    Yield the function that updates it from a progress record.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[rows]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(name, rows="0 rows")
 
         def show_rows(record: dict[str, float]) -> None:
             rows_text = f"{record['rows']:,.0f} rows"
             if "rows_per_second" in record:
-                rows_text += f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s left"
+                rows_text += (
+                    f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s"
+                    " left"
+                )
             title = f"pass {record['pass']:.0f}" if "pass" in record else name
-            bar.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows_text)
+            bar.update(
+                task,
+                description=title,
+                total=record["rows_total"],
+                completed=record["rows"],
+                rows=rows_text,
+            )
 
         yield show_rows
 
@@ -301,7 +396,9 @@ def name_folder(name: str) -> str:
 def parse_columns(
     context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
 ) -> Columns | None:
-    """Return the roles of a log's columns, with context columns such as "age,weight"; None if ``context`` is None."""
+    """Return the roles of a log's columns, with context columns such as "age,weight"; None if
+    ``context`` is None.
+    """
     if context is None:
         return None
     names = tuple(name.strip() for name in context.split(",") if name.strip())
@@ -319,10 +416,15 @@ def parse_seeds(seed_list: str | None) -> list[int] | None:
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", seed_range)
         if match is None:
             raise InvalidInput(f"seeds must look like 0-4 or 0,2,7, got {seed_list!r}")
-        first, last = int(match[1]), int(match[2] or match[1])
+        first = int(match[1])
+        last = int(match[2] or match[1])
         if last < first:
-            raise InvalidInput(f"seeds: the end of the range {seed_range.strip()!r} is below its start")
+            raise InvalidInput(
+                f"seeds: the end of the range {seed_range.strip()!r} is below its start"
+            )
         if last - first >= _MAX_SEEDS:
-            raise InvalidInput(f"seeds: the range {seed_range.strip()!r} has more than {_MAX_SEEDS:,} numbers")
+            raise InvalidInput(
+                f"seeds: the range {seed_range.strip()!r} has more than {_MAX_SEEDS:,} numbers"
+            )
         seeds.extend(range(first, last + 1))
     return list(dict.fromkeys(seeds))

@@ -1,4 +1,6 @@
-"""Define the commands that compare policies with the incumbent in the target: ``assess``, ``audit`` and ``choose``."""
+"""Define the commands that compare policies with the incumbent in the target: ``assess``, ``audit``
+and ``choose``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,16 @@ from daband.bench._policy_folders import (
     start_audit,
 )
 from daband.bench._settings import load_experiment
-from daband.cli._shared import Name, Overrides, console, make_table, name_folder, print_line, raise_on_stop, report_stop
+from daband.cli._shared import (
+    Name,
+    Overrides,
+    console,
+    make_table,
+    name_folder,
+    print_line,
+    raise_on_stop,
+    report_stop,
+)
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import has_learned
@@ -49,27 +60,43 @@ _MAX_LINE_SECONDS = 60.0
 
 Incumbent = Annotated[
     str | None,
-    typer.Option(help="Today's decisions: an arm, or a target column that --id names. Default: the source's best arm."),
+    typer.Option(
+        help=(
+            "Today's decisions: an arm, or a target column that --id names. Default: the source's"
+            " best arm."
+        )
+    ),
 ]
-Unit = Annotated[str, typer.Option(help="Unit of the rewards in messages, e.g. euros. Default: the reward column.")]
+Unit = Annotated[
+    str,
+    typer.Option(help="Unit of the rewards in messages, e.g. euros. Default: the reward column."),
+]
 
 
 def assess_command(
     folder: Annotated[
-        Path, typer.Argument(help="A folder of a run, of runs, or of a choice; or a saved policy.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A folder of a run, of runs, or of a choice; or a saved policy.",
+            show_default=False,
+        ),
     ],
     name: Annotated[
-        str | None, typer.Option("--on", help="The data for a saved policy, instead of files: a TOML file or a preset.")
+        str | None,
+        typer.Option(
+            "--on", help="The data for a saved policy, instead of files: a TOML file or a preset."
+        ),
     ] = None,
     incumbent: Incumbent = None,
     unit: Unit = "",
 ) -> None:
     """Estimate the advantage of policies over the incumbent in the target, without target rewards.
 
-    A saved policy is evaluated on a tenth of the source rows, which daband does not use for training. If it has learned
-    them, its advantage is overestimated.
+    A saved policy is evaluated on a tenth of the source rows, which daband does not use for
+    training. If it has learned them, its advantage is overestimated.
 
-    Example: daband assess market/ --incumbent coupon; for a saved policy: daband assess p.safetensors --on market.toml
+    Example: daband assess market/ --incumbent coupon; for a saved policy: daband assess
+    p.safetensors --on market.toml
     """
     if folder.is_file() or name is not None:
         _assess_saved(folder, name, incumbent, unit)
@@ -79,7 +106,8 @@ def assess_command(
     if len(runs) > 1:
         console.print(_make_assessment_table(runs))
     first_runs = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
-    for run in (run for run in runs if run in first_runs.values()):  # the first seed of each method and pair
+    # the first seed of each method and pair
+    for run in (run for run in runs if run in first_runs.values()):
         if len(runs) > 1:
             console.rule(escape(run.spec.label))
         print_line(str(run.assessment))
@@ -88,9 +116,14 @@ def assess_command(
 
 
 def _assess_saved(path: Path, data_name: str | None, incumbent: str | None, unit: str) -> None:
-    """Print the assessment of the saved policy at ``path`` on the data of a TOML file or a preset, ``data_name``."""
+    """Print the assessment of the saved policy at ``path`` on the data of a TOML file or a preset,
+    ``data_name``.
+    """
     if data_name is None:
-        raise InvalidInput(f"{path} is a saved policy, which needs data: --source old.csv --target new.csv, or --on")
+        raise InvalidInput(
+            f"{path} is a saved policy, which needs data: --source old.csv --target new.csv, or"
+            " --on"
+        )
     if not path.is_file():
         raise InvalidInput(f"{path} is not a saved policy, so --on and --source cannot be given")
     experiment = load_experiment(data_name)
@@ -100,11 +133,16 @@ def _assess_saved(path: Path, data_name: str | None, incumbent: str | None, unit
         options["transform"] = policy.table
     log_path = Path(str(options.get("source")))
     if log_path.is_file() and has_learned(policy, log_path):
-        print_line(f"warning   the policy has learned {log_path}, so its source advantage is too high", style="yellow")
+        print_line(
+            f"warning   the policy has learned {log_path}, so its source advantage is too high",
+            style="yellow",
+        )
     with console.status(_SCORING_TEXT):
         pair = load(experiment.pair_names()[0], **options)
         if pair.source_test is None:
-            raise InvalidInput(f"assess needs held-out source rounds, but {data_name} has source_test = 0")
+            raise InvalidInput(
+                f"assess needs held-out source rounds, but {data_name} has source_test = 0"
+            )
         assessment = assess(
             policy,
             source=pair.source_test,
@@ -118,7 +156,8 @@ def _assess_saved(path: Path, data_name: str | None, incumbent: str | None, unit
 
 def _make_assessment_table(runs: list[AssessedRun]) -> Table:
     """Return a table with the advantage and the verdict of each run."""
-    title, headings = "advantage over the incumbent in the target", ("advantage", "at least", "in the source")
+    title = "advantage over the incumbent in the target"
+    headings = ("advantage", "at least", "in the source")
     table = make_table(title, text_headings=["run"], number_headings=headings)
     table.add_column("verdict")
     for run in runs:
@@ -130,17 +169,28 @@ def _make_assessment_table(runs: list[AssessedRun]) -> Table:
 
 
 def audit_command(
-    folder: Annotated[Path, typer.Argument(help="The folder of one run, or of a choice.", show_default=False)],
-    budget: Annotated[int | None, typer.Option(min=1, help="Start an audit: rewards to ask for.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A CSV file for a copy of the questions.")] = None,
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of one run, or of a choice.", show_default=False)
+    ],
+    budget: Annotated[
+        int | None, typer.Option(min=1, help="Start an audit: rewards to ask for.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A CSV file for a copy of the questions.")
+    ] = None,
     answers: Annotated[
-        Path | None, typer.Option(help="The CSV file of questions with the column reward filled in.")
+        Path | None,
+        typer.Option(help="The CSV file of questions with the column reward filled in."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="With --answers: overwrite earlier answers that differ.")
+        bool,
+        typer.Option("--replace", help="With --answers: overwrite earlier answers that differ."),
     ] = False,
     incumbent: Annotated[
-        str | None, typer.Option(help="An arm, or a column that --id names. Default: the assessment's incumbent.")
+        str | None,
+        typer.Option(
+            help="An arm, or a column that --id names. Default: the assessment's incumbent."
+        ),
     ] = None,
 ) -> None:
     """Measure the advantage of a policy over the incumbent with a few target rewards.
@@ -152,21 +202,32 @@ def audit_command(
     """
     audit_folder = find_policy_folder(folder).path / AUDIT_FOLDER
     if budget is None and not audit_folder.is_dir():
-        raise InvalidInput(f"{folder} has no audit yet; start one with --budget N --out questions.csv")
+        raise InvalidInput(
+            f"{folder} has no audit yet; start one with --budget N --out questions.csv"
+        )
     if answers is not None:
         if budget is not None or out is not None:
-            raise InvalidInput("--answers cannot be combined with --budget and --out, which start an audit")
+            raise InvalidInput(
+                "--answers cannot be combined with --budget and --out, which start an audit"
+            )
         audit, assessment = add_answers(folder, answers, replace=replace)
         _print_audit(audit, folder, answers)
         if assessment is not None:
             print_line(f"Verdict of the assessment, which has another rule: {assessment.verdict}.")
             if assessment.verdict == COLLECT:
                 larger_budget = min(audit.budget + assessment.rewards_needed, audit.contexts)
-                print_line(f"For more: daband audit {shlex.quote(str(folder))} --budget {larger_budget} --out more.csv")
+                print_line(
+                    f"For more: daband audit {shlex.quote(str(folder))} --budget {larger_budget}"
+                    " --out more.csv"
+                )
         return
     if replace:
         raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")
-    audit = read_audit(audit_folder) if budget is None else start_audit(folder, budget=budget, incumbent=incumbent)
+    audit = (
+        read_audit(audit_folder)
+        if budget is None
+        else start_audit(folder, budget=budget, incumbent=incumbent)
+    )
     if out is not None and audit.budget:
         _copy_questions(audit, out)
     _print_audit(audit, folder, out)
@@ -176,10 +237,11 @@ def _copy_questions(audit: Audit, copy_path: Path) -> None:
     """Copy the questions to a file. Raise an error if this file may hold answers."""
     assert audit.questions is not None
     content = audit.questions.read_bytes()
-    if copy_path.is_file() and copy_path.read_bytes() != content:  # it may have rewards that were filled in
+    # it may have rewards that were filled in
+    if copy_path.is_file() and copy_path.read_bytes() != content:
         raise InvalidInput(
-            f"--out: {copy_path} exists and differs from the questions. If it has answers, pass it as --answers; "
-            "otherwise choose another name or remove it"
+            f"--out: {copy_path} exists and differs from the questions. If it has answers, pass it"
+            " as --answers; otherwise choose another name or remove it"
         )
     write_bytes(copy_path, content)
 
@@ -192,9 +254,14 @@ def _print_audit(audit: Audit, folder: Path, questions_path: Path | None = None)
     if audit.answered or not audit.budget:
         print_line(audit.sentence)
     if audit.answered:
-        mean, low, high = (format_number(number) for number in (audit.value, audit.value_low, audit.value_high))
+        mean, low, high = (
+            format_number(number) for number in (audit.value, audit.value_low, audit.value_high)
+        )
         unit = audit.unit or "reward"
-        print_line(f"Mean {unit} in the target: {mean} [{low}, {high}], over {audit.contexts:,} contexts.", style="dim")
+        print_line(
+            f"Mean {unit} in the target: {mean} [{low}, {high}], over {audit.contexts:,} contexts.",
+            style="dim",
+        )
     if audit.answered < audit.budget:
         path = questions_path or audit.questions
         print_line(f"{audit.answered} of {audit.budget} questions are answered: {path}")
@@ -206,20 +273,29 @@ def choose_command(
     name: Name,
     incumbent: Incumbent = None,
     budget: Annotated[
-        int, typer.Option(min=0, help="Target rewards to use: fill in OUT/questions.csv, then run this again.")
+        int,
+        typer.Option(
+            min=0, help="Target rewards to use: fill in OUT/questions.csv, then run this again."
+        ),
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the policy.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="Use fewer candidates and a smaller network.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use fewer candidates and a smaller network.")
+    ] = False,
     unit: Unit = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; by default a folder in runs/.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results; by default a folder in runs/.")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train candidates and choose one for the target, without target rewards or with a few (--budget).
+    """Train candidates and choose one for the target, without target rewards or with a few
+    (--budget).
 
     After Ctrl-C, the same command continues.
 
-    Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --incumbent coupon --out market
+    Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --incumbent
+    coupon --out market
     """
     experiment = load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{name_folder(name)}-choice"
@@ -228,10 +304,14 @@ def choose_command(
     specs = experiment.model_copy(update=unused_settings).runs(["constant"], [seed])
     for spec in specs:
         # Before training, so that a folder that cannot be created is an error at once.
-        out_folder = make_folder(folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out")
+        out_folder = make_folder(
+            folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out"
+        )
         pair = load(spec.pair, **spec.pair_options)
         max_episodes = max(1, pair.source.rounds_available // experiment.episode_length)
-        n_episodes = {"auto": None, "all": max_episodes}.get(str(experiment.episodes), experiment.episodes)
+        n_episodes = {"auto": None, "all": max_episodes}.get(
+            str(experiment.episodes), experiment.episodes
+        )
         try:
             with show_candidates_bar() as show_progress, raise_on_stop(show_progress) as listener:
                 choice = choose(
@@ -252,30 +332,42 @@ def choose_command(
         finish_choice(choice, pair, spec, out_folder)
         print_line(choice.assessment.sentence)
         if incumbent is None:
-            print_line("The incumbent is the source's best arm; to compare with what you do today, use --incumbent.")
+            print_line(
+                "The incumbent is the source's best arm; to compare with what you do today, use"
+                " --incumbent."
+            )
         print_line(f"Chosen: {choice.candidate} ({choice.rule}).")
         if choice.assessment.disagreement:
             print_line(choice.assessment.reference, style="dim")
         console.print(_make_candidate_table(spec.pair, choice))
         if pair.target_test is not None:
             result = read_json(out_folder / "result.json")
-            mean, n_rows = format_number(result["target_value"]), result["target_contexts"]
-            print_line(f"Mean reward on {n_rows:,} labelled target rows that were held out: {mean}.")
+            mean = format_number(result["target_value"])
+            n_rows = result["target_contexts"]
+            print_line(
+                f"Mean reward on {n_rows:,} labelled target rows that were held out: {mean}."
+            )
         print_line(f"Written: {out_folder}")
         _print_next_steps(choice, out_folder, budget, len(pair.target))
 
 
 def _print_next_steps(choice: Choice, out_folder: Path, budget: int, n_contexts: int) -> None:
-    """Print the commands that a user may call next. ``n_contexts`` is the number of target contexts."""
+    """Print the commands that a user may call next.
+
+    ``n_contexts`` is the number of target contexts.
+    """
     quoted_folder = shlex.quote(str(out_folder))
     if choice.questions is not None:
         print_line(
-            f"Fill in the column reward of {choice.questions} in the order of ids ({budget - choice.rewards} to go), "
-            "and run the same command again."
+            f"Fill in the column reward of {choice.questions} in the order of ids"
+            f" ({budget - choice.rewards} to go), and run the same command again."
         )
     elif choice.assessment.verdict == COLLECT:
         budget_needed = min(choice.assessment.rewards_needed, n_contexts)
-        print_line(f"To collect rewards: daband audit {quoted_folder} --budget {budget_needed} --out questions.csv")
+        print_line(
+            f"To collect rewards: daband audit {quoted_folder} --budget {budget_needed} --out"
+            " questions.csv"
+        )
     print_line(f"Reasons: daband assess {quoted_folder}")
     keeps_incumbent = choice.assessment.verdict == KEEP and choice.assessment.disagreement
     purpose = "To deploy it anyway" if keeps_incumbent else "For production"
@@ -284,10 +376,17 @@ def _print_next_steps(choice: Choice, out_folder: Path, budget: int, n_contexts:
 
 @contextmanager
 def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
-    """Yield a function that shows the progress of training: a bar on a terminal, otherwise occasional lines."""
-    last_fraction, last_time, last_note, had_time_left = 0.0, time.monotonic(), "", False
+    """Yield a function that shows the progress of training: a bar on a terminal, otherwise
+    occasional lines.
+    """
+    last_fraction = 0.0
+    last_time = time.monotonic()
+    last_note = ""
+    had_time_left = False
     bar_columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*bar_columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *bar_columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("candidates", total=1.0)
 
         def show_progress(progress: CandidateProgress) -> None:
@@ -298,15 +397,30 @@ def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
             has_time_left = progress.seconds_left is not None
             minutes, seconds = divmod(math.ceil(progress.seconds_left or 0), 60)
             time_left = f", {minutes}:{seconds:02d} left" if has_time_left else ""
-            status = f"{progress.policies_done} of {progress.policies} policies, {progress.candidate}{time_left}"
+            status = (
+                f"{progress.policies_done} of {progress.policies} policies,"
+                f" {progress.candidate}{time_left}"
+            )
             is_trained = progress.policies_done == progress.policies
-            bar.update(task, completed=progress.fraction, description=_SCORING_TEXT if is_trained else escape(status))
+            bar.update(
+                task,
+                completed=progress.fraction,
+                description=_SCORING_TEXT if is_trained else escape(status),
+            )
             elapsed = time.monotonic() - last_time
-            has_advanced = progress.fraction - last_fraction >= _LINE_FRACTION and elapsed >= _MIN_LINE_SECONDS
-            is_due = has_advanced or elapsed >= _MAX_LINE_SECONDS or (has_time_left and not had_time_left)
+            has_advanced = (
+                progress.fraction - last_fraction >= _LINE_FRACTION and elapsed >= _MIN_LINE_SECONDS
+            )
+            is_due = (
+                has_advanced
+                or elapsed >= _MAX_LINE_SECONDS
+                or (has_time_left and not had_time_left)
+            )
             if console.is_terminal or not (is_due or is_trained):
                 return
-            last_fraction, last_time, had_time_left = progress.fraction, time.monotonic(), has_time_left
+            last_fraction = progress.fraction
+            last_time = time.monotonic()
+            had_time_left = has_time_left
             print_line(f"training  {status}")
             if is_trained:
                 print_line(_SCORING_TEXT)

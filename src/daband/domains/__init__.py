@@ -1,11 +1,19 @@
 """Provide pairs of domains: sources with rewards and targets with contexts.
 
-``load`` returns a research pair by its name. The functions ``from_...`` build pairs from users' data.
+``load`` returns a research pair by its name. The functions ``from_...`` build pairs from users'
+data.
 """
 
 from daband._shift import Shift
 from daband._table_transform import TableTransform
-from daband.domains._contract import About, Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
+from daband.domains._contract import (
+    About,
+    Contexts,
+    EvaluationDomain,
+    LoggedDomain,
+    Pair,
+    RewardDomain,
+)
 from daband.domains._mixtures import restrict_pair
 from daband.domains._registry import load, register_pair
 from daband.domains.readers._arrays import from_arrays
@@ -17,7 +25,23 @@ from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table, from_texts
 
 __all__ = [
-    "About", "Columns", "Contexts", "EvaluationDomain", "LoggedDomain", "Pair", "ParquetLog", "RewardDomain", "Shift",
-    "TableTransform", "from_arrays", "from_gymnasium", "from_images", "from_log", "from_table", "from_texts", "load",
-    "register_pair", "restrict_pair",
-]  # fmt: skip
+    "About",
+    "Columns",
+    "Contexts",
+    "EvaluationDomain",
+    "LoggedDomain",
+    "Pair",
+    "ParquetLog",
+    "RewardDomain",
+    "Shift",
+    "TableTransform",
+    "from_arrays",
+    "from_gymnasium",
+    "from_images",
+    "from_log",
+    "from_table",
+    "from_texts",
+    "load",
+    "register_pair",
+    "restrict_pair",
+]

@@ -3,16 +3,20 @@
 Four types separate the data, so that training cannot see target rewards:
 
 * ``Contexts`` has contexts only. Training gets nothing else from the target.
-* ``RewardDomain`` has contexts with the reward of a chosen arm. It is the source, and after deployment the target.
+* ``RewardDomain`` has contexts with the reward of a chosen arm. It is the source, and after
+  deployment the target.
 * ``LoggedDomain`` has the contexts, arms and rewards that another policy logged.
-* ``EvaluationDomain`` has contexts with the expected reward of every arm. Only the evaluator takes it.
+* ``EvaluationDomain`` has contexts with the expected reward of every arm. Only the evaluator takes
+  it.
 
 A ``Pair`` combines the domains of one problem.
 
-A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a killed run resumes
-from a round number, and two methods with one seed see the same contexts in the same order.
+A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a
+killed run resumes from a round number, and two methods with one seed see the same contexts in the
+same order.
 
-In the shapes of arrays, B is the number of contexts or rounds, K the number of arms, and C the shape of one context.
+In the shapes of arrays, B is the number of contexts or rounds, K the number of arms, and C the
+shape of one context.
 """
 
 from __future__ import annotations
@@ -40,12 +44,14 @@ if TYPE_CHECKING:
 class Rounds:
     """Rounds of a reward domain: contexts, and the reward of each arm.
 
-    Only the training loop has the rewards of all arms. A policy gets the reward of the arm that it chose.
+    Only the training loop has the rewards of all arms. A policy gets the reward of the arm that it
+    chose.
     """
 
     #: Contexts, (B, *C).
     contexts: AnyArray
-    #: Realised rewards, (B, K). They are drawn once for all arms, so that methods are compared on the same draws.
+    #: Realised rewards, (B, K). They are drawn once for all arms, so that methods are compared on
+    #: the same draws.
     rewards: FloatArray
     #: Expected rewards, (B, K), if they are known; regret is then exact.
     expected: FloatArray | None = None
@@ -58,7 +64,9 @@ class Rounds:
         return self.rewards[np.arange(len(self.rewards)), arms]
 
     def regret(self, arms: IntArray) -> FloatArray:
-        """Return the expected regret (B,) of the given arms (B,) against the best arms; NaN if it is not known."""
+        """Return the expected regret (B,) of the given arms (B,) against the best arms; NaN if it
+        is not known.
+        """
         if self.expected is None:
             return np.full(len(self.contexts), np.nan)
         rows = np.arange(len(self.expected))
@@ -98,13 +106,17 @@ class Contexts(ABC):
     context_shape: tuple[int, ...]
     #: The number of passes over the contexts; every pass has its own order.
     passes: int = 1
-    #: For contexts read from image files: the side in pixels after resizing, and the side of the centre crop.
+    #: For contexts read from image files: the side in pixels after resizing, and the side of the
+    #: centre crop.
     framing: tuple[int, int] | None = None
-    #: Columns (n,), such as ids or file names, by which people recognise the contexts. A policy never sees them.
+    #: Columns (n,), such as ids or file names, by which people recognise the contexts. A policy
+    #: never sees them.
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
-    #: The user's rows (a polars frame) without labels and rewards; None if the contexts do not come from a table.
+    #: The user's rows (a polars frame) without labels and rewards; None if the contexts do not come
+    #: from a table.
     frame: Any = None
-    #: A part of the seed of the order. It differs by class, so that source and target have different orders.
+    #: A part of the seed of the order. It differs by class, so that source and target have
+    #: different orders.
     _order_seed: int = 0
 
     @abstractmethod
@@ -113,10 +125,14 @@ class Contexts(ABC):
 
     @abstractmethod
     def read(self, indices: IntArray) -> AnyArray:
-        """Return the contexts at these indices, (B, *context_shape), or (B, K, *context_shape) for shared arms."""
+        """Return the contexts at these indices, (B, *context_shape), or (B, K, *context_shape) for
+        shared arms.
+        """
 
     def read_raw(self, indices: IntArray) -> Any:
-        """Return the raw contexts at these indices: rows of ``frame`` if there is one, else the result of ``read``."""
+        """Return the raw contexts at these indices: rows of ``frame`` if there is one, else the
+        result of ``read``.
+        """
         return self.read(indices) if self.frame is None else self.frame[indices]
 
     @property
@@ -127,15 +143,20 @@ class Contexts(ABC):
     def check_rounds(self, start: int, stop: int) -> None:
         """Raise an error if a round from ``start`` to ``stop - 1`` does not exist."""
         if not 0 <= start <= stop:
-            raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
+            raise InvalidInput(
+                f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}"
+            )
         if stop > self.rounds_available:
             raise InvalidInput(
-                f"{stop} rounds are needed, but {len(self)} contexts shown {self.passes} time(s) give "
-                f"{self.rounds_available} rounds; use fewer rounds or set passes={-(-stop // max(len(self), 1))}"
+                f"{stop} rounds are needed, but {len(self)} contexts shown {self.passes} time(s)"
+                f" give {self.rounds_available} rounds; use fewer rounds or set"
+                f" passes={-(-stop // max(len(self), 1))}"
             )
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop - start,)."""
+        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop -
+        start,).
+        """
         self.check_rounds(start, stop)
         index_blocks = []
         while start < stop:
@@ -146,15 +167,21 @@ class Contexts(ABC):
         return np.concatenate(index_blocks) if index_blocks else np.empty(0, dtype=np.int64)
 
     def order_of_pass(self, pass_number: int, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1`` of one pass."""
+        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1`` of
+        one pass.
+        """
         return _draw_permutation(len(self), seed, pass_number, self._order_seed)[start:stop]
 
     def read_rounds(self, indices: IntArray) -> Any:
-        """Return the contexts at these indices; in a subclass, rounds that have these contexts and their rewards."""
+        """Return the contexts at these indices; in a subclass, rounds that have these contexts and
+        their rewards.
+        """
         return self.read(indices)
 
     def batch(self, start: int, stop: int, *, seed: int) -> AnyArray:
-        """Return the contexts of rounds ``start`` to ``stop - 1``; the seed determines their order."""
+        """Return the contexts of rounds ``start`` to ``stop - 1``; the seed determines
+        their order.
+        """
         return self.read(self.order(start, stop, seed=seed))
 
     @property
@@ -163,7 +190,9 @@ class Contexts(ABC):
         return {None: self}
 
     def read_by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        """Return the name of each component domain with its part of ``batch``, or of ``rounds`` if it has rewards."""
+        """Return the name of each component domain with its part of ``batch``, or of ``rounds`` if
+        it has rewards.
+        """
         return [(None, self.batch(start, stop, seed=seed))]
 
 
@@ -194,7 +223,9 @@ class RewardDomain(FeedbackDomain):
 
     @abstractmethod
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        """Return the realised rewards (B, K) of these contexts, and the expected rewards if they are known."""
+        """Return the realised rewards (B, K) of these contexts, and the expected rewards if they
+        are known.
+        """
 
     def read_rounds(self, indices: IntArray) -> Rounds:
         return Rounds(self.read(indices), *self.read_rewards(indices))
@@ -212,10 +243,14 @@ class LoggedDomain(FeedbackDomain):
         """Return the arms, rewards and propensities at these indices, each (B,)."""
 
     def read_rounds(self, indices: IntArray) -> LoggedRounds:
-        return LoggedRounds(self.read(indices), *self.read_log(indices), offered=self.read_offered(indices))
+        return LoggedRounds(
+            self.read(indices), *self.read_log(indices), offered=self.read_offered(indices)
+        )
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:  # noqa: ARG002
-        """Return a mask (B, K) of the arms that could be chosen at these indices; None if all could."""
+        """Return a mask (B, K) of the arms that could be chosen at these indices; None if all
+        could.
+        """
         return None
 
 
@@ -270,7 +305,8 @@ class About:
 
 @dataclass(frozen=True)
 class Pair:
-    """A source with rewards, a target with contexts, and optional target labels for the evaluator only.
+    """A source with rewards, a target with contexts, and optional target labels for the evaluator
+    only.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> pair.context_shape, pair.n_arms, pair.feedback
@@ -289,7 +325,8 @@ class Pair:
     source: RewardDomain | LoggedDomain
     #: Target contexts without rewards.
     target: Contexts
-    #: Target contexts with expected rewards, for the evaluator only; None if there are no target labels.
+    #: Target contexts with expected rewards, for the evaluator only; None if there are no target
+    #: labels.
     target_test: EvaluationDomain | None = None
     #: Target contexts with rewards, for continued training after deployment; not used by ``train``.
     target_labelled: RewardDomain | None = None
@@ -297,49 +334,68 @@ class Pair:
     source_test: EvaluationDomain | LoggedDomain | None = None
     #: "disjoint": one context per round; "shared": one context per arm.
     arms: str = "disjoint"
-    #: "bandit": a reward is informative only about the chosen arm. "one_hot": exactly one arm has reward 1 and all
-    #: others 0, without noise, so that a reward of 1 determines the rewards of all arms.
+    #: "bandit": a reward is informative only about the chosen arm. "one_hot": exactly one arm has
+    #: reward 1 and all others 0, without noise, so that a reward of 1 determines the rewards of all
+    #: arms.
     feedback: str = "bandit"
     #: Description for users.
     about: About = field(default_factory=lambda: About(summary=""))
     #: The name of each feature of a vector context, (d,) or empty; used in figures and diagnostics.
     feature_names: tuple[str, ...] = ()
-    #: The fitted transform that turns a raw row into a context; None if the pair was not made from tables.
+    #: The fitted transform that turns a raw row into a context; None if the pair was not made from
+    #: tables.
     table: TableTransform | None = None
     #: The arms with their features and the domains that offer them; None if arms have no features.
     catalogue: Catalogue | None = None
-    #: The assumed differences between the domains; by default "style" for images and "covariate" for vectors.
+    #: The assumed differences between the domains; by default "style" for images and "covariate"
+    #: for vectors.
     shift: Shift = None  # type: ignore[assignment]
-    #: The names of the sources and targets. With several sources, ``source`` has the rounds of all of them, and its
-    #: ``by_name`` has each one. The same holds for ``target`` and the other fields.
+    #: The names of the sources and targets. With several sources, ``source`` has the rounds of all
+    #: of them, and its ``by_name`` has each one. The same holds for ``target`` and the other
+    #: fields.
     domains: DomainNames = field(default_factory=DomainNames)
 
     def __post_init__(self) -> None:
-        shift = as_shift(self.shift, context_shape=self.context_shape, feature_names=self.feature_names)
+        shift = as_shift(
+            self.shift, context_shape=self.context_shape, feature_names=self.feature_names
+        )
         object.__setattr__(self, "shift", shift)
 
     def __repr__(self) -> str:
         max_names = 6
-        shown_names = [*self.class_names[:max_names], *(["..."] if len(self.class_names) > max_names else [])]
+        shown_names = [
+            *self.class_names[:max_names],
+            *(["..."] if len(self.class_names) > max_names else []),
+        ]
         arms_text = f"{self.n_arms} arms" + (f" ({', '.join(shown_names)})" if shown_names else "")
         n_held_out = 0 if self.source_test is None else len(self.source_test)
-        labels_text = "no target labels" if self.target_test is None else f"{len(self.target_test):,} for the evaluator"
-        domains_text = f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
+        labels_text = (
+            "no target labels"
+            if self.target_test is None
+            else f"{len(self.target_test):,} for the evaluator"
+        )
+        domains_text = (
+            f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
+        )
         domains_text = "" if len(self.domains) == 2 else domains_text
         return (
-            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms_text}, feedback {self.feedback}; "
-            f"{len(self.source):,} source contexts and {n_held_out:,} held out, {len(self.target):,} "
-            f"target contexts, {labels_text}; shift {self.shift}{domains_text}>"
+            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms_text}, feedback"
+            f" {self.feedback}; {len(self.source):,} source contexts and {n_held_out:,} held out,"
+            f" {len(self.target):,} target contexts, {labels_text}; shift"
+            f" {self.shift}{domains_text}>"
         )
 
 
-def gather_rows(part_of_row: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
+def gather_rows(
+    part_of_row: IntArray, read: Callable[[int, IntArray], Sequence[AnyArray]]
+) -> list[AnyArray]:
     """Return arrays (B, ...) whose rows are read from several parts.
 
     Args:
         part_of_row: the number of the part from which each row is read, (B,).
-        read: ``read(part, rows)`` returns a list of arrays from one part, for these rows of the result. If a part has
-            fewer arrays than the others, only the first arrays of the others are used.
+        read: ``read(part, rows)`` returns a list of arrays from one part, for these rows of the
+            result. If a part has fewer arrays than the others, only the first arrays of the others
+            are used.
     """
     part_numbers = np.unique(part_of_row) if len(part_of_row) else [0]
     arrays_by_part = [read(int(part), np.flatnonzero(part_of_row == part)) for part in part_numbers]

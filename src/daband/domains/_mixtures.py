@@ -1,8 +1,9 @@
 """Read several domains as one: the rounds of all sources, or the contexts of all targets.
 
-The component domains of a mixture are called parts. The contexts of the first part have the first indices of the
-mixture, followed by those of the second part, and so on. The part of the next round is drawn in proportion to the
-remaining rounds of each part. Every part keeps its own order, so that reading in blocks stays fast.
+The component domains of a mixture are called parts. The contexts of the first part have the first
+indices of the mixture, followed by those of the second part, and so on. The part of the next round
+is drawn in proportion to the remaining rounds of each part. Every part keeps its own order, so that
+reading in blocks stays fast.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import numpy as np
 
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband._domain_names import DomainNames
-from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, gather_rows
+from daband.domains._contract import (
+    Contexts,
+    EvaluationDomain,
+    LoggedDomain,
+    Pair,
+    RewardDomain,
+    gather_rows,
+)
 from daband.errors import InvalidInput
 
 P = ParamSpec("P")
@@ -28,7 +36,9 @@ _TARGET_FIELDS = ("target", "target_test", "target_labelled")
 
 
 def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the part number and the index within that part, (n,) each, for indices (n,) of a mixture."""
+    """Return the part number and the index within that part, (n,) each, for indices (n,) of a
+    mixture.
+    """
     starts = np.cumsum([0, *map(len, parts.values())])
     part_numbers = np.searchsorted(starts, indices, side="right") - 1
     return part_numbers, indices - starts[part_numbers]
@@ -36,12 +46,17 @@ def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntA
 
 @lru_cache(maxsize=8)
 def _draw_part_numbers(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
-    """Return the part number of every round of one pass, in random order. ``entropy`` is the seed."""
+    """Return the part number of every round of one pass, in random order. ``entropy`` is
+    the seed.
+    """
     return np.random.default_rng(entropy).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
 def _get_common(parts: Mapping[str, Any], attribute: str) -> Any:
-    """Return the common value of an attribute of all parts. Raise an error if parts have different values."""
+    """Return the common value of an attribute of all parts.
+
+    Raise an error if parts have different values.
+    """
     value_by_part = {name: getattr(part, attribute) for name, part in parts.items()}
     if len(set(value_by_part.values())) > 1:
         values_text = ", ".join(f"{name} {value}" for name, value in value_by_part.items())
@@ -56,7 +71,8 @@ class MixedContexts(Contexts):
 
     def __init__(self, parts: Mapping[str, Contexts]) -> None:
         self.parts: dict[str, Any] = dict(parts)
-        self.context_shape, self.framing = _get_common(parts, "context_shape"), _get_common(parts, "framing")
+        self.context_shape = _get_common(parts, "context_shape")
+        self.framing = _get_common(parts, "framing")
         if isinstance(self, RewardDomain | LoggedDomain):
             self.n_arms = _get_common(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())
@@ -69,25 +85,33 @@ class MixedContexts(Contexts):
         return dict(self.parts.items())
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop - start,).
+        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop -
+        start,).
 
-        A pass has n rounds and shows every context once. ``part_of_round`` has the part number of each of its rounds.
+        A pass has n rounds and shows every context once. ``part_of_round`` has the part number of
+        each of its rounds.
         """
         self.check_rounds(start, stop)
         sizes = tuple(map(len, self.parts.values()))
-        n, first_indices = sum(sizes), np.cumsum([0, *sizes])
+        n = sum(sizes)
+        first_indices = np.cumsum([0, *sizes])
         indices = np.empty(stop - start, np.int64)
         for pass_number in range(start // n, -(-stop // n)):
             entropy = (seed, pass_number, n, self._order_seed)
             part_of_round = _draw_part_numbers(sizes, entropy)
             part_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-            start_round, stop_round = max(start - pass_number * n, 0), min(stop - pass_number * n, n)
-            pass_indices = indices[start_round + pass_number * n - start : stop_round + pass_number * n - start]
+            start_round = max(start - pass_number * n, 0)
+            stop_round = min(stop - pass_number * n, n)
+            pass_indices = indices[
+                start_round + pass_number * n - start : stop_round + pass_number * n - start
+            ]
             # Each part continues its own order after the rounds that it has had in this pass.
             for number, part in enumerate(self.parts.values()):
                 rows = np.flatnonzero(part_of_round[start_round:stop_round] == number)
                 n_before = int(np.count_nonzero(part_of_round[:start_round] == number))
-                pass_indices[rows] = first_indices[number] + part.order(n_before, n_before + len(rows), seed=part_seed)
+                pass_indices[rows] = first_indices[number] + part.order(
+                    n_before, n_before + len(rows), seed=part_seed
+                )
         return indices
 
     def read(self, indices: IntArray) -> AnyArray:
@@ -96,14 +120,26 @@ class MixedContexts(Contexts):
     def read_by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         part_numbers, local_indices = _locate(self.parts, self.order(start, stop, seed=seed))
         method = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
-        rows_by_name = {name: local_indices[part_numbers == number] for number, name in enumerate(self.parts)}
-        return [(name, getattr(self.parts[name], method)(rows)) for name, rows in rows_by_name.items() if len(rows)]
+        rows_by_name = {
+            name: local_indices[part_numbers == number] for number, name in enumerate(self.parts)
+        }
+        return [
+            (name, getattr(self.parts[name], method)(rows))
+            for name, rows in rows_by_name.items()
+            if len(rows)
+        ]
 
-    def _gather(self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]) -> list[AnyArray]:
-        """Return the arrays that ``read(part, rows)`` returns for all parts, with rows in the order of ``indices``."""
+    def _gather(
+        self, indices: IntArray, read: Callable[[Any, IntArray], Sequence[AnyArray]]
+    ) -> list[AnyArray]:
+        """Return the arrays that ``read(part, rows)`` returns for all parts, with rows in the order
+        of ``indices``.
+        """
         part_numbers, local_indices = _locate(self.parts, np.asarray(indices))
         parts = list(self.parts.values())
-        return gather_rows(part_numbers, lambda number, rows: read(parts[number], local_indices[rows]))
+        return gather_rows(
+            part_numbers, lambda number, rows: read(parts[number], local_indices[rows])
+        )
 
 
 class MixedRewards(MixedContexts, RewardDomain):
@@ -113,10 +149,13 @@ class MixedRewards(MixedContexts, RewardDomain):
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         reward_arrays = self._gather(
-            indices, lambda part, rows: [array for array in part.read_rewards(rows) if array is not None]
+            indices,
+            lambda part, rows: [array for array in part.read_rewards(rows) if array is not None],
         )
         no_rows = np.zeros(0, np.int64)
-        has_expected = all(part.read_rewards(no_rows)[1] is not None for part in self.parts.values())
+        has_expected = all(
+            part.read_rewards(no_rows)[1] is not None for part in self.parts.values()
+        )
         return reward_arrays[0], reward_arrays[1] if has_expected else None
 
 
@@ -135,7 +174,10 @@ class MixedLog(MixedContexts, LoggedDomain):
             return None
 
         def read_mask(part: LoggedDomain, rows: IntArray) -> list[AnyArray]:
-            """Return the mask of these rows of a part. All arms are offered in a part without masks."""
+            """Return the mask of these rows of a part.
+
+            All arms are offered in a part without masks.
+            """
             mask = part.read_offered(rows)
             return [np.ones((len(rows), self.n_arms), np.bool_) if mask is None else mask]
 
@@ -147,7 +189,8 @@ class MixedEvaluation(EvaluationDomain):
 
     def __init__(self, parts: Mapping[str, EvaluationDomain]) -> None:
         self.parts = dict(parts)
-        self.context_shape, self.n_arms = _get_common(parts, "context_shape"), _get_common(parts, "n_arms")
+        self.context_shape = _get_common(parts, "context_shape")
+        self.n_arms = _get_common(parts, "n_arms")
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
@@ -160,10 +203,14 @@ class MixedEvaluation(EvaluationDomain):
         return np.concatenate([part.read(*rows) for part, rows in self._split_range(start, stop)])
 
     def read_expected(self, start: int, stop: int) -> FloatArray:
-        return np.concatenate([part.read_expected(*rows) for part, rows in self._split_range(start, stop)])
+        return np.concatenate(
+            [part.read_expected(*rows) for part, rows in self._split_range(start, stop)]
+        )
 
     def _split_range(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
-        """Yield each part and the [start, stop] of its own rows that lie within the given range of the mixture."""
+        """Yield each part and the [start, stop] of its own rows that lie within the given range of
+        the mixture.
+        """
         first_row = 0
         for part in self.parts.values():
             yield part, [min(max(0, row - first_row), len(part)) for row in (start, stop)]
@@ -189,11 +236,15 @@ def mix_domains(parts: Mapping[str, Any]) -> Any:
     for domain_type, mixture_type in mixture_types.items():
         if all(isinstance(part, domain_type) for part in parts.values()):
             return mixture_type(parts)
-    raise InvalidInput("domains must be of one type: all with rewards, all logs, or all with contexts only")
+    raise InvalidInput(
+        "domains must be of one type: all with rewards, all logs, or all with contexts only"
+    )
 
 
 def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str) -> Pair:
-    """Return one pair named ``name``, with the sources of the pairs ``sources`` and the targets of ``targets``."""
+    """Return one pair named ``name``, with the sources of the pairs ``sources`` and the targets of
+    ``targets``.
+    """
     pairs = [*sources.values(), *targets.values()]
     first_pair = pairs[0]
     for attribute in ("context_shape", "n_arms", "arms"):
@@ -215,12 +266,16 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
 
 
 def allow_several_domains(
-    *, mapped_fields: Sequence[str] = ("target_test",), prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    *,
+    mapped_fields: Sequence[str] = ("target_test",),
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Callable[[Callable[P, Pair]], Callable[P, Pair]]:
-    """Return a decorator that lets a reader of one source and target also accept ``sources`` and ``targets``.
+    """Return a decorator that lets a reader of one source and target also accept ``sources`` and
+    ``targets``.
 
     Args:
-        mapped_fields: the arguments, also fields of a pair, that are mappings by target name with several targets.
+        mapped_fields: the arguments, also fields of a pair, that are mappings by target name with
+            several targets.
         prepare: a function that changes the dictionary of arguments if there are several domains.
     """
 
@@ -231,18 +286,22 @@ def allow_several_domains(
                 return read(*args, **kwargs)
             bound_arguments = inspect.signature(read).bind(*args, **kwargs)
             bound_arguments.apply_defaults()
-            return read_all_domains(reader, prepare(bound_arguments.arguments), mapped_fields=mapped_fields)
+            return read_all_domains(
+                reader, prepare(bound_arguments.arguments), mapped_fields=mapped_fields
+            )
 
         return reader
 
     return decorate
 
 
-def read_all_domains(read: Callable[..., Pair], arguments: Mapping[str, Any], *, mapped_fields: Sequence[str]) -> Pair:
+def read_all_domains(
+    read: Callable[..., Pair], arguments: Mapping[str, Any], *, mapped_fields: Sequence[str]
+) -> Pair:
     """Return the pair of several sources and targets.
 
-    Each source is read as a pair with the first target, and each target as a pair with the first source. The argument
-    ``source_test`` is one value for all sources, or a mapping by source name.
+    Each source is read as a pair with the first target, and each target as a pair with the first
+    source. The argument ``source_test`` is one value for all sources, or a mapping by source name.
 
     Args:
         read: the reader of one source and target.
@@ -255,34 +314,54 @@ def read_all_domains(read: Callable[..., Pair], arguments: Mapping[str, Any], *,
     target_options = {field: common_arguments.pop(field) for field in mapped_fields}
     domains: dict[str, Mapping[str, Any]] = {}
     for role in ("source", "target"):
-        only_domain, domains_by_name = common_arguments.pop(role), common_arguments.pop(f"{role}s")
+        only_domain = common_arguments.pop(role)
+        domains_by_name = common_arguments.pop(f"{role}s")
         if (only_domain is None) == (domains_by_name is None):
-            raise InvalidInput(f"pass either {role}, or {role}s as a mapping from a name to a {role}")
+            raise InvalidInput(
+                f"pass either {role}, or {role}s as a mapping from a name to a {role}"
+            )
         domains[role] = {role: only_domain} if domains_by_name is None else domains_by_name
         if not isinstance(domains[role], Mapping) or not domains[role]:
-            raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {domains_by_name!r}")
+            raise InvalidInput(
+                f"{role}s must be a mapping with a {role} by name, got {domains_by_name!r}"
+            )
     for role, options in (("source", source_options), ("target", target_options)):
         for field, value in options.items():
-            unknown_names = sorted(set(value) - set(domains[role])) if isinstance(value, Mapping) else []
+            unknown_names = (
+                sorted(set(value) - set(domains[role])) if isinstance(value, Mapping) else []
+            )
             if unknown_names:
                 names_text = ", ".join(domains[role])
-                raise InvalidInput(f"{field} has {unknown_names[0]!r}, which is not one of the {role}s ({names_text})")
+                raise InvalidInput(
+                    f"{field} has {unknown_names[0]!r}, which is not one of the {role}s"
+                    f" ({names_text})"
+                )
     for field, value in target_options.items():
         if value is not None and not isinstance(value, Mapping) and len(domains["target"]) > 1:
-            raise InvalidInput(f"{field} must be a mapping with a value for each of {', '.join(domains['target'])}")
+            raise InvalidInput(
+                f"{field} must be a mapping with a value for each of {', '.join(domains['target'])}"
+            )
 
     def read_each(role: str, other_role: str, options: Mapping[str, Any]) -> dict[str, Pair]:
-        """Return a pair for each domain of a role. An option is one value for all, or a mapping by domain name."""
+        """Return a pair for each domain of a role.
+
+        An option is one value for all, or a mapping by domain name.
+        """
         pairs = {}
         for name, domain in domains[role].items():
             both_domains = {role: domain, other_role: next(iter(domains[other_role].values()))}
             own_options = dict(options)
-            own_options |= {field: value.get(name) for field, value in options.items() if isinstance(value, Mapping)}
+            own_options |= {
+                field: value.get(name)
+                for field, value in options.items()
+                if isinstance(value, Mapping)
+            }
             full_name = pair_name if len(domains[role]) == 1 else f"{pair_name}, {name}"
             pairs[name] = read(**both_domains, name=full_name, **own_options, **common_arguments)
         return pairs
 
-    sources, targets = read_each("source", "target", source_options), read_each("target", "source", target_options)
+    sources = read_each("source", "target", source_options)
+    targets = read_each("target", "source", target_options)
     for pairs, options in ((sources, source_options), (targets, target_options)):
         for field in (field for field, value in options.items() if isinstance(value, Mapping)):
             missing_names = [name for name, pair in pairs.items() if getattr(pair, field) is None]
@@ -293,7 +372,9 @@ def read_all_domains(read: Callable[..., Pair], arguments: Mapping[str, Any], *,
     return join_pairs(sources, targets, name=pair_name)
 
 
-def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:
+def restrict_pair(
+    pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None
+) -> Pair:
     """Return a pair with some of the sources and targets of another pair, by default all of them.
 
     >>> x, y = [[0.0], [1.0]] * 20, [0, 1] * 20
@@ -303,13 +384,16 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
     """
     domains = pair.domains
     kept_domains = DomainNames(
-        domains.sources if sources is None else tuple(sources), domains.targets if targets is None else tuple(targets)
+        domains.sources if sources is None else tuple(sources),
+        domains.targets if targets is None else tuple(targets),
     )
     for role in ("sources", "targets"):
         names = getattr(domains, role)
         unknown_names = [name for name in getattr(kept_domains, role) if name not in names]
         if unknown_names:
-            raise InvalidInput(f"the pair has no {unknown_names[0]!r} among its {role} ({', '.join(names)})")
+            raise InvalidInput(
+                f"the pair has no {unknown_names[0]!r} among its {role} ({', '.join(names)})"
+            )
 
     def restrict(domain: Any, names: tuple[str, ...], all_names: tuple[str, ...]) -> Any:
         """Return the parts of a domain with these names as one domain."""
@@ -317,6 +401,12 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
             return domain
         return mix_domains({name: domain.by_name[name] for name in names})
 
-    fields = {field: restrict(getattr(pair, field), kept_domains.sources, domains.sources) for field in _SOURCE_FIELDS}
-    fields |= {field: restrict(getattr(pair, field), kept_domains.targets, domains.targets) for field in _TARGET_FIELDS}
+    fields = {
+        field: restrict(getattr(pair, field), kept_domains.sources, domains.sources)
+        for field in _SOURCE_FIELDS
+    }
+    fields |= {
+        field: restrict(getattr(pair, field), kept_domains.targets, domains.targets)
+        for field in _TARGET_FIELDS
+    }
     return replace(pair, domains=kept_domains, **fields)

@@ -1,7 +1,8 @@
-"""Register pairs of a source and a target domain by name, load them, and find the data files that they need.
+"""Register pairs of a source and a target domain by name, load them, and find the data files that
+they need.
 
-``register_pair`` registers a function, and ``load`` calls it. The functions after them find and check files in the data
-directory.
+``register_pair`` registers a function, and ``load`` calls it. The functions after them find and
+check files in the data directory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 _MAX_MEMORY_BYTES = 1 << 30
 #: A function that builds a pair from keyword options.
 BuildFunction = Callable[..., Pair]
-#: A function from options to options. It replaces options whose value depends on the files on this machine.
+#: A function from options to options. It replaces options whose value depends on the files on this
+#: machine.
 ResolveFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -69,14 +71,21 @@ class PairEntry:
     resources: tuple[Resource, ...] = ()
 
     def resolve_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the options, and return them. Options that depend on local files get their values on this machine."""
+        """Check the options, and return them.
+
+        Options that depend on local files get their values on this machine.
+        """
         self.check_options(options)
         return dict(options) if self.resolve is None else self.resolve(dict(options))
 
     @property
     def is_ready(self) -> bool:
         """True if all files that the pair needs exist."""
-        return all(find_data(resource.paths) is not None for resource in self.resources if not resource.optional)
+        return all(
+            find_data(resource.paths) is not None
+            for resource in self.resources
+            if not resource.optional
+        )
 
     def list_options(self) -> list[str]:
         """Return the names of the pair's options, which are keyword arguments of ``load``."""
@@ -86,8 +95,11 @@ class PairEntry:
         """Raise an error if one of these names is not an option of the pair."""
         option_names = self.list_options()
         for name in sorted(set(names) - set(option_names)):
-            hint, options_text = did_you_mean(name, option_names), ", ".join(option_names) or "none"
-            raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {options_text})")
+            hint = did_you_mean(name, option_names)
+            options_text = ", ".join(option_names) or "none"
+            raise InvalidInput(
+                f"pair {self.name!r} has no option {name!r}{hint} (its options: {options_text})"
+            )
 
 
 #: The registered pairs by name.
@@ -95,7 +107,11 @@ pairs: Registry[PairEntry] = Registry("pair", "daband.domains.datasets")
 
 
 def register_pair(
-    name: str, *, about: About, resolve: ResolveFunction | None = None, resources: Sequence[Resource] = ()
+    name: str,
+    *,
+    about: About,
+    resolve: ResolveFunction | None = None,
+    resources: Sequence[Resource] = (),
 ) -> Callable[[BuildFunction], BuildFunction]:
     """Register a function that builds a pair.
 
@@ -104,8 +120,9 @@ def register_pair(
     Args:
         name: the pair's name, e.g. for ``daband.domains.load``.
         about: its summary, licence and citation.
-        resolve: a function from options to options. It replaces options that depend on the available files by their
-            values, so that experiments can record the values. By default options are unchanged.
+        resolve: a function from options to options. It replaces options that depend on the
+            available files by their values, so that experiments can record the values. By default
+            options are unchanged.
         resources: the files that the function reads.
     """
 
@@ -119,8 +136,9 @@ def register_pair(
 def load(name: str, **options: Any) -> Pair:
     """Return the pair that is registered as ``name``.
 
-    ``options`` are the pair's options. Any other keyword raises an error that lists them. The pairs "digit",
-    "synthetic" and "warfarin" have an option ``tiny=True`` for a small version that needs no data files.
+    ``options`` are the pair's options. Any other keyword raises an error that lists them. The pairs
+    "digit", "synthetic" and "warfarin" have an option ``tiny=True`` for a small version that needs
+    no data files.
 
     >>> pair = daband.domains.load("digit", tiny=True)
     >>> pair.context_shape, pair.n_arms
@@ -131,20 +149,25 @@ def load(name: str, **options: Any) -> Pair:
     return entry.build(**options)
 
 
-# The data directory is filled by the user, and may be shared and read-only. daband writes only to the cache folder.
+# The data directory is filled by the user, and may be shared and read-only. daband writes only to
+# the cache folder.
 
 
 def get_data_directory() -> Path:
     """Return the folder with downloaded data, which need not exist.
 
-    It is the value of the environment variable ``DABAND_DATA``, or else ``data`` in the cache folder.
+    It is the value of the environment variable ``DABAND_DATA``, or else ``data`` in the cache
+    folder.
     """
     folder = os.environ.get("DABAND_DATA")
     return Path(folder).expanduser() if folder else get_cache_directory() / "data"
 
 
 def allocate_array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    """Return an uninitialised array. Above a gigabyte, it is in a temporary file that is deleted with the array."""
+    """Return an uninitialised array.
+
+    Above a gigabyte, it is in a temporary file that is deleted with the array.
+    """
     if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _MAX_MEMORY_BYTES:
         return np.empty(shape, dtype=dtype)
     root = get_cache_directory() / "arrays"
@@ -154,23 +177,36 @@ def allocate_array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
 
 
 def find_data(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
-    """Return the first of these paths that exists below ``directory``, by default the data directory, or None."""
+    """Return the first of these paths that exists below ``directory``, by default the data
+    directory, or None.
+    """
     root = get_data_directory() if directory is None else directory
     return next((root / candidate for candidate in candidates if (root / candidate).exists()), None)
 
 
 def require_data(candidates: Sequence[str], *, pair: str) -> Path:
-    """Return the first of these paths that exists. If there is none, raise an error that explains how to get it."""
+    """Return the first of these paths that exists.
+
+    If there is none, raise an error that explains how to get it.
+    """
     path = find_data(candidates)
     if path is None:
-        prefixes = tuple(f"{candidate}/" for candidate in candidates)  # MNIST's folder has several files
+        # MNIST's folder has several files
+        prefixes = tuple(f"{candidate}/" for candidate in candidates)
         resources = pairs.get(pair).resources
-        resource_paths = [(f"{known_path}/", resource) for resource in resources for known_path in resource.paths]
-        matching_resources = (resource for known_path, resource in resource_paths if known_path.startswith(prefixes))
-        hint = next((f"To get it, {resource.instructions}. " for resource in matching_resources), "")
+        resource_paths = [
+            (f"{known_path}/", resource) for resource in resources for known_path in resource.paths
+        ]
+        matching_resources = (
+            resource for known_path, resource in resource_paths if known_path.startswith(prefixes)
+        )
+        hint = next(
+            (f"To get it, {resource.instructions}. " for resource in matching_resources), ""
+        )
         raise DataError(
-            f"{pair} needs {' or '.join(candidates)} below the data directory {get_data_directory()}. {hint}"
-            f"`daband data check {pair}` lists the files it needs; set DABAND_DATA to use another directory"
+            f"{pair} needs {' or '.join(candidates)} below the data directory"
+            f" {get_data_directory()}. {hint}`daband data check {pair}` lists the files it needs;"
+            " set DABAND_DATA to use another directory"
         )
     return path
 
@@ -187,13 +223,18 @@ class ResourceStatus:
 
 
 def check_data(name: str) -> Iterator[ResourceStatus]:
-    """Yield the status of every resource of a pair. Files with a known checksum are read and compared with it."""
+    """Yield the status of every resource of a pair.
+
+    Files with a known checksum are read and compared with it.
+    """
     for resource in pairs.get(name).resources:
         path = find_data(resource.paths)
         if path is None:
             yield ResourceStatus(resource, "missing", get_data_directory() / resource.paths[0])
         else:
-            yield ResourceStatus(resource, "there" if _is_complete(path, resource) else "damaged", path)
+            yield ResourceStatus(
+                resource, "there" if _is_complete(path, resource) else "damaged", path
+            )
 
 
 def _is_complete(path: Path, resource: Resource) -> bool:

@@ -1,4 +1,5 @@
-"""Split domains into fixed parts, which are the same on every machine, in every run and for every seed.
+"""Split domains into fixed parts, which are the same on every machine, in every run and for every
+seed.
 
 A part reads from the full domain by index, so nothing is copied.
 """
@@ -20,17 +21,25 @@ from daband.errors import DataError
 _BLOCK_ROWS = 4096
 
 
-def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = None) -> tuple[IntArray, IntArray]:
-    """Split every class into two halves. Return indices (m,) for training and indices (n - m,) for evaluation.
+def split_half(
+    labels: IntArray, *, name: str, groups: Sequence[str] | None = None
+) -> tuple[IntArray, IntArray]:
+    """Split every class into two halves.
+
+    Return indices (m,) for training and indices (n - m,) for evaluation.
 
     Args:
         labels: the class of every context, (n,).
         name: name of the split, from which the seed of the draw is computed.
-        groups: contexts of one group (for example frames of one traffic sign) stay in one half, so that evaluation has
-            no near-copies of training contexts.
+        groups: contexts of one group (for example frames of one traffic sign) stay in one half, so
+            that evaluation has no near-copies of training contexts.
     """
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    group_ids = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    group_ids = (
+        np.arange(len(labels))
+        if groups is None
+        else np.unique(np.asarray(groups), return_inverse=True)[1]
+    )
     training_blocks: list[IntArray] = []
     held_out_blocks: list[IntArray] = []
     for label in np.unique(labels):
@@ -45,17 +54,23 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
             half_sizes[half] += len(group_rows)
         training_blocks += halves[0]
         held_out_blocks += halves[1]
-    # Files are listed class by class. Both parts are shuffled, so that an index does not reveal the class.
+    # Files are listed class by class. Both parts are shuffled, so that an index does not reveal the
+    # class.
     return _shuffle(generator, training_blocks), _shuffle(generator, held_out_blocks)
 
 
-def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tuple[IntArray, IntArray]:
-    """Hold out about ``fraction`` of every class. Return indices (n - m,) for training and held-out indices (m,).
+def split_fraction(
+    labels: IntArray, *, fraction: float | None, name: str
+) -> tuple[IntArray, IntArray]:
+    """Hold out about ``fraction`` of every class.
+
+    Return indices (n - m,) for training and held-out indices (m,).
 
     The only example of a class is never held out. Both arrays are sorted.
 
     Args:
-        labels: the class of every context, (n,). With rewards instead of labels, it is the best arm.
+        labels: the class of every context, (n,). With rewards instead of labels, it is the best
+            arm.
         fraction: the fraction to hold out, at least 0 and below 1; None for nothing.
         name: name of the split, from which the seed of the draw is computed.
     """
@@ -65,12 +80,16 @@ def split_fraction(labels: IntArray, *, fraction: float | None, name: str) -> tu
     shuffled_rows = generator.permutation(len(labels))
     splittable_rows = shuffled_rows[class_sizes[class_indices[shuffled_rows]] > 1]
     rows_by_class = splittable_rows[np.argsort(labels[splittable_rows], kind="stable")]
-    # Every (1 / fraction)-th row is held out. Rows are sorted by class, so each class loses this fraction, up to a row.
+    # Every (1 / fraction)-th row is held out. Rows are sorted by class, so each class loses this
+    # fraction, up to a row.
     cumulative_counts = np.floor(np.arange(len(rows_by_class) + 1) * held_out_fraction + 0.5)
     is_held_out = np.zeros(len(labels), np.bool_)
     is_held_out[rows_by_class[np.diff(cumulative_counts) > 0]] = True
-    for label in classes[np.bincount(class_indices[is_held_out], minlength=len(classes)) == class_sizes]:
-        is_held_out[np.flatnonzero(labels == label)[0]] = False  # a fraction near 1 would hold out all of a small class
+    for label in classes[
+        np.bincount(class_indices[is_held_out], minlength=len(classes)) == class_sizes
+    ]:
+        # a fraction near 1 would hold out all of a small class
+        is_held_out[np.flatnonzero(labels == label)[0]] = False
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
@@ -80,13 +99,16 @@ def _shuffle(generator: np.random.Generator, blocks: list[IntArray]) -> IntArray
 
 
 def require_classes(labels: IntArray, class_names: Sequence[str], *, data_name: str) -> None:
-    """Raise an error if a class has no example. ``data_name`` is the name of the data in the error message."""
+    """Raise an error if a class has no example.
+
+    ``data_name`` is the name of the data in the error message.
+    """
     counts = np.bincount(labels, minlength=len(class_names))
     missing_names = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
     if missing_names:
         raise DataError(
-            f"{data_name} has no example of class {missing_names[0]!r} ({len(missing_names)} of {len(class_names)} "
-            "classes missing); source and target need the same classes"
+            f"{data_name} has no example of class {missing_names[0]!r} ({len(missing_names)} of"
+            f" {len(class_names)} classes missing); source and target need the same classes"
         )
 
 
@@ -94,8 +116,11 @@ class _Subset(Contexts):
     """A subset of the contexts of a domain, by their indices."""
 
     def __init__(self, domain: Any, indices: IntArray) -> None:
-        self._domain, self._indices = domain, indices
-        self.n_arms, self.context_shape, self.passes = domain.n_arms, domain.context_shape, domain.passes
+        self._domain = domain
+        self._indices = indices
+        self.n_arms = domain.n_arms
+        self.context_shape = domain.context_shape
+        self.passes = domain.passes
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -122,7 +147,8 @@ class LogSubset(_Subset, LoggedDomain):
 
 
 class RewardEvaluation(EvaluationDomain):
-    """A reward domain, or a subset of its rounds, as contexts with expected rewards for the evaluator.
+    """A reward domain, or a subset of its rounds, as contexts with expected rewards for the
+    evaluator.
 
     Realised rewards, which are unbiased but noisy, are used if expected rewards are not known.
     """
@@ -130,7 +156,8 @@ class RewardEvaluation(EvaluationDomain):
     def __init__(self, domain: RewardDomain, indices: IntArray | None = None) -> None:
         self._domain = domain
         self._indices = np.arange(len(domain)) if indices is None else indices
-        self.n_arms, self.context_shape = domain.n_arms, domain.context_shape
+        self.n_arms = domain.n_arms
+        self.context_shape = domain.context_shape
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -143,22 +170,32 @@ class RewardEvaluation(EvaluationDomain):
         return rewards if expected_rewards is None else expected_rewards
 
 
-def hold_out(domain: RewardDomain | LoggedDomain, *, fraction: float | None, name: str) -> tuple[Any, Any]:
-    """Split a domain into a part for training and a held-out part. The second is None if it would be empty.
+def hold_out(
+    domain: RewardDomain | LoggedDomain, *, fraction: float | None, name: str
+) -> tuple[Any, Any]:
+    """Split a domain into a part for training and a held-out part.
+
+    The second is None if it would be empty.
 
     The held-out part of a reward domain is an evaluation domain.
 
     Args:
         domain: the domain.
-        fraction: the fraction of each class, or of each arm of a log, to hold out; None for nothing.
+        fraction: the fraction of each class, or of each arm of a log, to hold out; None for
+            nothing.
         name: name of the split, from which the seed of the draw is computed.
     """
-    blocks = [np.arange(start, min(start + _BLOCK_ROWS, len(domain))) for start in range(0, len(domain), _BLOCK_ROWS)]
+    blocks = [
+        np.arange(start, min(start + _BLOCK_ROWS, len(domain)))
+        for start in range(0, len(domain), _BLOCK_ROWS)
+    ]
     if isinstance(domain, LoggedDomain):
         class_blocks = [domain.read_log(rows)[0] for rows in blocks]
     else:
         class_blocks = [domain.read_rewards(rows)[0].argmax(axis=1) for rows in blocks]
-    training_rows, held_out_rows = split_fraction(np.concatenate(class_blocks), fraction=fraction, name=name)
+    training_rows, held_out_rows = split_fraction(
+        np.concatenate(class_blocks), fraction=fraction, name=name
+    )
     if not len(held_out_rows):
         return domain, None
     if isinstance(domain, LoggedDomain):

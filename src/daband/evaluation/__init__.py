@@ -1,7 +1,7 @@
 """Evaluate fixed policies, estimate their values from logs, and watch training runs.
 
-``evaluate`` needs the expected reward of every arm, and ``evaluate_log`` only logged rounds. ``BoundTerms`` and
-``CollapseWarning`` are about a training run.
+``evaluate`` needs the expected reward of every arm, and ``evaluate_log`` only logged rounds.
+``BoundTerms`` and ``CollapseWarning`` are about a training run.
 """
 
 from daband.evaluation._collapse_watch import CollapseWarning

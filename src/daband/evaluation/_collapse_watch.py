@@ -1,6 +1,8 @@
-"""Detect the collapse of adversarial training from the records of its episodes, without target labels.
+"""Detect the collapse of adversarial training from the records of its episodes, without target
+labels.
 
-A collapsed network predicts the same for all target contexts, or cannot learn to align the domains any more.
+A collapsed network predicts the same for all target contexts, or cannot learn to align the domains
+any more.
 """
 
 from __future__ import annotations
@@ -44,23 +46,32 @@ _COLLAPSE_SIGNS = (
         "one arm for the target",
         "target_top_share",
         at_least=0.95,
-        template="nearly all target contexts go to one arm ({value:.0%} for {n_episodes} episodes). Lower the weight "
-        "of predicted_reward, raise target_diversity, or start the terms on the target later",
+        template=(
+            "nearly all target contexts go to one arm ({value:.0%} for {n_episodes} episodes)."
+            " Lower the weight of predicted_reward, raise target_diversity, or start the terms on"
+            " the target later"
+        ),
     ),
     _Sign(
         "features nearly equal",
         "latent_spread",
         at_most=0.004,
-        template="different contexts have nearly the same features (their total variance is {value:.3g} of at most 1 "
-        "for {n_episodes} episodes). Lower the weight of the divergence or the learning rate",
+        template=(
+            "different contexts have nearly the same features (their total variance is {value:.3g}"
+            " of at most 1 for {n_episodes} episodes). Lower the weight of the divergence or the"
+            " learning rate"
+        ),
     ),
     _Sign(
         "discriminator perfect",
         "discriminator_accuracy",
         at_least=0.995,
-        template="the discriminator tells the domains apart without error ({value:.1%} for {n_episodes} episodes), so "
-        "the encoder learns nothing from it. Raise the adversarial weight, or align the encoder's wider features (the "
-        "recipe's setting dense.aligned = 'penultimate')",
+        template=(
+            "the discriminator tells the domains apart without error ({value:.1%} for {n_episodes}"
+            " episodes), so the encoder learns nothing from it. Raise the adversarial weight, or"
+            " align the encoder's wider features (the recipe's setting dense.aligned ="
+            " 'penultimate')"
+        ),
     ),
 )
 
@@ -79,12 +90,21 @@ class CollapseWatch:
         self._reported_names: set[str] = set()
 
     def observe(self, record: Mapping[str, float]) -> list[str]:
-        """Return the warnings that are due after an episode with this record; usually there are none."""
+        """Return the warnings that are due after an episode with this record; usually there are
+        none.
+        """
         messages = []
         for sign in _COLLAPSE_SIGNS:
-            self._streak_lengths[sign.name] = self._streak_lengths[sign.name] + 1 if sign.is_present(record) else 0
-            if self._streak_lengths[sign.name] >= self.patience and sign.name not in self._reported_names:
+            self._streak_lengths[sign.name] = (
+                self._streak_lengths[sign.name] + 1 if sign.is_present(record) else 0
+            )
+            if (
+                self._streak_lengths[sign.name] >= self.patience
+                and sign.name not in self._reported_names
+            ):
                 self._reported_names.add(sign.name)
-                message = sign.template.format(value=record[sign.field], n_episodes=self._streak_lengths[sign.name])
+                message = sign.template.format(
+                    value=record[sign.field], n_episodes=self._streak_lengths[sign.name]
+                )
                 messages.append(f"{sign.name}: {message}")
         return messages

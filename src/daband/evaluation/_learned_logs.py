@@ -1,10 +1,11 @@
 """Find out whether a policy has learned rounds of a log, and reject such a log.
 
-A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate of its value from these
-rounds would be too high, so ``evaluate_log`` raises an error for them.
+A policy chooses the arms whose rewards were high in the rounds that it has learned. An estimate of
+its value from these rounds would be too high, so ``evaluate_log`` raises an error for them.
 
-``Policy.log_parts`` has an entry "DIGEST:START-STOP" for each learned part of a file: the digest of the file's content
-and the range of the learned rows. The entry of a target log starts with ``TARGET_PREFIX``.
+``Policy.log_parts`` has an entry "DIGEST:START-STOP" for each learned part of a file: the digest of
+the file's content and the range of the learned rows. The entry of a target log starts with
+``TARGET_PREFIX``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from daband.policies._policy import Policy
 def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) -> int:
     """Return the number of rounds of a log that a policy or a deployed policy has learned.
 
-    Rounds that ``fit_log`` or ``learn_log`` has learned are identified by the digests of their files. With
-    ``id_column``, the column of round ids, rounds that ``update`` has learned are identified by their ids.
+    Rounds that ``fit_log`` or ``learn_log`` has learned are identified by the digests of their
+    files. With ``id_column``, the column of round ids, rounds that ``update`` has learned are
+    identified by their ids.
     """
     learned_ranges: dict[str, list[tuple[int, int]]] = {}
     for entry in getattr(policy, "log_parts", ()):
@@ -44,7 +46,9 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
         for start, stop in learned_ranges.get(part_entry.partition(":")[0], ()):
             is_learned[max(0, start - part.start) : max(0, stop - part.start)] = True
         if id_column is not None:
-            is_learned |= np.array([round_id in learned_ids for round_id in log.read_values(part, id_column)], np.bool_)
+            is_learned |= np.array(
+                [round_id in learned_ids for round_id in log.read_values(part, id_column)], np.bool_
+            )
         n_learned += int(is_learned.sum())
     return n_learned
 
@@ -72,30 +76,43 @@ def list_log_entries(log: LoggedDomain) -> frozenset[str]:
             entries |= named_log.log_parts
         elif isinstance(named_log, LoggedDomain):
             arms, rewards, _ = named_log.read_log(np.arange(len(named_log)))
-            entries.add(f"{hashlib.sha256(arms.tobytes() + rewards.tobytes()).hexdigest()[:32]}:0-{len(named_log)}")
+            entries.add(
+                f"{hashlib.sha256(arms.tobytes() + rewards.tobytes()).hexdigest()[:32]}:0-{len(named_log)}"
+            )
     return frozenset(entries)
 
 
 def has_learned_all(policy: Any, log: Any) -> bool:
-    """Return True if a policy has learned all rounds of a log. ``choose`` makes a policy learn its held-out log."""
+    """Return True if a policy has learned all rounds of a log.
+
+    ``choose`` makes a policy learn its held-out log.
+    """
     log_parts: frozenset[str] = getattr(policy, "log_parts", frozenset())
     entries = list_log_entries(log) if log_parts and isinstance(log, LoggedDomain) else frozenset()
     return bool(entries) and entries <= log_parts
 
 
 def check_ids_not_learned(policy: Any, ids: Any, n_rounds: int) -> None:
-    """Raise an error if a policy has learned a round with one of ``ids``, which has one id per round."""
+    """Raise an error if a policy has learned a round with one of ``ids``, which has one id per
+    round.
+    """
     if isinstance(policy, Policy):
         round_ids = policy._round_ids.check(ids, n_rounds)
         raise_if_learned(sum(round_id in policy._round_ids for round_id in round_ids), n_rounds)
 
 
 def raise_if_learned(n_learned: int, n_rounds: int) -> None:
-    """Raise an error unless ``n_learned``, the number of learned rounds among ``n_rounds``, is 0."""
+    """Raise an error unless ``n_learned``, the number of learned rounds among ``n_rounds``,
+    is 0.
+    """
     if not n_learned:
         return
-    learned_part = "the log" if n_learned == n_rounds else f"{n_learned:,} of the {n_rounds:,} rounds of the log"
+    learned_part = (
+        "the log"
+        if n_learned == n_rounds
+        else f"{n_learned:,} of the {n_rounds:,} rounds of the log"
+    )
     raise InvalidInput(
-        f"the policy has learned {learned_part}: an estimate from the same rounds would be too high; evaluate "
-        "the version that had not learned them, or pass a later log"
+        f"the policy has learned {learned_part}: an estimate from the same rounds would be too"
+        " high; evaluate the version that had not learned them, or pass a later log"
     )

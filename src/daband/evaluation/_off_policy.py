@@ -1,7 +1,9 @@
-"""Estimate the value of a policy from the log of another policy, in the domain of the log or in a target.
+"""Estimate the value of a policy from the log of another policy, in the domain of the log or in a
+target.
 
-``evaluate_log`` reads the log and computes a weight and a predicted reward for each round (``_weighted_log.py``).
-``_build_estimate`` computes the estimate from them. The last two functions return reasons to doubt it.
+``evaluate_log`` reads the log and computes a weight and a predicted reward for each round
+(``_weighted_log.py``). ``_build_estimate`` computes the estimate from them. The last two functions
+return reasons to doubt it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
-from daband.evaluation._learned_logs import check_ids_not_learned, count_learned, has_learned_all, raise_if_learned
+from daband.evaluation._learned_logs import (
+    check_ids_not_learned,
+    count_learned,
+    has_learned_all,
+    raise_if_learned,
+)
 from daband.evaluation._off_policy_inputs import (
     Log,
     PolicyLike,
@@ -38,7 +45,12 @@ from daband.evaluation._weighted_log import (
     move_to_target,
     weigh_log,
 )
-from daband.linear._mean_estimates import MeanEstimate, compute_effective_size, estimate_mean, estimate_weighted_mean
+from daband.linear._mean_estimates import (
+    MeanEstimate,
+    compute_effective_size,
+    estimate_mean,
+    estimate_weighted_mean,
+)
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy
 
@@ -48,27 +60,31 @@ ESTIMATORS = ("dr", "snips", "ips")
 _MAX_CONTEXT_BYTES = 1 << 30
 #: Minimum effective sample size without a warning. Below it, intervals are too short too often.
 _MIN_EFFECTIVE_ROUNDS = 100
-#: If more than this fraction of rounds have the median reward (e.g. 0 for no purchase), it is the usual reward.
+#: If more than this fraction of rounds have the median reward (e.g. 0 for no purchase), it is the
+#: usual reward.
 _MIN_USUAL_FRACTION = 0.5
-#: Minimum number of rounds without the usual reward. With fewer, the skewness of rewards cannot be estimated.
+#: Minimum number of rounds without the usual reward. With fewer, the skewness of rewards cannot be
+#: estimated.
 _MIN_UNUSUAL_ROUNDS = 20
 #: Largest fraction of the total weight that one round may have without a warning.
 _MAX_WEIGHT_FRACTION = 0.1
-#: Largest fraction of the variance that one round may contribute without a warning. Intervals of level 0.95 contain the
-#: value with a probability below 0.93 if this fraction is above about 0.13.
+#: Largest fraction of the variance that one round may contribute without a warning. Intervals of
+#: level 0.95 contain the value with a probability below 0.93 if this fraction is above about 0.13.
 _MAX_VARIANCE_FRACTION = 0.12
-#: Largest fraction of the variance that one round may contribute if the estimate is skewed by a heavy tail.
+#: Largest fraction of the variance that one round may contribute if the estimate is skewed by a
+#: heavy tail.
 _MAX_SKEWED_FRACTION = 0.06
 #: Skewness above which an estimate is considered skewed.
 _MAX_SKEWNESS = 0.1
 #: Warnings ignore arms that the policy chooses with a smaller probability.
 _NEGLIGIBLE_PROBABILITY = 1e-3
-#: Largest difference between the mean weight and its expectation without a warning, in standard errors.
+#: Largest difference between the mean weight and its expectation without a warning, in standard
+#: errors.
 _MAX_STANDARD_ERRORS = 3.0
 #: Smallest mean of the density ratio without a warning; the largest is its inverse.
 _MIN_MEAN_RATIO = 0.5
-#: An estimated propensity below this number means that the log hardly ever chooses the arm in such a context.
-#: Estimated propensities are clipped at 0.01.
+#: An estimated propensity below this number means that the log hardly ever chooses the arm in such
+#: a context. Estimated propensities are clipped at 0.01.
 _MAX_RARE_PROPENSITY = 0.011
 
 
@@ -105,7 +121,9 @@ class LogEstimate:
     domain: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields as a dictionary that JSON can hold, with None for a number that is not finite."""
+        """Return all fields as a dictionary that JSON can hold, with None for a number that is not
+        finite.
+        """
         fields = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
@@ -123,34 +141,42 @@ def evaluate_log(
     rule: str | None = None,
     seed: int = 0,
     columns: Columns | None = None,
-    id: Any = None,  # noqa: A002 - the name of the role, as in learn_log
+    id: Any = None,  # noqa: A002
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from the log of another policy.
 
-    Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is a log. A
-    ``LogPolicy`` that ``choose`` returns has learned these, and needs a later log. An estimate from learned rounds
-    would be too high. A file raises an error if the policy has learned it, by ``fit_log`` or ``learn_log``, or by
-    ``train`` or ``choose`` on a pair that was made from its path. Other rounds in memory are recognised by their ids.
+    Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is
+    a log. A ``LogPolicy`` that ``choose`` returns has learned these, and needs a later log. An
+    estimate from learned rounds would be too high. A file raises an error if the policy has learned
+    it, by ``fit_log`` or ``learn_log``, or by ``train`` or ``choose`` on a pair that was made from
+    its path. Other rounds in memory are recognised by their ids.
 
     Args:
-        policy: a policy, which does not change; an exported policy (``daband.load_deployed``) with the exploration that
-            was exported; or a function from contexts (B, *C) to probabilities of arms (B, K).
-        log: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). If the
-            propensities are None, they are estimated, with a warning. Parquet files of any size are streamed; pass a
-            folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
-        estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), or "ips".
-        target: contexts (m, *C) of another domain, in which the value is estimated. The log's contexts are weighted by
-            estimated ratios of the two densities. This assumes that a context's rewards are the same in both domains,
-            and that the log has contexts like the target's. All contexts are then read into memory; Parquet files of
-            more than a gigabyte are an error.
+        policy: a policy, which does not change; an exported policy (``daband.load_deployed``) with
+            the exploration that was exported; or a function from contexts (B, *C) to probabilities
+            of arms (B, K).
+        log: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards,
+            propensities). If the propensities are None, they are estimated, with a warning. Parquet
+            files of any size are streamed; pass a folder, a glob such as ``"logs/*.parquet"``, a
+            list of files, or a ``ParquetLog``.
+        estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), or
+            "ips".
+        target: contexts (m, *C) of another domain, in which the value is estimated. The log's
+            contexts are weighted by estimated ratios of the two densities. This assumes that a
+            context's rewards are the same in both domains, and that the log has contexts like the
+            target's. All contexts are then read into memory; Parquet files of more than a gigabyte
+            are an error.
         confidence: the probability with which the interval contains the value.
         rule: "ucb" or "greedy" instead of the policy's exploration.
         seed: seed of the folds of cross-fitting.
-        columns: the roles of columns of Parquet files; by default "arm", "reward" and "propensity", and all others
-            are the context. A policy for tables reads the columns of ``policy.table``.
-        id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory, an id per round.
-        progress: called for every batch of Parquet files with ``pass``, ``rows`` and ``rows_total``.
+        columns: the roles of columns of Parquet files; by default "arm", "reward" and "propensity",
+            and all others are the context. A policy for tables reads the columns of
+            ``policy.table``.
+        id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory,
+            an id per round.
+        progress: called for every batch of Parquet files with ``pass``, ``rows`` and
+            ``rows_total``.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
     >>> estimate = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log, estimator="snips")
@@ -162,22 +188,42 @@ def evaluate_log(
     check_int("seed", seed, minimum=0)
     daband_policy = unwrap_policy(policy)
     if daband_policy is None and not callable(policy):
-        raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
-    domain = "target" if target is not None else "source" if daband_policy is None else daband_policy.domain
+        raise InvalidInput(
+            f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}"
+        )
+    domain = (
+        "target"
+        if target is not None
+        else "source"
+        if daband_policy is None
+        else daband_policy.domain
+    )
     needs_models = estimator == "dr"
-    notes, file_log = [], None
+    notes = []
+    file_log = None
     if _is_file_log(log):
         file_log = _open_file_log(policy, log, columns, id)
         unrewarded_counts = file_log.unrewarded.items()
-        notes += [f"{path}: {count:,} rounds have no reward and are left out" for path, count in unrewarded_counts]
+        notes += [
+            f"{path}: {count:,} rounds have no reward and are left out"
+            for path, count in unrewarded_counts
+        ]
         raise_if_learned(count_learned(policy, file_log, id), len(file_log))
         if target is None:
             streamed_rounds = StreamedRounds(file_log, progress=progress)
 
             def compute_batch_probabilities(first_row: int, batch: LoggedRounds) -> FloatArray:
-                """Return the policy's probabilities of all arms, (n, K), for the rounds of a batch."""
+                """Return the policy's probabilities of all arms, (n, K), for the rounds of
+                a batch.
+                """
                 return compute_arm_probabilities(
-                    policy, batch.contexts, domain, rule, "log", first_row=first_row, offered=batch.offered
+                    policy,
+                    batch.contexts,
+                    domain,
+                    rule,
+                    "log",
+                    first_row=first_row,
+                    offered=batch.offered,
                 )
 
             with use_one_blas_thread():
@@ -195,20 +241,29 @@ def evaluate_log(
         check_ids_not_learned(policy, id, n_rounds)
     rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
     target_contexts = None if target is None else read_target(target, rounds.contexts)
-    log_probabilities = compute_arm_probabilities(policy, rounds.contexts, domain, rule, "log", offered=rounds.offered)
+    log_probabilities = compute_arm_probabilities(
+        policy, rounds.contexts, domain, rule, "log", offered=rounds.offered
+    )
     n_arms = log_probabilities.shape[1]
     check_arms(rounds.arms, len(rounds), n_arms)
     if isinstance(log_domain, ArrayLog) and log_domain.propensity_method:
         rare_fraction = float((rounds.propensities < _MAX_RARE_PROPENSITY).mean())
-        remark = f"; {rare_fraction:.1%} of the rounds have an arm that the log hardly ever chooses in such contexts"
+        remark = (
+            f"; {rare_fraction:.1%} of the rounds have an arm that the log hardly ever chooses in"
+            " such contexts"
+        )
         remark = remark if rare_fraction else ""
-        notes.append(f"the log has no propensities; they are {log_domain.propensity_method}{remark}")
+        notes.append(
+            f"the log has no propensities; they are {log_domain.propensity_method}{remark}"
+        )
     has_arm_axis = daband_policy is not None and daband_policy.arms == "shared"
     memory_rounds = MemoryRounds(rounds, n_arms, has_arm_axis=has_arm_axis)
     models = FoldModels(memory_rounds, seed) if needs_models else None
     weighted_log = weigh_log(memory_rounds, lambda *_: log_probabilities, models, seed)
     if target_contexts is not None:
-        target_probabilities = compute_arm_probabilities(policy, target_contexts, domain, rule, "target")
+        target_probabilities = compute_arm_probabilities(
+            policy, target_contexts, domain, rule, "target"
+        )
         weighted_log = move_to_target(
             weighted_log, rounds.contexts, target_contexts, target_probabilities, models, seed
         )
@@ -222,7 +277,9 @@ def _is_file_log(log: Any) -> bool:
     return isinstance(log, str | Path | ParquetLog)
 
 
-def _open_file_log(policy: PolicyLike, log: Any, columns: Columns | None, id_column: str | None) -> ParquetLog:
+def _open_file_log(
+    policy: PolicyLike, log: Any, columns: Columns | None, id_column: str | None
+) -> ParquetLog:
     """Return a log in files whose columns are read into contexts of the policy's shape."""
     if not isinstance(policy, Policy | DeployedPolicy):
         if isinstance(log, ParquetLog) and columns is None:
@@ -240,13 +297,17 @@ def _check_fits_memory(log: ParquetLog) -> None:
     n_values = len(log) * math.prod(log.context_shape) * (log.n_arms if log.shared else 1)
     if 8 * n_values > _MAX_CONTEXT_BYTES:
         raise InvalidInput(
-            "target needs all contexts of the log in memory, and the contexts of "
-            f"{len(log):,} rounds take {8 * n_values / 2**30:.1f} GiB; omit target, or pass fewer files"
+            f"target needs all contexts of the log in memory, and the contexts of {len(log):,}"
+            f" rounds take {8 * n_values / 2**30:.1f} GiB; omit target, or pass fewer files"
         )
 
 
 def _build_estimate(
-    weighted_log: WeightedRounds, estimator: str, domain: str, confidence: float, notes: Sequence[str]
+    weighted_log: WeightedRounds,
+    estimator: str,
+    domain: str,
+    confidence: float,
+    notes: Sequence[str],
 ) -> LogEstimate:
     """Return the estimate with its interval and its warnings, the first of which are ``notes``."""
     estimate, round_terms = _estimate_value(estimator, weighted_log)
@@ -257,7 +318,11 @@ def _build_estimate(
         high=high,
         error=estimate.standard_error,
         effective_sample_size=compute_effective_size(weighted_log.weights),
-        warnings=(*notes, *_check_support(weighted_log), *_check_sample(weighted_log, round_terms, estimate.skewness)),
+        warnings=(
+            *notes,
+            *_check_support(weighted_log),
+            *_check_sample(weighted_log, round_terms, estimate.skewness),
+        ),
         estimator=estimator,
         confidence=float(confidence),
         rounds=len(weighted_log.rewards),
@@ -266,7 +331,9 @@ def _build_estimate(
 
 
 def _estimate_value(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatArray]:
-    """Return the estimate, and the terms (n,) of the log's rounds from which its error is computed."""
+    """Return the estimate, and the terms (n,) of the log's rounds from which its error is
+    computed.
+    """
     if estimator == "ips":
         round_terms = log.weights * log.rewards
         return estimate_mean(round_terms), round_terms
@@ -282,9 +349,13 @@ def _estimate_value(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, 
 
 
 def _check_support(log: WeightedRounds) -> list[str]:
-    """Return reasons to doubt the estimate: arms or contexts that the log lacks, or wrong propensities."""
+    """Return reasons to doubt the estimate: arms or contexts that the log lacks, or wrong
+    propensities.
+    """
     reasons = []
-    unseen_arms = np.flatnonzero((log.arm_counts == 0) & (log.mean_probabilities > _NEGLIGIBLE_PROBABILITY))
+    unseen_arms = np.flatnonzero(
+        (log.arm_counts == 0) & (log.mean_probabilities > _NEGLIGIBLE_PROBABILITY)
+    )
     unseen_probability = float(log.mean_probabilities[log.arm_counts == 0].sum())
     if len(unseen_arms):
         arm_list = ", ".join(map(str, unseen_arms[:5])) + (", ..." if len(unseen_arms) > 5 else "")
@@ -295,48 +366,67 @@ def _check_support(log: WeightedRounds) -> list[str]:
     if log.density_ratios is not None:
         effective_size = compute_effective_size(log.density_ratios)
         cause = "the log has few contexts like the target's: the ratio of densities"
-        if effective_size < max(_MIN_EFFECTIVE_ROUNDS, _MAX_WEIGHT_FRACTION * len(log.density_ratios)):
-            reasons.append(f"{cause} leaves {effective_size:.0f} of {len(log.density_ratios)} rounds")
+        if effective_size < max(
+            _MIN_EFFECTIVE_ROUNDS, _MAX_WEIGHT_FRACTION * len(log.density_ratios)
+        ):
+            reasons.append(
+                f"{cause} leaves {effective_size:.0f} of {len(log.density_ratios)} rounds"
+            )
         elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
             reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
-    mean_weight, expected_weight = estimate_mean(log.weights), 1.0 - unseen_probability
+    mean_weight = estimate_mean(log.weights)
+    expected_weight = 1.0 - unseen_probability
     if abs(mean_weight.value - expected_weight) > _MAX_STANDARD_ERRORS * mean_weight.standard_error:
         reasons.append(
-            f"weights average {mean_weight.value:.3g} instead of {expected_weight:.3g}: propensities are not those of "
-            "the log, or the policy chooses arms in contexts where the log never does"
+            f"weights average {mean_weight.value:.3g} instead of {expected_weight:.3g}:"
+            " propensities are not those of the log, or the policy chooses arms in contexts where"
+            " the log never does"
         )
     return reasons
 
 
 def _check_sample(log: WeightedRounds, round_terms: FloatArray, skewness: float) -> list[str]:
-    """Return reasons to doubt the interval: a small effective sample, few unusual rewards, or one dominating round.
+    """Return reasons to doubt the interval: a small effective sample, few unusual rewards, or one
+    dominating round.
 
     ``round_terms`` (n,) and ``skewness`` are those of the estimate.
     """
     reasons = []
-    n_rounds, weights = len(log.rewards), log.weights
-    total_weight, heaviest_row = float(weights.sum()), int(weights.argmax())
+    n_rounds = len(log.rewards)
+    weights = log.weights
+    total_weight = float(weights.sum())
+    heaviest_row = int(weights.argmax())
     if (effective_size := compute_effective_size(weights)) < _MIN_EFFECTIVE_ROUNDS:
         reasons.append(
-            f"the effective sample is small: {effective_size:.0f} of {n_rounds} rounds; the interval may be too short, "
-            "and a policy closer to the log's would be estimated better"
+            f"the effective sample is small: {effective_size:.0f} of {n_rounds} rounds; the"
+            " interval may be too short, and a policy closer to the log's would be estimated"
+            " better"
         )
-    if n_rounds > 1 and total_weight > 0 and weights[heaviest_row] > _MAX_WEIGHT_FRACTION * total_weight:
-        reasons.append(f"one round (row {heaviest_row}) has {weights[heaviest_row] / total_weight:.0%} of all weight")
+    if (
+        n_rounds > 1
+        and total_weight > 0
+        and weights[heaviest_row] > _MAX_WEIGHT_FRACTION * total_weight
+    ):
+        reasons.append(
+            f"one round (row {heaviest_row}) has {weights[heaviest_row] / total_weight:.0%} of all"
+            " weight"
+        )
     usual_reward = float(np.median(log.rewards))
     is_unusual = log.rewards != usual_reward
     n_unusual = int((is_unusual & (weights > 0)).sum())
     if is_unusual.mean() < 1.0 - _MIN_USUAL_FRACTION and n_unusual < _MIN_UNUSUAL_ROUNDS:
         reasons.append(
-            f"only {n_unusual} rounds of the policy's arms have another reward than {usual_reward:g}; the interval may "
-            "be too short"
+            f"only {n_unusual} rounds of the policy's arms have another reward than"
+            f" {usual_reward:g}; the interval may be too short"
         )
     squared_deviations = np.square(round_terms - round_terms.mean())
-    farthest_row, sum_of_squares = int(squared_deviations.argmax()), float(squared_deviations.sum())
+    farthest_row = int(squared_deviations.argmax())
+    sum_of_squares = float(squared_deviations.sum())
     max_fraction = _MAX_SKEWED_FRACTION if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE_FRACTION
     if sum_of_squares > 0 and squared_deviations[farthest_row] > max_fraction * sum_of_squares:
         reasons.append(
-            f"one reward (row {farthest_row}: {log.rewards[farthest_row]:g}) contributes "
-            f"{squared_deviations[farthest_row] / sum_of_squares:.0%} of the variance; the interval may be too short"
+            f"one reward (row {farthest_row}: {log.rewards[farthest_row]:g}) contributes"
+            f" {squared_deviations[farthest_row] / sum_of_squares:.0%} of the variance; the"
+            " interval may be too short"
         )
     return reasons

@@ -2,19 +2,21 @@
 
     R_T <= R_S + 2 eps_S + N d + P_T + P_S + C + psi
 
-R_S and R_T are the regrets in source and target, eps_S is the error of predicted source rewards, N the number of
-rounds, d the divergence of the domains, C the exploration term and psi the error of the best common predictor. P_T is
-the sum of the chosen arms' predicted rewards in the target, and P_S the sum over wrong arms in the source. The bound is
-from the DABand paper (Wang, Huo, Wang: "Towards Domain Adaptive Neural Contextual Bandits", 2025).
+R_S and R_T are the regrets in source and target, eps_S is the error of predicted source rewards, N
+the number of rounds, d the divergence of the domains, C the exploration term and psi the error of
+the best common predictor. P_T is the sum of the chosen arms' predicted rewards in the target, and
+P_S the sum over wrong arms in the source. The bound is from the DABand paper (Wang, Huo, Wang:
+"Towards Domain Adaptive Neural Contextual Bandits", 2025).
 
-The divergence d is estimated from the discriminator's accuracy. C contains the bonus of the best arm, which is unknown,
-so twice the largest bonus of any arm is used instead. psi is omitted, because it needs target rewards, which only the
-evaluator has. A term may be unknown, for example without a discriminator or without expected source rewards. It is then
-missing, and so is the total. No unknown term counts as 0.
+The divergence d is estimated from the discriminator's accuracy. C contains the bonus of the best
+arm, which is unknown, so twice the largest bonus of any arm is used instead. psi is omitted,
+because it needs target rewards, which only the evaluator has. A term may be unknown, for example
+without a discriminator or without expected source rewards. It is then missing, and so is the total.
+No unknown term counts as 0.
 
-All rewards, means, bonuses and regrets must be in one unit, with rewards in [0, 1]. The regret of N rounds is at
-most N, so a bound above N is uninformative. A good policy may have such a bound: if its predicted rewards are near 1,
-their sum is near N.
+All rewards, means, bonuses and regrets must be in one unit, with rewards in [0, 1]. The regret of N
+rounds is at most N, so a bound above N is uninformative. A good policy may have such a bound: if
+its predicted rewards are near 1, their sum is near N.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from daband.linear._exploration import Decision
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of the bound on the target regret of N rounds. A term is at least 0, or None if it is not known."""
+    """The terms of the bound on the target regret of N rounds.
+
+    A term is at least 0, or None if it is not known.
+    """
 
     #: Number of rounds, N.
     rounds: int
@@ -78,8 +83,10 @@ def compute_bound_terms(
     Args:
         source_decisions: the decisions in the source.
         rewards: the reward of each chosen arm, (N,).
-        choice_errors: 1 for a wrong arm and 0 for a right one, or ``1 - reward`` for graded rewards, (N,).
-        target_decisions: decisions on any number M of target contexts; their sums are scaled to N rounds.
+        choice_errors: 1 for a wrong arm and 0 for a right one, or ``1 - reward`` for graded
+            rewards, (N,).
+        target_decisions: decisions on any number M of target contexts; their sums are scaled to N
+            rounds.
         alpha: the exploration weight.
         divergence: d, e.g. from ``estimate_divergence``; None if it is not known.
         source_regret: the sum of expected regrets; None if it is not known.
@@ -87,7 +94,8 @@ def compute_bound_terms(
     n_rounds = len(source_decisions.arm)
     choice_errors = np.asarray(choice_errors, np.float64)
     source_means = _get_chosen_means(source_decisions)
-    target_scale = n_rounds / len(target_decisions.arm)  # scales a sum over M target contexts to a sum over N rounds
+    # scales a sum over M target contexts to a sum over N rounds
+    target_scale = n_rounds / len(target_decisions.arm)
     exploration = target_scale * float(2 * target_decisions.bonus.max(axis=1).sum())
     exploration += float(choice_errors @ (2 * source_decisions.bonus.max(axis=1)))
     return BoundTerms(
@@ -95,7 +103,8 @@ def compute_bound_terms(
         source_regret=None if source_regret is None or math.isnan(source_regret) else source_regret,
         regression_error=2 * float(np.abs(rewards - source_means).sum()),
         divergence=None if divergence is None else n_rounds * divergence,
-        predicted_reward_target=target_scale * float(np.abs(_get_chosen_means(target_decisions)).sum()),
+        predicted_reward_target=target_scale
+        * float(np.abs(_get_chosen_means(target_decisions)).sum()),
         predicted_reward_source=float(choice_errors @ np.abs(source_means)),
         exploration=alpha * exploration,
     )
@@ -111,10 +120,11 @@ def accumulate_bound_terms(
     target_decisions: Decision,
     discriminator_accuracy: float | None,
 ) -> dict[str, float]:
-    """Return the fields ``bound_*`` of an episode's record: the terms, summed over all episodes so far.
+    """Return the fields ``bound_*`` of an episode's record: the terms, summed over all episodes so
+    far.
 
-    A term that is not known in some episode is missing from that record and from all later ones. ``bound_total``, the
-    sum, exists only if every observable term does.
+    A term that is not known in some episode is missing from that record and from all later ones.
+    ``bound_total``, the sum, exists only if every observable term does.
 
     Args:
         last_record: the last record with these fields; None in the first episode.
@@ -131,20 +141,29 @@ def accumulate_bound_terms(
         choice_errors=np.clip(1.0 - rewards, 0.0, 1.0),  # rewards may exceed an estimated range
         target_decisions=target_decisions,
         alpha=alpha,
-        divergence=None if discriminator_accuracy is None else estimate_divergence(discriminator_accuracy),
+        divergence=(
+            None if discriminator_accuracy is None else estimate_divergence(discriminator_accuracy)
+        ),
         source_regret=float(regrets.sum()),
     )
     if last_record is not None:
         sums = {}
         for name in _TERM_NAMES:
-            old_sum, term = last_record.get(f"bound_{name}"), getattr(terms, name)
+            old_sum = last_record.get(f"bound_{name}")
+            term = getattr(terms, name)
             sums[name] = None if old_sum is None or term is None else old_sum + term
         terms = BoundTerms(rounds=int(last_record["bound_rounds"]) + terms.rounds, **sums)
-    return {f"bound_{name}": float(value) for name, value in terms.as_dict().items() if value is not None}
+    return {
+        f"bound_{name}": float(value)
+        for name, value in terms.as_dict().items()
+        if value is not None
+    }
 
 
 def estimate_divergence(accuracy: float) -> float:
-    """Return the divergence d for a discriminator's balanced accuracy: 0 for an accuracy of 1/2 or less, 2 for 1."""
+    """Return the divergence d for a discriminator's balanced accuracy: 0 for an accuracy of 1/2 or
+    less, 2 for 1.
+    """
     return max(0.0, 2.0 * (2.0 * accuracy - 1.0))
 
 

@@ -16,7 +16,8 @@ from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
-#: Arms are tied if their expected rewards differ by at most this fraction of the range over arms plus a rounding error.
+#: Arms are tied if their expected rewards differ by at most this fraction of the range over arms
+#: plus a rounding error.
 _TIE_FRACTION = 1e-9
 #: The rounding error, as a fraction of the largest absolute reward.
 _ROUNDING_FRACTION = 8 * float(np.finfo(np.float64).eps)
@@ -40,15 +41,18 @@ class Evaluation:
     value: float
     #: The mean expected reward of the best arm of each context.
     best_value: float
-    #: The mean expected reward of the best constant arm: the arm with the highest mean over all these contexts.
+    #: The mean expected reward of the best constant arm: the arm with the highest mean over all
+    #: these contexts.
     constant_value: float
     #: R_T: the sum over contexts of the best arm's expected reward minus the chosen arm's.
     regret: float
-    #: The fraction of contexts whose chosen arm is a best arm. If exactly one arm has reward 1, this is 1 - R_T / N.
+    #: The fraction of contexts whose chosen arm is a best arm. If exactly one arm has reward 1,
+    #: this is 1 - R_T / N.
     accuracy: float
     #: The mean of ``per_class`` over classes that have contexts.
     accuracy_macro: float
-    #: For each arm, the accuracy on contexts for which it is a best arm, (K,); None if there are no such contexts.
+    #: For each arm, the accuracy on contexts for which it is a best arm, (K,); None if there are no
+    #: such contexts.
     per_class: list[float | None]
     #: The number of contexts, N.
     contexts: int
@@ -75,9 +79,10 @@ def evaluate(
     Args:
         policy: the policy to evaluate.
         domain: contexts with the expected reward of every arm, e.g. ``pair.target_test``.
-        rule: "ucb" chooses by predicted reward plus bonus, as in the paper; "greedy" by predicted reward only.
-        as_domain: the domain in which the policy acts. It is ignored if the contexts have domain names, as
-            ``pair.target_test`` has if there are several targets.
+        rule: "ucb" chooses by predicted reward plus bonus, as in the paper; "greedy" by predicted
+            reward only.
+        as_domain: the domain in which the policy acts. It is ignored if the contexts have domain
+            names, as ``pair.target_test`` has if there are several targets.
         batch_size: number of contexts per batch.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -88,19 +93,26 @@ def evaluate(
     True
     """
     if not isinstance(policy, Policy):
-        raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
+        raise InvalidInput(
+            f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}"
+        )
     check_one_of("rule", rule, ("ucb", "greedy"))
     check_int("batch_size", batch_size, minimum=1)
     if domain is None:
         raise InvalidInput(
-            "domain is None: this pair has no target labels, so nothing can be evaluated there; pass "
-            "target_test=(contexts, labels or rewards) to the reader of the pair if you have some"
+            "domain is None: this pair has no target labels, so nothing can be evaluated there;"
+            " pass target_test=(contexts, labels or rewards) to the reader of the pair if you have"
+            " some"
         )
     if not isinstance(domain, EvaluationDomain):
-        hint = ": a log has only the reward of the logged arm; daband.evaluate_log(policy, log) estimates from it"
+        hint = (
+            ": a log has only the reward of the logged arm; daband.evaluate_log(policy, log)"
+            " estimates from it"
+        )
         hint = hint if isinstance(domain, LoggedDomain) else ""
         raise InvalidInput(
-            f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{hint}"
+            "domain must be an EvaluationDomain, e.g. pair.target_test, got"
+            f" {type(domain).__name__}{hint}"
         )
     if domain.n_arms != policy.n_arms:
         raise InvalidInput(f"domain has {domain.n_arms} arms, but the policy has {policy.n_arms}")
@@ -110,21 +122,36 @@ def evaluate(
     chosen_rewards: list[FloatArray] = []
     best_rewards: list[FloatArray] = []
     is_right: list[BoolArray] = []
-    # For each arm: the sum of its expected rewards, the contexts whose best arm it is, and right choices among these.
+    # For each arm: the sum of its expected rewards, the contexts whose best arm it is, and right
+    # choices among these.
     arm_sums = np.zeros((3, domain.n_arms))
-    batches = ((name, *batch) for name, part in domain.by_name.items() for batch in part.batches(batch_size))
+    batches = (
+        (name, *batch)
+        for name, part in domain.by_name.items()
+        for batch in part.batches(batch_size)
+    )
     for name, contexts, expected_rewards in batches:
-        decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=sum(map(len, chosen_arms)))
+        decision = policy.decide(
+            contexts, name or as_domain, rule=rule, round_offset=sum(map(len, chosen_arms))
+        )
         rows = np.arange(len(decision.arm))
         is_best = find_best_arms(expected_rewards)
         chosen_arms.append(decision.arm)
         chosen_rewards.append(expected_rewards[rows, decision.arm])
         best_rewards.append(expected_rewards.max(axis=1))
         is_right.append(is_best[rows, decision.arm])
-        arm_sums += expected_rewards.sum(axis=0), is_best.sum(axis=0), is_best[is_right[-1]].sum(axis=0)
-    chosen_values, best_values = np.concatenate(chosen_rewards), np.concatenate(best_rewards)
+        arm_sums += (
+            expected_rewards.sum(axis=0),
+            is_best.sum(axis=0),
+            is_best[is_right[-1]].sum(axis=0),
+        )
+    chosen_values = np.concatenate(chosen_rewards)
+    best_values = np.concatenate(best_rewards)
     reward_sums, n_best, n_right = arm_sums
-    per_class = [float(n_hits / n_total) if n_total else None for n_hits, n_total in zip(n_right, n_best, strict=True)]
+    per_class = [
+        float(n_hits / n_total) if n_total else None
+        for n_hits, n_total in zip(n_right, n_best, strict=True)
+    ]
     return Evaluation(
         value=float(chosen_values.mean()),
         best_value=float(best_values.mean()),
@@ -140,15 +167,26 @@ def evaluate(
 
 
 def find_best_arms(expected_rewards: FloatArray) -> BoolArray:
-    """Return a mask (B, K) of the best arms by expected rewards (B, K). Arms that differ by rounding only are tied."""
-    highest, lowest = expected_rewards.max(axis=1, keepdims=True), expected_rewards.min(axis=1, keepdims=True)
-    tolerance = _TIE_FRACTION * (highest - lowest) + _ROUNDING_FRACTION * np.maximum(np.abs(highest), np.abs(lowest))
+    """Return a mask (B, K) of the best arms by expected rewards (B, K).
+
+    Arms that differ by rounding only are tied.
+    """
+    highest = expected_rewards.max(axis=1, keepdims=True)
+    lowest = expected_rewards.min(axis=1, keepdims=True)
+    tolerance = _TIE_FRACTION * (highest - lowest) + _ROUNDING_FRACTION * np.maximum(
+        np.abs(highest), np.abs(lowest)
+    )
     return expected_rewards >= highest - tolerance
 
 
 def count_chosen_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:
-    """Return how often a policy chooses each arm, (K,), on up to 2,000 unlabelled target contexts."""
-    arm_counts, n_contexts = np.zeros(policy.n_arms, np.int64), min(_MAX_COUNTED_CONTEXTS, len(target))
+    """Return how often a policy chooses each arm, (K,), on up to 2,000 unlabelled target
+    contexts.
+    """
+    arm_counts = np.zeros(policy.n_arms, np.int64)
+    n_contexts = min(_MAX_COUNTED_CONTEXTS, len(target))
     for name, batch in target.read_by_domain(0, n_contexts, seed=seed):
-        arm_counts += np.bincount(policy.decide(batch, name or "target", rule=rule).arm, minlength=policy.n_arms)
+        arm_counts += np.bincount(
+            policy.decide(batch, name or "target", rule=rule).arm, minlength=policy.n_arms
+        )
     return arm_counts.tolist()

@@ -1,22 +1,26 @@
-"""Learn from a log which arm is best for which context, and choose by context only if the log proves the gain.
+"""Learn from a log which arm is best for which context, and choose by context only if the log
+proves the gain.
 
-In most randomised experiments one arm is best for nearly all contexts. A policy that chooses by context may lose to
-that arm, and its own predictions do not show it. So choosing by context is a hypothesis that the log tests:
+In most randomised experiments one arm is best for nearly all contexts. A policy that chooses by
+context may lose to that arm, and its own predictions do not show it. So choosing by context is a
+hypothesis that the log tests:
 
 1. The best arm is the arm with the largest mean of doubly robust scores (``_doubly_robust.py``).
-2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage. Their penalty shrinks
-   advantages towards their means. With an infinite penalty, the best arm is chosen for every context.
-3. Cross-fitting evaluates both regressions. The gain of a round is the score of the arm chosen by a regression that
-   has not seen its fold, minus the score of the best arm. Nothing in a regression, its training scores or its penalty
-   depends on the fold that it is evaluated on. A gain depends on the split of rounds into five folds, so it is averaged
-   over three such splits.
-4. A regression is used if the lower limit of its mean gain is above 0. If this holds for both, the regression with the
-   higher limit is used.
+2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage.
+   Their penalty shrinks advantages towards their means. With an infinite penalty, the best arm is
+   chosen for every context.
+3. Cross-fitting evaluates both regressions. The gain of a round is the score of the arm chosen by a
+   regression that has not seen its fold, minus the score of the best arm. Nothing in a regression,
+   its training scores or its penalty depends on the fold that it is evaluated on. A gain depends on
+   the split of rounds into five folds, so it is averaged over three such splits.
+4. A regression is used if the lower limit of its mean gain is above 0. If this holds for both, the
+   regression with the higher limit is used.
 
-Limits hold for both regressions at once with probability 99%, by the largest of correlated studentised means
-(Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for cross-validation (Bayle, Bayle, Janson, Mackey
-2020). So the probability of using a regression that loses to the best arm, in the domain of the log, is at most 1%.
-The gain is estimated for regressions on four fifths of the log; the final regressions use all of it.
+Limits hold for both regressions at once with probability 99%, by the largest of correlated
+studentised means (Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for
+cross-validation (Bayle, Bayle, Janson, Mackey 2020). So the probability of using a regression that
+loses to the best arm, in the domain of the log, is at most 1%. The gain is estimated for
+regressions on four fifths of the log; the final regressions use all of it.
 """
 
 from __future__ import annotations
@@ -29,7 +33,12 @@ from statistics import NormalDist
 import numpy as np
 
 from daband._arrays import BoolArray, FloatArray, IntArray, Mask
-from daband.linear._doubly_robust import RewardSums, RidgePath, assign_folds, compute_doubly_robust_scores
+from daband.linear._doubly_robust import (
+    RewardSums,
+    RidgePath,
+    assign_folds,
+    compute_doubly_robust_scores,
+)
 from daband.linear._mean_estimates import MeanEstimate, estimate_mean
 from daband.linear._piecewise import PiecewiseStep, fit_ramps
 
@@ -43,26 +52,31 @@ _MIN_LOG_ROUNDS = 100
 _MIN_ARM_ROUNDS = 10
 #: The confidence level of the lower limits of gains.
 _CONFIDENCE_LEVEL = 0.99
-#: The number of random draws from which the quantile of the maximum of correlated normal variables is estimated.
+#: The number of random draws from which the quantile of the maximum of correlated normal variables
+#: is estimated.
 _N_NORMAL_DRAWS = 20_000
-#: For the linear regression, context values are clipped at this quantile and at one minus this quantile.
+#: For the linear regression, context values are clipped at this quantile and at one minus this
+#: quantile.
 _CLIP_QUANTILE = 0.005
 #: Maximum number of pieces per column in the piecewise regression.
 _MAX_PIECES = 8
-#: The predicted reward of an unsupported arm is this much below a lower limit of the predictions of all supported arms,
-#: in standard deviations of rewards.
+#: The predicted reward of an unsupported arm is this much below a lower limit of the predictions of
+#: all supported arms, in standard deviations of rewards.
 _UNSUPPORTED_GAP = 1e-6
 
 
 @dataclass(frozen=True)
 class LogEvidence:
-    """The evidence for choosing by context: the cross-fitted gain over the best arm, in the unit of rewards."""
+    """The evidence for choosing by context: the cross-fitted gain over the best arm, in the unit of
+    rewards.
+    """
 
     #: The best arm, by the mean of its doubly robust scores.
     arm: int
     #: The estimated mean reward of that arm.
     value: float
-    #: The mean gain per round of choosing by context instead of always the best arm; negative for a loss.
+    #: The mean gain per round of choosing by context instead of always the best arm; negative for a
+    #: loss.
     gain: float
     #: The standard error of the gain.
     error: float
@@ -81,7 +95,8 @@ class LogEvidence:
 
 @dataclass(frozen=True)
 class AdvantageModel:
-    """A model of each arm's reward, which is its advantage plus the mean of all arms, and the evidence for it.
+    """A model of each arm's reward, which is its advantage plus the mean of all arms, and the
+    evidence for it.
 
     Predicted rewards are linear in piecewise features of contexts.
     """
@@ -107,7 +122,8 @@ def learn_advantages(
 ) -> AdvantageModel:
     """Return a model that predicts the reward of each arm, learned from a log of n rounds.
 
-    Predictions depend on the context only if the log proves that choosing by context is better than the best arm.
+    Predictions depend on the context only if the log proves that choosing by context is better than
+    the best arm.
 
     Args:
         contexts: the contexts of the log, (n, d).
@@ -116,11 +132,15 @@ def learn_advantages(
         propensities: the probability of each logged arm, (n,).
         n_arms: the number of arms.
         by_context: if False, the best arm is always chosen, and no gain is estimated.
-        offered: the arms that may be chosen, (K,). If it is None or the log has none of these arms, all may be chosen.
+        offered: the arms that may be chosen, (K,). If it is None or the log has none of these arms,
+            all may be chosen.
         seed: determines the folds of cross-fitting.
     """
-    n, counts = len(arms), np.bincount(arms, minlength=n_arms)
-    is_allowed = np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
+    n = len(arms)
+    counts = np.bincount(arms, minlength=n_arms)
+    is_allowed = (
+        np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
+    )
     if n < _MIN_LOG_ROUNDS:
         return _fit_mean_rewards(contexts.shape[1], arms, rewards, propensities, is_allowed)
     steps = [fit_ramps(contexts, 1, clip_quantile=_CLIP_QUANTILE), fit_ramps(contexts, _MAX_PIECES)]
@@ -128,14 +148,23 @@ def learn_advantages(
     is_supported = is_allowed & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
     is_supported = is_supported if is_supported.any() else is_allowed & (counts > 0)
     splits = [
-        _NestedScores(designs[1][:, 1:], arms, rewards, propensities, assign_folds(0, n, _N_FOLDS, split_seed), n_arms)
+        _NestedScores(
+            designs[1][:, 1:],
+            arms,
+            rewards,
+            propensities,
+            assign_folds(0, n, _N_FOLDS, split_seed),
+            n_arms,
+        )
         for split_seed in range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
     ]
     scores = np.mean([nested.compute_scores() for nested in splits], axis=0)
     best_arm = int(np.where(is_supported, scores.mean(axis=0), -np.inf).argmax())
     gains = np.zeros((n, len(steps)))
     if by_context and is_supported.sum() > 1:
-        gains = np.mean([_compute_gains(nested, designs, is_supported, best_arm) for nested in splits], axis=0)
+        gains = np.mean(
+            [_compute_gains(nested, designs, is_supported, best_arm) for nested in splits], axis=0
+        )
     estimates = [estimate_mean(gain) for gain in gains.T]
     quantile = _estimate_maximum_quantile(gains)
     lower_limits = [_compute_lower_limit(estimate, quantile) for estimate in estimates]
@@ -143,7 +172,9 @@ def learn_advantages(
     contrasts = _fit_contrasts(designs[best_index], scores, is_supported)
     chosen_arms = _choose_arms(designs[best_index] @ contrasts.T, is_supported, best_arm)
     fraction = float((chosen_arms != best_arm).mean())
-    evidence = _build_evidence(estimates[best_index], lower_limits[best_index], scores[:, best_arm], best_arm, fraction)
+    evidence = _build_evidence(
+        estimates[best_index], lower_limits[best_index], scores[:, best_arm], best_arm, fraction
+    )
     if not evidence.personalises:
         contrasts = _fit_constants(scores, contrasts.shape[1])
     theta = contrasts + _fit_mean_score(designs[best_index], scores)
@@ -151,12 +182,15 @@ def learn_advantages(
     # Unsupported arms are ranked by their mean scores. Arms without rounds are last.
     losses = -np.where(counts > 0, scores.mean(axis=0), -np.inf)[~is_supported]
     theta[~is_supported] = compute_lower_theta(steps[best_index], theta[is_supported], deviation)
-    theta[~is_supported, 0] -= _UNSUPPORTED_GAP * deviation * np.searchsorted(np.sort(losses), losses)
+    theta[~is_supported, 0] -= (
+        _UNSUPPORTED_GAP * deviation * np.searchsorted(np.sort(losses), losses)
+    )
     return AdvantageModel(steps[best_index], theta, evidence)
 
 
 def compute_lower_theta(step: PiecewiseStep, theta: FloatArray, deviation: float) -> FloatArray:
-    """Return coefficients (features,) of a prediction that is lower than those of all arms, for every context.
+    """Return coefficients (features,) of a prediction that is lower than those of all arms, for
+    every context.
 
     Args:
         step: the transform of contexts to features.
@@ -172,20 +206,26 @@ def compute_lower_theta(step: PiecewiseStep, theta: FloatArray, deviation: float
 
 
 def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> LogEvidence:
-    """Return the evidence for the choices ``chosen_arms`` (n,) against always choosing ``best_arm``.
+    """Return the evidence for the choices ``chosen_arms`` (n,) against always choosing
+    ``best_arm``.
 
     ``scores`` (n, K) are doubly robust scores that did not determine the choices.
     """
     gains = scores[np.arange(len(chosen_arms)), chosen_arms] - scores[:, best_arm]
     gain = estimate_mean(gains)
     low = _compute_lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE_LEVEL))
-    return _build_evidence(gain, low, scores[:, best_arm], best_arm, float((chosen_arms != best_arm).mean()))
+    return _build_evidence(
+        gain, low, scores[:, best_arm], best_arm, float((chosen_arms != best_arm).mean())
+    )
 
 
 def _compute_gains(
     nested: _NestedScores, designs: Sequence[FloatArray], is_supported: BoolArray, best_arm: int
 ) -> FloatArray:
-    """Return the gain of each round over the best arm, (n, regressions). No regression has seen the round's fold."""
+    """Return the gain of each round over the best arm, (n, regressions).
+
+    No regression has seen the round's fold.
+    """
     scores = nested.compute_scores()
     gains = np.zeros((len(scores), len(designs)))
     for fold in range(_N_FOLDS):
@@ -195,36 +235,44 @@ def _compute_gains(
             theta = _fit_contrasts(design[~is_held_out], inner_scores, is_supported)
             arms = _choose_arms(design[is_held_out] @ theta.T, is_supported, best_arm)
             fold_scores = scores[is_held_out]
-            gains[is_held_out, index] = fold_scores[np.arange(len(arms)), arms] - fold_scores[:, best_arm]
+            gains[is_held_out, index] = (
+                fold_scores[np.arange(len(arms)), arms] - fold_scores[:, best_arm]
+            )
     return gains
 
 
 def _fit_mean_rewards(
     dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, is_allowed: BoolArray
 ) -> AdvantageModel:
-    """Return a model that predicts each arm's mean reward for all contexts, for a log with few rounds.
+    """Return a model that predicts each arm's mean reward for all contexts, for a log with few
+    rounds.
 
     Rewards are weighted by inverse propensities, and means are shrunk towards the overall mean.
     """
-    weights, n_arms = 1.0 / propensities, len(is_allowed)
+    weights = 1.0 / propensities
+    n_arms = len(is_allowed)
     arm_weights = np.bincount(arms, weights, minlength=n_arms)
     overall_mean = float(weights @ rewards / weights.sum())
     prior_weight = float(weights.mean())
     reward_sums = np.bincount(arms, weights * rewards, minlength=n_arms)
     means = (reward_sums + prior_weight * overall_mean) / (arm_weights + prior_weight)
     best_arm = int(np.where(is_allowed & (arm_weights > 0), means, -np.inf).argmax())
-    means[arm_weights == 0] = means[arm_weights > 0].min() - _UNSUPPORTED_GAP * (float(rewards.std()) or 1.0)
+    means[arm_weights == 0] = means[arm_weights > 0].min() - _UNSUPPORTED_GAP * (
+        float(rewards.std()) or 1.0
+    )
     no_ramps = np.zeros(0)
     step = PiecewiseStep(np.zeros(0, np.int64), no_ramps, no_ramps, no_ramps, no_ramps, dim)
-    evidence = LogEvidence(best_arm, float(means[best_arm]), 0.0, math.inf, -math.inf, len(arms), 0.0)
+    evidence = LogEvidence(
+        best_arm, float(means[best_arm]), 0.0, math.inf, -math.inf, len(arms), 0.0
+    )
     return AdvantageModel(step, means[:, None], evidence)
 
 
 class _NestedScores:
     """Cross-fitted doubly robust scores of a log.
 
-    The model that predicts the rounds of a fold has not seen this fold. On request, it has not seen a second fold
-    either, on which choices by the scores can then be evaluated.
+    The model that predicts the rounds of a fold has not seen this fold. On request, it has not seen
+    a second fold either, on which choices by the scores can then be evaluated.
     """
 
     def __init__(
@@ -236,13 +284,20 @@ class _NestedScores:
         folds: IntArray,
         n_arms: int,
     ) -> None:
-        self._features, self._arms, self._rewards = features, arms, rewards
-        self._propensities, self.folds, self._n_arms = propensities, folds, n_arms
+        self._features = features
+        self._arms = arms
+        self._rewards = rewards
+        self._propensities = propensities
+        self.folds = folds
+        self._n_arms = n_arms
         self._sums = RewardSums(_N_FOLDS, n_arms, features, float(rewards.mean()))
         self._sums.add(features, folds, arms, rewards)
 
     def compute_scores(self, excluded: int | None = None) -> FloatArray:
-        """Return the scores (n, K). No model has seen the fold ``excluded``; the scores of its rounds are not valid."""
+        """Return the scores (n, K).
+
+        No model has seen the fold ``excluded``; the scores of its rounds are not valid.
+        """
         predictions = np.zeros((len(self._arms), self._n_arms))
         penalties = None if excluded is None else self._sums.choose_penalties([excluded])
         for fold in range(self._sums.n_folds):
@@ -250,11 +305,15 @@ class _NestedScores:
                 is_held_out = self.folds == fold
                 model = self._sums.fit({fold} if excluded is None else {fold, excluded}, penalties)
                 predictions[is_held_out] = model.predict(self._features[is_held_out])
-        return compute_doubly_robust_scores(predictions, self._arms, self._rewards, self._propensities)
+        return compute_doubly_robust_scores(
+            predictions, self._arms, self._rewards, self._propensities
+        )
 
 
 def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArray) -> FloatArray:
-    """Return coefficients (K, features) of each arm's score minus the mean score of supported arms."""
+    """Return coefficients (K, features) of each arm's score minus the mean score of
+    supported arms.
+    """
     contrasts = scores - scores[:, is_supported].mean(axis=1, keepdims=True)
     path = _build_ridge_path(design, contrasts[:, is_supported])
     theta = np.zeros((scores.shape[1], design.shape[1]))
@@ -263,14 +322,18 @@ def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArr
 
 
 def _fit_constants(scores: FloatArray, n_features: int) -> FloatArray:
-    """Return coefficients (K, n_features) of constant predictions: each arm's mean score minus the overall mean."""
+    """Return coefficients (K, n_features) of constant predictions: each arm's mean score minus the
+    overall mean.
+    """
     theta = np.zeros((scores.shape[1], n_features))
     theta[:, 0] = scores.mean(axis=0) - scores.mean()
     return theta
 
 
 def _fit_mean_score(design: FloatArray, scores: FloatArray) -> FloatArray:
-    """Return coefficients (features,) of the mean score of all arms, which does not affect choices."""
+    """Return coefficients (features,) of the mean score of all arms, which does not affect
+    choices.
+    """
     path = _build_ridge_path(design, scores.mean(axis=1, keepdims=True))
     return path.compute_coefficients(path.choose_penalty())[:, 0]
 
@@ -281,13 +344,16 @@ def _build_ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
 
 
 def _choose_arms(predictions: FloatArray, is_supported: BoolArray, best_arm: int) -> IntArray:
-    """Return the supported arm with the largest prediction in each row (n,), or ``best_arm`` on ties."""
+    """Return the supported arm with the largest prediction in each row (n,), or ``best_arm`` on
+    ties.
+    """
     scores = np.where(is_supported, predictions, -np.inf)
     return np.where(scores[:, best_arm] >= scores.max(axis=1), best_arm, scores.argmax(axis=1))
 
 
 def _estimate_maximum_quantile(gains: FloatArray) -> float:
-    """Return the 99% quantile of the largest studentised mean of gains (n, regressions), if their expectations are 0.
+    """Return the 99% quantile of the largest studentised mean of gains (n, regressions), if their
+    expectations are 0.
 
     The studentised means are approximately normal, with the correlations of the gains.
     """
@@ -302,7 +368,10 @@ def _estimate_maximum_quantile(gains: FloatArray) -> float:
 
 
 def _compute_lower_limit(gain: MeanEstimate, quantile: float) -> float:
-    """Return the lower limit of a gain. The correction for skewness may lower the limit but not raise it."""
+    """Return the lower limit of a gain.
+
+    The correction for skewness may lower the limit but not raise it.
+    """
     return (
         min(gain.compute_limit(-quantile), gain.value - quantile * gain.standard_error)
         if gain.standard_error > 0
@@ -310,6 +379,12 @@ def _compute_lower_limit(gain: MeanEstimate, quantile: float) -> float:
     )
 
 
-def _build_evidence(gain: MeanEstimate, low: float, scores: FloatArray, best_arm: int, fraction: float) -> LogEvidence:
-    """Return the evidence from a gain, its lower limit, the best arm's scores (n,), and the fraction of other arms."""
-    return LogEvidence(best_arm, float(scores.mean()), gain.value, gain.standard_error, low, len(scores), fraction)
+def _build_evidence(
+    gain: MeanEstimate, low: float, scores: FloatArray, best_arm: int, fraction: float
+) -> LogEvidence:
+    """Return the evidence from a gain, its lower limit, the best arm's scores (n,), and the
+    fraction of other arms.
+    """
+    return LogEvidence(
+        best_arm, float(scores.mean()), gain.value, gain.standard_error, low, len(scores), fraction
+    )

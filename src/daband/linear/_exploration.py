@@ -1,7 +1,8 @@
 """Choose arms by predicted means and bonuses, and compute the probabilities of the choices.
 
-Start with ``Exploration``, which has the settings and chooses arms. ``Decision`` is its result. The functions before
-``Exploration`` draw random numbers, and compute the probabilities of Thompson sampling.
+Start with ``Exploration``, which has the settings and chooses arms. ``Decision`` is its result. The
+functions before ``Exploration`` draw random numbers, and compute the probabilities of Thompson
+sampling.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ _MIN_RELATIVE_DEVIATION = 1e-13
 
 
 def to_gaussians(uniform_draws: FloatArray) -> FloatArray:
-    """Return standard normal draws (B, K), each from a pair of uniform draws (B, 2 K), by the Box-Muller transform."""
-    radius_draws, angle_draws = uniform_draws[:, 0::2], uniform_draws[:, 1::2]
+    """Return standard normal draws (B, K), each from a pair of uniform draws (B, 2 K), by the
+    Box-Muller transform.
+    """
+    radius_draws = uniform_draws[:, 0::2]
+    angle_draws = uniform_draws[:, 1::2]
     radius = np.sqrt(-2.0 * np.log1p(-radius_draws))
     return radius * np.cos(2.0 * np.pi * angle_draws)
 
@@ -41,7 +45,8 @@ def to_gaussians(uniform_draws: FloatArray) -> FloatArray:
 def compute_best_probabilities(
     mean: FloatArray, deviation: FloatArray, available: BoolArray, arms: IntArray
 ) -> FloatArray:
-    """Return the probability (B,) that the normal draw of one arm per row is larger than those of all available arms.
+    """Return the probability (B,) that the normal draw of one arm per row is larger than those of
+    all available arms.
 
     Args:
         mean: the means of the draws, (B, K).
@@ -49,9 +54,10 @@ def compute_best_probabilities(
         available: the arms that are drawn, (B, K).
         arms: the arm of each row, (B,).
 
-    The probability is the integral of the arm's density times the other arms' distribution functions. It is split at
-    fixed multiples of the standard deviation of each arm. Each piece is computed with twelve Gauss-Legendre nodes. A
-    standard deviation of zero is replaced by a very small one, so two certain arms with equal means are equally likely.
+    The probability is the integral of the arm's density times the other arms' distribution
+    functions. It is split at fixed multiples of the standard deviation of each arm. Each piece is
+    computed with twelve Gauss-Legendre nodes. A standard deviation of zero is replaced by a very
+    small one, so two certain arms with equal means are equally likely.
     """
     probabilities = np.empty(len(mean))
     for row in range(len(mean)):
@@ -62,20 +68,29 @@ def compute_best_probabilities(
     return probabilities
 
 
-def _compute_best_probability(mean: FloatArray, deviation: FloatArray, arm: int, other_arms: IntArray) -> float:
-    """Return the probability that the draw of ``arm`` is larger than those of ``other_arms``, for one row (K,)."""
+def _compute_best_probability(
+    mean: FloatArray, deviation: FloatArray, arm: int, other_arms: IntArray
+) -> float:
+    """Return the probability that the draw of ``arm`` is larger than those of ``other_arms``, for
+    one row (K,).
+    """
     if len(other_arms) == 0:
         return 1.0
     min_deviation = _MIN_RELATIVE_DEVIATION * (1.0 + np.abs(mean).max())
     arm_deviation = max(float(deviation[arm]), min_deviation)
-    # In units of the arm's standard deviation, relative to its mean: another arm's draw is mean + deviation * N(0, 1).
+    # In units of the arm's standard deviation, relative to its mean: another arm's draw is mean +
+    # deviation * N(0, 1).
     other_means = (mean[other_arms] - mean[arm]) / arm_deviation
     other_deviations = np.maximum(deviation[other_arms], min_deviation) / arm_deviation
     # If the arm's draw is below this value, another draw is certainly larger.
-    lower_bound = max(-_MAX_DEVIATIONS, float((other_means - _MAX_DEVIATIONS * other_deviations).max()))
+    lower_bound = max(
+        -_MAX_DEVIATIONS, float((other_means - _MAX_DEVIATIONS * other_deviations).max())
+    )
     if lower_bound >= _MAX_DEVIATIONS:
         return 0.0
-    knots = np.concatenate([_KNOTS, (other_means[:, None] + other_deviations[:, None] * _KNOTS).ravel()])
+    knots = np.concatenate(
+        [_KNOTS, (other_means[:, None] + other_deviations[:, None] * _KNOTS).ravel()]
+    )
     knots = knots[(knots > lower_bound) & (knots < _MAX_DEVIATIONS)]
     knots = np.unique(np.concatenate([[lower_bound], knots, [_MAX_DEVIATIONS]]))
     half_lengths = 0.5 * np.diff(knots)
@@ -103,13 +118,17 @@ _FLOAT_STEP = 2.0**-53
 _MAX_LIST_ROWS = 4
 #: The mean and the standard deviation of rewards, relative to which ties of scores are measured.
 Scaling = tuple[float, float]
-#: A function from a number of rounds and a number of slots to uniform random numbers in [0, 1), (rounds, slots). The
-#: number in slot 0 is compared with epsilon, and the number in slot 1 chooses among random or tied arms.
+#: A function from a number of rounds and a number of slots to uniform random numbers in [0, 1),
+#: (rounds, slots). The number in slot 0 is compared with epsilon, and the number in slot 1 chooses
+#: among random or tied arms.
 DrawFunction = Callable[[int, int], FloatArray]
 
 
 def make_seeded_draw(key: np.uint64, first_round: int) -> DrawFunction:
-    """Return a function that draws for the rounds from ``first_round`` on. Its draws depend only on key and round."""
+    """Return a function that draws for the rounds from ``first_round`` on.
+
+    Its draws depend only on key and round.
+    """
     return functools.partial(draw_uniforms, key, first_round)
 
 
@@ -127,9 +146,9 @@ _MAX_ALPHA = 1e100
 class Exploration:
     """Settings for choosing arms from predicted means and bonuses.
 
-    The arm with the largest score is chosen. The score is the mean for the rule "greedy". It is the mean plus ``alpha``
-    times the bonus for "ucb", and the mean plus ``alpha`` times the bonus times a normal draw for "thompson". With
-    probability ``epsilon``, the arm is drawn uniformly instead.
+    The arm with the largest score is chosen. The score is the mean for the rule "greedy". It is the
+    mean plus ``alpha`` times the bonus for "ucb", and the mean plus ``alpha`` times the bonus times
+    a normal draw for "thompson". With probability ``epsilon``, the arm is drawn uniformly instead.
     """
 
     #: "ucb", "greedy" or "thompson".
@@ -144,7 +163,9 @@ class Exploration:
         if not (np.isfinite(self.alpha) and self.alpha >= 0):
             raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
         if self.alpha > _MAX_ALPHA:
-            raise InvalidInput(f"alpha must be at most {_MAX_ALPHA:g}, got {self.alpha:g}: scores would overflow")
+            raise InvalidInput(
+                f"alpha must be at most {_MAX_ALPHA:g}, got {self.alpha:g}: scores would overflow"
+            )
         if not 0 <= self.epsilon <= 1:
             raise InvalidInput(f"epsilon must be in [0, 1], got {self.epsilon}")
 
@@ -158,19 +179,27 @@ class Exploration:
         return self if rule is None else Exploration(rule, self.alpha)
 
     def draw_bonus_factors(self, n_rounds: int, n_arms: int, draw: DrawFunction) -> FloatArray:
-        """Return the factor of each bonus in the scores, (n_rounds, n_arms). It is random for "thompson"."""
+        """Return the factor of each bonus in the scores, (n_rounds, n_arms).
+
+        It is random for "thompson".
+        """
         if self.rule != "thompson":
             return np.full((n_rounds, n_arms), self.bonus_factor)
         return self.alpha * to_gaussians(draw(n_rounds, 2 + 2 * n_arms)[:, 2:])
 
     def decide(
-        self, mean: FloatArray, bonus: FloatArray, draw: DrawFunction, available: Mask = None, scaling: Scaling = (0, 1)
+        self,
+        mean: FloatArray,
+        bonus: FloatArray,
+        draw: DrawFunction,
+        available: Mask = None,
+        scaling: Scaling = (0, 1),
     ) -> Decision:
         """Choose an arm for each row of means and bonuses (B, K).
 
-        ``available`` (B, K) has at least one arm per row. ``scaling`` is the mean and the standard deviation of
-        rewards, relative to which ties are measured. Except for "thompson", no random number is drawn if every row has
-        one best arm and epsilon is 0.
+        ``available`` (B, K) has at least one arm per row. ``scaling`` is the mean and the standard
+        deviation of rewards, relative to which ties are measured. Except for "thompson", no random
+        number is drawn if every row has one best arm and epsilon is 0.
         """
         if len(mean) <= _MAX_LIST_ROWS:
             choices = self.choose_rows(mean, bonus, draw, available=available, scaling=scaling)
@@ -178,7 +207,9 @@ class Exploration:
             return Decision(arms, propensities, mean, bonus)
         scores = self._compute_scores(mean, bonus, draw)
         arms, propensities = _choose_batch(scores, available, self.epsilon, draw, scaling)
-        return Decision(arms, self.correct_propensities(arms, propensities, mean, bonus, available), mean, bonus)
+        return Decision(
+            arms, self.correct_propensities(arms, propensities, mean, bonus, available), mean, bonus
+        )
 
     def choose_rows(
         self,
@@ -189,13 +220,20 @@ class Exploration:
         available: Mask = None,
         scaling: Scaling = (0, 1),
     ) -> list[tuple[int, float]]:
-        """Return (arm, propensity) for each row of means and bonuses (B, K). This is ``decide`` for a few rows."""
+        """Return (arm, propensity) for each row of means and bonuses (B, K).
+
+        This is ``decide`` for a few rows.
+        """
         scores = self._compute_scores(mean, bonus, draw)
         n, n_arms = scores.shape
-        all_arms, epsilon, uniform_draws = range(n_arms), self.epsilon, None
+        all_arms = range(n_arms)
+        epsilon = self.epsilon
+        uniform_draws = None
         choices: list[tuple[int, float]] = []
         for row, row_scores in enumerate(scores.tolist()):
-            candidates: Sequence[int] = all_arms if available is None else available[row].nonzero()[0].tolist()
+            candidates: Sequence[int] = (
+                all_arms if available is None else available[row].nonzero()[0].tolist()
+            )
             tied_arms = find_tied_arms(row_scores, candidates, *scaling)
             if epsilon == 0.0 and len(tied_arms) == 1:
                 choices.append((tied_arms[0], 1.0))
@@ -209,19 +247,26 @@ class Exploration:
             return list(zip(arms.tolist(), propensities.tolist(), strict=True))
         return choices
 
-    def _compute_scores(self, mean: FloatArray, bonus: FloatArray, draw: DrawFunction) -> FloatArray:
+    def _compute_scores(
+        self, mean: FloatArray, bonus: FloatArray, draw: DrawFunction
+    ) -> FloatArray:
         """Return the scores by which arms are compared, (B, K)."""
         if self.rule == "thompson":
             return mean + self.draw_bonus_factors(len(mean), mean.shape[1], draw) * bonus
         return mean + self.alpha * bonus if self.rule == "ucb" and self.alpha else mean
 
     def correct_propensities(
-        self, arms: IntArray, propensities: FloatArray, mean: FloatArray, bonus: FloatArray, available: Mask
+        self,
+        arms: IntArray,
+        propensities: FloatArray,
+        mean: FloatArray,
+        bonus: FloatArray,
+        available: Mask,
     ) -> FloatArray:
         """Return the propensities (B,) of the chosen ``arms`` (B,), for means and bonuses (B, K).
 
-        For "ucb" and "greedy", ``propensities`` (B,) are returned unchanged. For "thompson", they are replaced by the
-        probability, over all draws, that the arm is chosen.
+        For "ucb" and "greedy", ``propensities`` (B,) are returned unchanged. For "thompson", they
+        are replaced by the probability, over all draws, that the arm is chosen.
         """
         if self.rule != "thompson":
             return propensities
@@ -230,7 +275,12 @@ class Exploration:
         return self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best_probabilities
 
     def probabilities(
-        self, mean: FloatArray, bonus: FloatArray, *, available: Mask = None, scaling: Scaling = (0, 1)
+        self,
+        mean: FloatArray,
+        bonus: FloatArray,
+        *,
+        available: Mask = None,
+        scaling: Scaling = (0, 1),
     ) -> FloatArray:
         """Return the probability with which ``decide`` chooses each arm, (B, K)."""
         mask = np.ones(mean.shape, np.bool_) if available is None else available
@@ -238,19 +288,26 @@ class Exploration:
             best_probabilities = np.empty_like(mean)
             for arm in range(mean.shape[1]):
                 arms = np.full(len(mean), arm)
-                best_probabilities[:, arm] = compute_best_probabilities(mean, self.alpha * bonus, mask, arms)
+                best_probabilities[:, arm] = compute_best_probabilities(
+                    mean, self.alpha * bonus, mask, arms
+                )
             best_probabilities = np.where(mask, best_probabilities, 0.0)
-            best_probabilities /= best_probabilities.sum(axis=1, keepdims=True)  # the quadrature error is about 1e-9
+            # the quadrature error is about 1e-9
+            best_probabilities /= best_probabilities.sum(axis=1, keepdims=True)
         else:
             is_tied = _mask_tied(mean + self.bonus_factor * bonus, mask, scaling)
             best_probabilities = np.ascontiguousarray((is_tied / is_tied.sum(axis=0)).T)
-        return (1.0 - self.epsilon) * best_probabilities + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
+        return (1.0 - self.epsilon) * best_probabilities + self.epsilon * mask / mask.sum(
+            axis=1, keepdims=True
+        )
 
 
 def _choose_batch(
     scores: FloatArray, available: Mask, epsilon: float, draw: DrawFunction, scaling: Scaling
 ) -> tuple[IntArray, FloatArray]:
-    """Return the arms (B,) for scores (B, K) of many rounds, and their probabilities under ties and epsilon (B,)."""
+    """Return the arms (B,) for scores (B, K) of many rounds, and their probabilities under ties and
+    epsilon (B,).
+    """
     is_tied = _mask_tied(scores, available, scaling)
     n_tied = is_tied.sum(axis=0)
     if not n_tied.all():
@@ -262,12 +319,18 @@ def _choose_batch(
     epsilon_draws, arm_draws = draw(len(scores), 2).T
     is_random = epsilon_draws < epsilon
     chosen_rank = (arm_draws * np.where(is_random, n_available, n_tied)).astype(np.int64)
-    arms: IntArray = (np.where(is_random, mask, is_tied).cumsum(axis=0) > chosen_rank).argmax(axis=0)
-    return arms, epsilon / n_available + is_tied[arms, np.arange(len(arms))] * (1.0 - epsilon) / n_tied
+    arms: IntArray = (np.where(is_random, mask, is_tied).cumsum(axis=0) > chosen_rank).argmax(
+        axis=0
+    )
+    return (
+        arms,
+        epsilon / n_available + is_tied[arms, np.arange(len(arms))] * (1.0 - epsilon) / n_tied,
+    )
 
 
 def _mask_tied(scores: FloatArray, available: Mask, scaling: Scaling) -> BoolArray:
-    """Return booleans (K, B) for scores (B, K): True for available arms that are tied with the best one.
+    """Return booleans (K, B) for scores (B, K): True for available arms that are tied with the best
+    one.
 
     Arms are the first axis, because sums over the first axis are fast.
     """
@@ -275,7 +338,9 @@ def _mask_tied(scores: FloatArray, available: Mask, scaling: Scaling) -> BoolArr
     if available is not None:
         arm_scores[~available.T] = -np.inf
     best_scores = arm_scores.max(axis=0)
-    is_tied: BoolArray = arm_scores >= best_scores - TIE_TOLERANCE * (scale + np.abs(best_scores - centre))
+    is_tied: BoolArray = arm_scores >= best_scores - TIE_TOLERANCE * (
+        scale + np.abs(best_scores - centre)
+    )
     return is_tied if available is None else is_tied & available.T
 
 
@@ -309,4 +374,9 @@ def join_decisions(decisions: Sequence[AnyDecision]) -> AnyDecision:
     if len(decisions) == 1:
         return decisions[0]
     cls = type(decisions[0])
-    return cls(*[np.concatenate([getattr(decision, field.name) for decision in decisions]) for field in fields(cls)])
+    return cls(
+        *[
+            np.concatenate([getattr(decision, field.name) for decision in decisions])
+            for field in fields(cls)
+        ]
+    )

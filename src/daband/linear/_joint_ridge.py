@@ -1,22 +1,25 @@
-"""Fit hybrid LinUCB: one ridge regression on products of context and arm features, with an intercept for each arm.
+"""Fit hybrid LinUCB: one ridge regression on products of context and arm features, with an
+intercept for each arm.
 
-Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article recommendation" (2010). A
-context x with d features becomes [x / sqrt(d), 1]; an arm's vector ends with a 1. The features of a context with an arm
-are all products of the two, followed by one column per arm: 0.3 for this arm and 0 for the others. The coefficient of
-an arm's column is its *effect*, an intercept. So the mean reward of an arm with many rounds is learned from these
-rounds, and the mean reward of a new arm is predicted from its features. Standardised contexts x / sqrt(d) and the
-arms' vectors have norms of about 1, so contexts, arm features and their products contribute equally to the prior
-variance of a prediction. Full products with this scale were better than low-rank and hashed products on the development
-half of the data sets (benchmarks/records/split.json).
+Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article
+recommendation" (2010). A context x with d features becomes [x / sqrt(d), 1]; an arm's vector ends
+with a 1. The features of a context with an arm are all products of the two, followed by one column
+per arm: 0.3 for this arm and 0 for the others. The coefficient of an arm's column is its *effect*,
+an intercept. So the mean reward of an arm with many rounds is learned from these rounds, and the
+mean reward of a new arm is predicted from its features. Standardised contexts x / sqrt(d) and the
+arms' vectors have norms of about 1, so contexts, arm features and their products contribute equally
+to the prior variance of a prediction. Full products with this scale were better than low-rank and
+hashed products on the development half of the data sets (benchmarks/records/split.json).
 
-Penalties are first equal for all coefficients. ``fit_penalties`` then estimates a penalty for the coefficients of
-contexts, of arm features and products, and of effects, and the variance of the noise, by maximising the marginal
-likelihood of the rewards (MacKay: "Bayesian interpolation", 1992). If arm features do not predict rewards, their
-coefficients shrink to 0, and the arms' effects do not.
+Penalties are first equal for all coefficients. ``fit_penalties`` then estimates a penalty for the
+coefficients of contexts, of arm features and products, and of effects, and the variance of the
+noise, by maximising the marginal likelihood of the rewards (MacKay: "Bayesian interpolation",
+1992). If arm features do not predict rewards, their coefficients shrink to 0, and the arms' effects
+do not.
 
-For a given arm the regression is linear in the context. It is therefore equivalent to one regression per arm
-(``compute_arm_heads``), which decides quickly. A log can be learned from sums over the rounds of each arm
-(``compute_joint_sums``).
+For a given arm the regression is linear in the context. It is therefore equivalent to one
+regression per arm (``compute_arm_heads``), which decides quickly. A log can be learned from sums
+over the rounds of each arm (``compute_joint_sums``).
 """
 
 from __future__ import annotations
@@ -27,18 +30,29 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory, read_array, to_floats
+from daband._arrays import (
+    AnyArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    check_memory,
+    read_array,
+    to_floats,
+)
 from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm, compute_ridge_scores
 from daband.linear._reward_moments import RewardMoments
 
-#: The prior standard deviation of an arm's effect, in standard deviations of rewards, before penalties are fitted.
+#: The prior standard deviation of an arm's effect, in standard deviations of rewards, before
+#: penalties are fitted.
 _EFFECT_SCALE = 0.3
 #: The number of iterations of ``fit_penalties``.
 _N_FIT_ITERATIONS = 10
 #: The smallest and the largest fitted penalty, as multiples of the ridge.
 _PENALTY_RANGE = (1e-3, 1e6)
-#: Maximum number of effects. With more arms, several arms share an effect, so that the regression stays small.
+#: Maximum number of effects. With more arms, several arms share an effect, so that the regression
+#: stays small.
 _MAX_EFFECTS = 1024
 #: Maximum number of contexts that are scored one by one, without a regression per arm.
 _MAX_SINGLE_ROWS = 4
@@ -52,7 +66,9 @@ def append_one(contexts: FloatArray, scale: float = 1.0) -> FloatArray:
 
 
 def count_features(dim: int, vectors: FloatArray) -> int:
-    """Return the number F of joint features of a context (d,) with one of the arms, whose vectors are (K, m)."""
+    """Return the number F of joint features of a context (d,) with one of the arms, whose vectors
+    are (K, m).
+    """
     return (dim + 1) * vectors.shape[1] + count_effects(len(vectors))
 
 
@@ -62,24 +78,31 @@ def count_effects(n_arms: int) -> int:
 
 
 def _get_effect_indices(indices: IntArray, n_products: int) -> IntArray:
-    """Return the feature indices of the effects of arms with these ``indices``; ``n_products`` products come first."""
+    """Return the feature indices of the effects of arms with these ``indices``; ``n_products``
+    products come first.
+    """
     return n_products + indices % _MAX_EFFECTS
 
 
 def compute_arm_heads(
     theta: FloatArray, inverse: FloatArray | None, vectors: FloatArray, indices: IntArray, dim: int
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Return a regression on ``append_one(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d + 1) or None.
+    """Return a regression on ``append_one(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d
+    + 1) or None.
 
     Args:
         theta: the coefficients of the joint regression, (F,).
         inverse: the inverse of its Gram matrix, (F, F); None to compute theta only.
         vectors: the vectors of the arms, (K, m).
-        indices: the index of each arm in the joint regression, (K,); -1 for a new arm, which has no effect.
+        indices: the index of each arm in the joint regression, (K,); -1 for a new arm, which has no
+            effect.
         dim: the number of context features, d.
     """
-    n_columns, n_arm_features, is_known = dim + 1, vectors.shape[1], indices >= 0
-    shape, n_products = (n_columns, n_arm_features), n_columns * n_arm_features
+    n_columns = dim + 1
+    n_arm_features = vectors.shape[1]
+    is_known = indices >= 0
+    shape = (n_columns, n_arm_features)
+    n_products = n_columns * n_arm_features
     arm_theta = vectors @ theta[:n_products].reshape(shape).T
     effects = _get_effect_indices(indices[is_known], n_products)
     arm_theta[is_known, -1] += _EFFECT_SCALE * theta[effects]
@@ -87,7 +110,9 @@ def compute_arm_heads(
         return arm_theta, None
     inverse_blocks = inverse[:n_products, :n_products].reshape(*shape, *shape).transpose(0, 2, 1, 3)
     vector_products = (vectors[:, :, None] * vectors[:, None, :]).reshape(len(vectors), -1)
-    arm_inverses = (vector_products @ inverse_blocks.reshape(n_columns**2, -1).T).reshape(-1, n_columns, n_columns)
+    arm_inverses = (vector_products @ inverse_blocks.reshape(n_columns**2, -1).T).reshape(
+        -1, n_columns, n_columns
+    )
     effect_columns = inverse[:n_products, effects].reshape(*shape, -1)
     covariances = _EFFECT_SCALE * np.einsum("ijk,kj->ki", effect_columns, vectors[is_known])
     arm_inverses[is_known, :, -1] += covariances
@@ -106,27 +131,36 @@ def score_context(
 ) -> tuple[FloatArray, FloatArray]:
     """Return means and variances (K,) for one row of ``append_one``, (d + 1,).
 
-    ``new_effect_variance`` is the prior variance of the effect of an arm without rounds. Other arguments are as in
-    ``compute_arm_heads``.
+    ``new_effect_variance`` is the prior variance of the effect of an arm without rounds. Other
+    arguments are as in ``compute_arm_heads``.
     """
-    n_columns, n_arm_features, is_known = len(context), vectors.shape[1], indices >= 0
+    n_columns = len(context)
+    n_arm_features = vectors.shape[1]
+    is_known = indices >= 0
     n_products = n_columns * n_arm_features
     effects = _get_effect_indices(indices[is_known], n_products)
     mean = vectors @ (context @ theta[:n_products].reshape(n_columns, n_arm_features))
     mean[is_known] += _EFFECT_SCALE * theta[effects]
     if inverse is None:
         return mean, np.zeros_like(mean)
-    context_inverse = (context @ inverse[:n_products].reshape(n_columns, -1)).reshape(n_arm_features, -1)
-    arm_inverse = context @ context_inverse[:, :n_products].reshape(n_arm_features, n_columns, n_arm_features)
+    context_inverse = (context @ inverse[:n_products].reshape(n_columns, -1)).reshape(
+        n_arm_features, -1
+    )
+    arm_inverse = context @ context_inverse[:, :n_products].reshape(
+        n_arm_features, n_columns, n_arm_features
+    )
     variance = np.einsum("kj,kj->k", vectors @ arm_inverse, vectors)
-    variance[is_known] += 2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[is_known], context_inverse[:, effects])
+    variance[is_known] += (
+        2.0 * _EFFECT_SCALE * np.einsum("kj,jk->k", vectors[is_known], context_inverse[:, effects])
+    )
     variance[is_known] += _EFFECT_SCALE**2 * inverse[effects, effects]
     variance[~is_known] += _EFFECT_SCALE**2 * new_effect_variance
     return mean, np.maximum(variance, 0.0, out=variance)
 
 
 def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
-    """Return the sums of the joint regression, computed from ``sums`` over each arm's rounds on ``append_one(x)``.
+    """Return the sums of the joint regression, computed from ``sums`` over each arm's rounds on
+    ``append_one(x)``.
 
     ``vectors`` (K, m) are the vectors of the arms.
     """
@@ -134,14 +168,22 @@ def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
     n_products = n_columns * n_arm_features
     joint = RidgeSums(1, n_products + count_effects(n_arms))
     vector_products = (vectors[:, :, None] * vectors[:, None, :]).reshape(n_arms, -1)
-    products = (sums.gram.reshape(n_arms, -1).T @ vector_products).reshape(n_columns, n_columns, n_arm_features, -1)
-    joint.gram[0, :n_products, :n_products] = products.transpose(0, 2, 1, 3).reshape(n_products, n_products)
+    products = (sums.gram.reshape(n_arms, -1).T @ vector_products).reshape(
+        n_columns, n_columns, n_arm_features, -1
+    )
+    joint.gram[0, :n_products, :n_products] = products.transpose(0, 2, 1, 3).reshape(
+        n_products, n_products
+    )
     effects = _get_effect_indices(np.arange(n_arms), n_products)
-    effect_rows = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(n_arms, n_products)
+    effect_rows = _EFFECT_SCALE * (sums.gram[:, :, -1:] * vectors[:, None, :]).reshape(
+        n_arms, n_products
+    )
     np.add.at(joint.gram[0, :, :n_products], effects, effect_rows)
     joint.gram[0, :n_products, n_products:] = joint.gram[0, n_products:, :n_products].T
     np.add.at(joint.gram[0], (effects, effects), _EFFECT_SCALE**2 * sums.gram[:, -1, -1])
-    joint.moment[0, :, :n_products] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(2, n_products)
+    joint.moment[0, :, :n_products] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(
+        2, n_products
+    )
     np.add.at(joint.moment[0].T, effects, _EFFECT_SCALE * sums.moment[:, :, -1])
     joint.counts[0] = sums.counts.sum()
     joint.reward_moments = sums.reward_moments
@@ -149,25 +191,32 @@ def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
 
 
 class JointHead:
-    """One ridge regression on contexts (B, d) and arm vectors (K, m); it is used like a ``RidgeHead``.
+    """One ridge regression on contexts (B, d) and arm vectors (K, m); it is used like a
+    ``RidgeHead``.
 
     Args:
         vectors: the vectors of the arms, (K, m). The last number of each is 1.
         dim: the number of context features, d.
         ridge: the penalty of all coefficients, before ``fit_penalties``.
-        has_unit_norm: True if contexts have norm 1, like the features of a network. They are then multiplied by
-            sqrt(d), so that their values have about the size of standardised values.
+        has_unit_norm: True if contexts have norm 1, like the features of a network. They are then
+            multiplied by sqrt(d), so that their values have about the size of standardised values.
     """
 
     #: The form of the statistics, as in ``RidgeHead``.
     form = "primal"
 
-    def __init__(self, *, vectors: FloatArray, dim: int, ridge: float, has_unit_norm: bool = False) -> None:
-        self.dim, self.ridge, self.vectors = dim, ridge, vectors
+    def __init__(
+        self, *, vectors: FloatArray, dim: int, ridge: float, has_unit_norm: bool = False
+    ) -> None:
+        self.dim = dim
+        self.ridge = ridge
+        self.vectors = vectors
         #: The factor of contexts.
         self._context_scale = math.sqrt(dim) if has_unit_norm else 1.0
         n_features = count_features(dim, vectors)
-        check_memory(24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features")
+        check_memory(
+            24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features"
+        )
         self.statistics = PrimalRidge(1, n_features, ridge)
         #: Penalties of coefficients of contexts, of arm features and products, and of effects.
         self.penalties: FloatArray = np.full(3, ridge)
@@ -184,31 +233,48 @@ class JointHead:
         return self.noise_variance / float(self.penalties[2])
 
     def fit_penalties(self, moments: RewardMoments) -> None:
-        """Fit the penalties and the noise to the learned rounds, with these ``moments`` of their rewards.
+        """Fit the penalties and the noise to the learned rounds, with these ``moments`` of their
+        rewards.
 
-        Nothing changes with fewer rounds than coefficients, or until the rounds have doubled since the last fit. Each
-        iteration sets the penalty of a group of coefficients to the noise times its degrees of freedom, divided by the
-        sum of its squared coefficients.
+        Nothing changes with fewer rounds than coefficients, or until the rounds have doubled since
+        the last fit. Each iteration sets the penalty of a group of coefficients to the noise times
+        its degrees of freedom, divided by the sum of its squared coefficients.
         """
-        regression, groups, n_rounds = self.statistics, self._get_penalty_groups(), moments.total_weight
+        regression = self.statistics
+        groups = self._get_penalty_groups()
+        n_rounds = moments.total_weight
         if n_rounds < max(regression.dim, 2.0 * self._n_fitted_rounds):
             return
         gram = regression.compute_gram(0)
-        moment = (regression._moment[0, 0] - moments.centre * regression._moment[0, 1]) / moments.scale
+        moment = (
+            regression._moment[0, 0] - moments.centre * regression._moment[0, 1]
+        ) / moments.scale
         gram[np.diag_indices(regression.dim)] -= self.penalties[groups]
-        squared_differences = moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2
+        squared_differences = (
+            moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2
+        )
         reward_squares = squared_differences / moments.scale**2
         group_sizes = np.bincount(groups, minlength=3)
         for _ in range(_N_FIT_ITERATIONS):
             inverse = np.linalg.inv(gram + np.diag(self.penalties[groups]))
             theta = inverse @ moment
-            degrees_of_freedom = group_sizes - self.penalties * np.bincount(groups, inverse.diagonal(), minlength=3)
+            degrees_of_freedom = group_sizes - self.penalties * np.bincount(
+                groups, inverse.diagonal(), minlength=3
+            )
             theta_squares = np.maximum(np.bincount(groups, theta * theta, minlength=3), 1e-12)
             residual_squares = reward_squares - 2.0 * theta @ moment + theta @ gram @ theta
             residual_squares = max(residual_squares, 1e-6 * reward_squares, 1e-12)
-            self.noise_variance = float(residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0))
-            optimal_ratios = self.noise_variance * np.maximum(degrees_of_freedom, 1e-9) / theta_squares / self.ridge
-            old_penalties, self.penalties = self.penalties, self.ridge * np.clip(optimal_ratios, *_PENALTY_RANGE)
+            self.noise_variance = float(
+                residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0)
+            )
+            optimal_ratios = (
+                self.noise_variance
+                * np.maximum(degrees_of_freedom, 1e-9)
+                / theta_squares
+                / self.ridge
+            )
+            old_penalties = self.penalties
+            self.penalties = self.ridge * np.clip(optimal_ratios, *_PENALTY_RANGE)
             if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
                 break
         regression._gram[0], regression._n_pending[0] = gram + np.diag(self.penalties[groups]), 0
@@ -217,8 +283,11 @@ class JointHead:
 
     def _get_penalty_groups(self) -> IntArray:
         """Return the index (F,) in ``penalties`` of each coefficient's penalty."""
-        n_arm_features, groups = self.vectors.shape[1], np.full(self.statistics.dim, 2)
-        groups[: self._n_products] = np.arange(self._n_products) % n_arm_features < n_arm_features - 1
+        n_arm_features = self.vectors.shape[1]
+        groups = np.full(self.statistics.dim, 2)
+        groups[: self._n_products] = (
+            np.arange(self._n_products) % n_arm_features < n_arm_features - 1
+        )
         return groups
 
     @property
@@ -232,7 +301,12 @@ class JointHead:
         return np.rint(self._arm_weights).astype(np.int64)
 
     def score(
-        self, features: AnyArray, *, centre: float = 0.0, scale: float = 1.0, with_bonuses: bool = True
+        self,
+        features: AnyArray,
+        *,
+        centre: float = 0.0,
+        scale: float = 1.0,
+        with_bonuses: bool = True,
     ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (B, K), as ``RidgeHead.score`` does."""
         contexts = self._to_context_rows(features)
@@ -243,20 +317,36 @@ class JointHead:
             scores = [score_context(theta, inverse, row, self.vectors, indices) for row in contexts]
             mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
         else:
-            mean, variance = compute_ridge_scores(*self.compute_arm_regressions(centre, with_bonuses), contexts)
+            mean, variance = compute_ridge_scores(
+                *self.compute_arm_regressions(centre, with_bonuses), contexts
+            )
         return centre + mean, scale * np.sqrt(np.maximum(variance, 0.0))
 
-    def compute_arm_regressions(self, centre: float, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
-        """Return the regression of each arm on the rows of ``_to_context_rows``, as ``compute_arm_heads`` does."""
+    def compute_arm_regressions(
+        self, centre: float, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Return the regression of each arm on the rows of ``_to_context_rows``, as
+        ``compute_arm_heads`` does.
+        """
         theta, inverse = self._get_regression(centre, with_bonuses)
-        return compute_arm_heads(theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim)
+        return compute_arm_heads(
+            theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim
+        )
 
-    def _get_regression(self, centre: float, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
-        """Return the coefficients (F,) of the joint regression, and its inverse (F, F) or None without bonuses."""
-        return self.statistics.compute_coefficients(centre)[0], self.statistics.inverse[0] if with_bonuses else None
+    def _get_regression(
+        self, centre: float, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Return the coefficients (F,) of the joint regression, and its inverse (F, F) or None
+        without bonuses.
+        """
+        return self.statistics.compute_coefficients(centre)[0], (
+            self.statistics.inverse[0] if with_bonuses else None
+        )
 
     def _to_context_rows(self, features: AnyArray) -> FloatArray:
-        """Return contexts (B, d) as ``append_one`` does, (B, d + 1), multiplied by ``_context_scale``."""
+        """Return contexts (B, d) as ``append_one`` does, (B, d + 1), multiplied by
+        ``_context_scale``.
+        """
         return append_one(to_floats(features), self._context_scale)
 
     def decide_row(self, *_: Any) -> None:
@@ -264,20 +354,27 @@ class JointHead:
 
     def _compute_joint_features(self, features: AnyArray, arms: IntArray) -> FloatArray:
         """Return the joint features (B, F) of each context (B, d) with its arm (B,)."""
-        contexts, n_products = self._to_context_rows(features), self._n_products
+        contexts = self._to_context_rows(features)
+        n_products = self._n_products
         rows = np.zeros((len(contexts), self.statistics.dim))
         products = contexts[:, :, None] * self.vectors[arms][:, None, :]
         rows[:, :n_products] = products.reshape(len(contexts), -1)
         rows[np.arange(len(contexts)), _get_effect_indices(arms, n_products)] = _EFFECT_SCALE
         return rows
 
-    def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Learn rounds: contexts (B, d), the chosen arms (B,), their rewards (B,) and weights (B,)."""
-        rows, targets = self._compute_joint_features(features, arms), np.stack([rewards, np.ones(len(rewards))], axis=1)
+    def learn(
+        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None
+    ) -> None:
+        """Learn rounds: contexts (B, d), the chosen arms (B,), their rewards (B,) and
+        weights (B,).
+        """
+        rows = self._compute_joint_features(features, arms)
+        targets = np.stack([rewards, np.ones(len(rewards))], axis=1)
         check_norm(rows, self.ridge)
         if weights is not None:
             weight_roots = np.sqrt(weights)[:, None]
-            rows, targets = rows * weight_roots, targets * weight_roots
+            rows = rows * weight_roots
+            targets = targets * weight_roots
         self.statistics.update(rows, np.zeros(len(rows), np.int64), targets)
         np.add.at(self._arm_weights, arms, 1.0 if weights is None else weights)
 
@@ -297,7 +394,9 @@ class JointHead:
         for row in range(len(features)):
             row_slice = slice(row, row + 1)
             scaling = moments.centre, moments.scale
-            mean, bonus = self.score(features[row_slice], centre=moments.centre, scale=moments.scale)
+            mean, bonus = self.score(
+                features[row_slice], centre=moments.centre, scale=moments.scale
+            )
             mask = None if available is None else available[row_slice]
             weight = None if weights is None else weights[row_slice]
             decisions.append(exploration.decide(mean, bonus, draw_from(row), mask, scaling))
@@ -328,7 +427,9 @@ class JointHead:
         return RidgeSums(len(self.vectors), self.dim + 1)
 
     def get_chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
-        """Return the features (B, d + 1) for ``make_empty_sums``, and the index of the sum for each round, (B,)."""
+        """Return the features (B, d + 1) for ``make_empty_sums``, and the index of the sum for each
+        round, (B,).
+        """
         return self._to_context_rows(features), arms
 
     def with_sums(self, sums: RidgeSums) -> JointHead:
@@ -346,7 +447,10 @@ class JointHead:
         self._arm_weights = np.append(self._arm_weights, np.zeros(len(vectors)))
         n_new_effects = count_effects(len(self.vectors)) - n_old_effects
         self.statistics.add_dimensions(n_new_effects)
-        self._set_prior(slice(self.statistics.dim - n_new_effects, None), np.full(n_new_effects, self.penalties[2]))
+        self._set_prior(
+            slice(self.statistics.dim - n_new_effects, None),
+            np.full(n_new_effects, self.penalties[2]),
+        )
 
     def predict_held_out(
         self,
@@ -358,22 +462,33 @@ class JointHead:
     ) -> FloatArray:
         """Return predicted rewards (n, K) of logged rounds, by regressions that have not seen them.
 
-        ``folds`` are the folds of the rounds (n,) and of the arms (K,). The regression for fold f has seen neither its
-        rounds nor a round of its arms, which are thus new arms for it.
+        ``folds`` are the folds of the rounds (n,) and of the arms (K,). The regression for fold f
+        has seen neither its rounds nor a round of its arms, which are thus new arms for it.
         """
         predictions, (round_folds, arm_folds) = np.zeros((len(arms), len(self.vectors))), folds
         for fold in np.unique(round_folds):
-            is_held_out, is_seen = round_folds == fold, (round_folds != fold) & (arm_folds[arms] != fold)
+            is_held_out = round_folds == fold
+            is_seen = (round_folds != fold) & (arm_folds[arms] != fold)
             sums = self.make_empty_sums()
-            sums.add(*self.get_chosen_features(features[is_seen], arms[is_seen]), rewards[is_seen], weights[is_seen])
-            head, centre = self.without_rounds().with_sums(sums), sums.reward_moments.centre
-            predictions[is_held_out], _ = head.score(features[is_held_out], centre=centre, with_bonuses=False)
+            sums.add(
+                *self.get_chosen_features(features[is_seen], arms[is_seen]),
+                rewards[is_seen],
+                weights[is_seen],
+            )
+            head = self.without_rounds().with_sums(sums)
+            centre = sums.reward_moments.centre
+            predictions[is_held_out], _ = head.score(
+                features[is_held_out], centre=centre, with_bonuses=False
+            )
         return predictions
 
     def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
         fitted_values = np.array([*self.penalties, self.noise_variance, self._n_fitted_rounds])
-        statistics = {f"primal.{name}": array for name, array in self.statistics.state(with_rounds=with_rounds).items()}
+        statistics = {
+            f"primal.{name}": array
+            for name, array in self.statistics.state(with_rounds=with_rounds).items()
+        }
         return {**statistics, "fitted": fitted_values, "arm_weights": self._arm_weights}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
@@ -381,17 +496,23 @@ class JointHead:
         statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
         fitted_values = read_array(state, "fitted", np.empty(5))
         arm_weights = read_array(state, "arm_weights", self._arm_weights)
-        statistics.restore({name.split(".", 1)[1]: array for name, array in state.items() if "." in name})
+        statistics.restore(
+            {name.split(".", 1)[1]: array for name, array in state.items() if "." in name}
+        )
         if not (np.isfinite(fitted_values).all() and (fitted_values[:4] > 0).all()):
             raise ValueError(f"penalties and noise must be positive, got {fitted_values[:4]}")
-        self.statistics, self.penalties = statistics, fitted_values[:3]
-        self.noise_variance, self._n_fitted_rounds = float(fitted_values[3]), float(fitted_values[4])
+        self.statistics = statistics
+        self.penalties = fitted_values[:3]
+        self.noise_variance = float(fitted_values[3])
+        self._n_fitted_rounds = float(fitted_values[4])
         self._arm_weights = arm_weights
 
     def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return the coefficients (1, F) and their covariance (1, F, F), for features of ``append_one(x)``.
+        """Return the coefficients (1, F) and their covariance (1, F, F), for features of
+        ``append_one(x)``.
 
-        Contexts x are as given, not multiplied by ``_context_scale``. Predictions are in the unit of ``moments``.
+        Contexts x are as given, not multiplied by ``_context_scale``. Predictions are in the unit
+        of ``moments``.
         """
         factors = np.ones(self.statistics.dim)
         factors[: self.dim * self.vectors.shape[1]] = self._context_scale

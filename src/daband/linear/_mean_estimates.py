@@ -2,12 +2,14 @@
 
 All estimates from logs use this module.
 
-The mean of a skewed sample is skewed itself. If one buyer in a hundred spends a lot, most samples have too few such
-buyers, so the mean and the standard error of the sample are both too small. A normal interval is then too low. Hall's
-transformation ("On the removal of skewness by transformation", 1992) corrects the studentised mean for its estimated
-skewness. A studentised bootstrap has the same effect, but needs random draws.
+The mean of a skewed sample is skewed itself. If one buyer in a hundred spends a lot, most samples
+have too few such buyers, so the mean and the standard error of the sample are both too small. A
+normal interval is then too low. Hall's transformation ("On the removal of skewness by
+transformation", 1992) corrects the studentised mean for its estimated skewness. A studentised
+bootstrap has the same effect, but needs random draws.
 
-``estimate_mean`` is for a fixed sample. ``LiftSequence`` is for an experiment that is checked while it runs.
+``estimate_mean`` is for a fixed sample. ``LiftSequence`` is for an experiment that is checked while
+it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from daband._arrays import FloatArray
 _MIN_SKEWNESS = 1e-6
 #: Minimum number of rewards in each group, policy and control, for an interval of the lift.
 _MIN_GROUP_REWARDS = 50
-#: The number of rounds for which the interval of a lift is optimised. It is wider than needed for more or fewer rounds.
+#: The number of rounds for which the interval of a lift is optimised. It is wider than needed for
+#: more or fewer rounds.
 _OPTIMAL_ROUNDS = 2000
 
 
@@ -35,19 +38,24 @@ class MeanEstimate(NamedTuple):
     value: float
     #: The standard error.
     standard_error: float
-    #: The skewness of the estimate, which is the skewness of one value divided by the square root of their number.
+    #: The skewness of the estimate, which is the skewness of one value divided by the square root
+    #: of their number.
     skewness: float = 0.0
     #: The degrees of freedom of the standard error.
     dof: float = math.inf
 
     def compute_interval(self, confidence: float) -> tuple[float, float]:
-        """Return the lower and upper limit of the interval that contains the mean with probability ``confidence``."""
+        """Return the lower and upper limit of the interval that contains the mean with probability
+        ``confidence``.
+        """
         if math.isinf(self.dof):  # the service runs without scipy
             quantile = NormalDist().inv_cdf(0.5 + 0.5 * confidence)
         else:
             from scipy.special import stdtrit
 
-            quantile = float(stdtrit(self.dof, 0.5 + 0.5 * confidence)) if self.dof > 0 else math.inf
+            quantile = (
+                float(stdtrit(self.dof, 0.5 + 0.5 * confidence)) if self.dof > 0 else math.inf
+            )
         return self.compute_limit(-quantile), self.compute_limit(quantile)
 
     def compute_limit(self, quantile: float) -> float:
@@ -62,14 +70,20 @@ class MeanEstimate(NamedTuple):
     def plus(self, other: MeanEstimate) -> MeanEstimate:
         """Return the estimate of the sum of two means from independent samples."""
         error = math.hypot(self.standard_error, other.standard_error)
-        third_moments = (estimate.skewness * estimate.standard_error**3 for estimate in (self, other))
+        third_moments = (
+            estimate.skewness * estimate.standard_error**3 for estimate in (self, other)
+        )
         skewness = sum(third_moments) / error**3 if 0 < error < math.inf else 0.0
         return MeanEstimate(self.value + other.value, error, skewness, min(self.dof, other.dof))
 
 
 def estimate_mean(values: FloatArray) -> MeanEstimate:
-    """Return the estimated mean of independent values (n,). With one value, the standard error is infinite."""
-    n, value = len(values), float(values.mean())
+    """Return the estimated mean of independent values (n,).
+
+    With one value, the standard error is infinite.
+    """
+    n = len(values)
+    value = float(values.mean())
     if n < 2:
         return MeanEstimate(value, math.inf, 0.0, 0.0)
     deviations = values - value
@@ -78,12 +92,18 @@ def estimate_mean(values: FloatArray) -> MeanEstimate:
     if not max_deviation > 0.0 or not math.isfinite(error):
         return MeanEstimate(value, error, 0.0, n - 1.0)
     scaled_deviations = deviations / max_deviation  # cubes of large rewards would overflow
-    skewness = float((scaled_deviations**3).mean()) / float((scaled_deviations**2).mean()) ** 1.5 / math.sqrt(n)
+    skewness = (
+        float((scaled_deviations**3).mean())
+        / float((scaled_deviations**2).mean()) ** 1.5
+        / math.sqrt(n)
+    )
     return MeanEstimate(value, error, skewness, n - 1.0)
 
 
 def estimate_weighted_mean(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
-    """Return the weighted mean of rewards (n,), with the standard error of a ratio (Swaminathan, Joachims 2015)."""
+    """Return the weighted mean of rewards (n,), with the standard error of a ratio (Swaminathan,
+    Joachims 2015).
+    """
     total_weight = float(weights.sum())
     if total_weight == 0.0:
         return MeanEstimate(math.nan, math.inf)
@@ -92,39 +112,46 @@ def estimate_weighted_mean(rewards: FloatArray, weights: FloatArray) -> MeanEsti
 
 
 def compute_effective_size(weights: FloatArray) -> float:
-    """Return the number of equally weighted rounds that would have the same variance, (sum w)^2 / sum w^2 (Kish)."""
+    """Return the number of equally weighted rounds that would have the same variance, (sum w)^2 /
+    sum w^2 (Kish).
+    """
     squares = float(weights @ weights)
     return float(weights.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
 class LiftSequence:
-    """The lift of a policy over a control group, with an interval that is valid at all times simultaneously.
+    """The lift of a policy over a control group, with an interval that is valid at all times
+    simultaneously.
 
     The lift is the mean reward of the policy minus the mean reward of the control group.
 
-    A round belongs to the control group with a known probability c. Its term is (r - m) / (1 - c) for the policy and
-    -(r - m) / c for the control group, where r is the reward. m is (1 - c) times the mean of the control group plus c
-    times the mean of the policy, over earlier rewards only. The expectation of the term is the lift, for any c and also
-    if rewards change over time.
+    A round belongs to the control group with a known probability c. Its term is (r - m) / (1 - c)
+    for the policy and -(r - m) / c for the control group, where r is the reward. m is (1 - c) times
+    the mean of the control group plus c times the mean of the policy, over earlier rewards only.
+    The expectation of the term is the lift, for any c and also if rewards change over time.
 
-    Limits are an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas: "Time-uniform central
-    limit theory and asymptotic confidence sequences", 2024). The probability that the interval ever misses the mean
-    lift is at most ``1 - confidence``, however often it is checked, up to an error that vanishes as the groups grow.
-    Limits use the larger of two variances: the variance of the terms, and their variance if both groups had the same
-    rewards. Otherwise the interval would be too narrow if rare rewards are missing in the control group by chance.
+    Limits are an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas:
+    "Time-uniform central limit theory and asymptotic confidence sequences", 2024). The probability
+    that the interval ever misses the mean lift is at most ``1 - confidence``, however often it is
+    checked, up to an error that vanishes as the groups grow. Limits use the larger of two
+    variances: the variance of the terms, and their variance if both groups had the same rewards.
+    Otherwise the interval would be too narrow if rare rewards are missing in the control group by
+    chance.
     """
 
     def __init__(self, confidence: float = 0.95) -> None:
         self._alpha = 1.0 - confidence
         log_term = -2.0 * math.log(self._alpha)
-        #: The square of the parameter rho of the confidence sequence; it determines where the interval is tightest.
+        #: The square of the parameter rho of the confidence sequence; it determines where the
+        #: interval is tightest.
         self._rho_squared = (log_term + math.log(log_term + 1.0)) / _OPTIMAL_ROUNDS
         #: The number of rewards of the policy, and of the control group.
         self._counts = [0, 0]
         #: The sum of the rewards of the policy, and of the control group.
         self._reward_sums = [0.0, 0.0]
         self._n_terms = 0
-        #: The sum of the terms, of their squares, and of their expected squares if both groups had the same rewards.
+        #: The sum of the terms, of their squares, and of their expected squares if both groups had
+        #: the same rewards.
         self._sum_terms = self._sum_squares = self._sum_pooled_squares = 0.0
         #: True once the upper limit was below 0.
         self.is_worse = False
@@ -137,17 +164,25 @@ class LiftSequence:
         return self._counts[0], self._counts[1]
 
     def add(self, reward: float, control_probability: float, *, in_control: bool) -> None:
-        """Add the reward of a round, which was in the control group with ``control_probability``."""
+        """Add the reward of a round, which was in the control group with
+        ``control_probability``.
+        """
         if any(self._counts):  # the first reward has no earlier rewards to compare with
             overall_mean = sum(self._reward_sums) / sum(self._counts)
             groups = zip(self._reward_sums, self._counts, strict=True)
-            policy_mean, control_mean = (total / count if count else overall_mean for total, count in groups)
+            policy_mean, control_mean = (
+                total / count if count else overall_mean for total, count in groups
+            )
             centre = (1.0 - control_probability) * control_mean + control_probability * policy_mean
-            term = (reward - centre) * (-1.0 / control_probability if in_control else 1.0 / (1.0 - control_probability))
+            term = (reward - centre) * (
+                -1.0 / control_probability if in_control else 1.0 / (1.0 - control_probability)
+            )
             self._n_terms += 1
             self._sum_terms += term
             self._sum_squares += term * term
-            self._sum_pooled_squares += (reward - centre) ** 2 / (control_probability * (1.0 - control_probability))
+            self._sum_pooled_squares += (reward - centre) ** 2 / (
+                control_probability * (1.0 - control_probability)
+            )
         self._counts[in_control] += 1
         self._reward_sums[in_control] += reward
         _, low, high = self.compute_lift()
@@ -155,7 +190,10 @@ class LiftSequence:
         self.is_better |= low > 0.0
 
     def compute_lift(self) -> tuple[float, float, float]:
-        """Return the estimated lift and its lower and upper limit. Limits are infinite while a group is small."""
+        """Return the estimated lift and its lower and upper limit.
+
+        Limits are infinite while a group is small.
+        """
         n = self._n_terms
         if not n:
             return math.nan, -math.inf, math.inf
@@ -163,6 +201,9 @@ class LiftSequence:
         if min(self.counts) < _MIN_GROUP_REWARDS:
             return value, -math.inf, math.inf
         variance = max(self._sum_squares / n - value * value, self._sum_pooled_squares / n)
-        rho_squared, growth = self._rho_squared, n * self._rho_squared + 1.0
-        half_width = math.sqrt(2.0 * variance * growth / (n * n * rho_squared) * math.log(growth**0.5 / self._alpha))
+        rho_squared = self._rho_squared
+        growth = n * self._rho_squared + 1.0
+        half_width = math.sqrt(
+            2.0 * variance * growth / (n * n * rho_squared) * math.log(growth**0.5 / self._alpha)
+        )
         return value, value - half_width, value + half_width

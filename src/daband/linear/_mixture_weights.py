@@ -1,30 +1,36 @@
 """Compute the weights of several predictors in a common prediction, from the past errors of each.
 
-Every predictor predicts a round before it learns that round, so its errors are errors on unseen data. The weights w are
-non-negative, sum to one, and minimise
+Every predictor predicts a round before it learns that round, so its errors are errors on unseen
+data. The weights w are non-negative, sum to one, and minimise
 
     sum_t (r_t - p_t . w)^2  +  100 v |w - w_0|^2
 
-over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007). The symbols are:
+over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007). The symbols
+are:
 
 * p_t are the predictions of all predictors in round t, and r_t is its reward.
-* v is the variance of rewards; it is 1 if the policy does not standardise rewards, as for labels (0 and 1).
+* v is the variance of rewards; it is 1 if the policy does not standardise rewards, as for labels (0
+  and 1).
 * w_0 are the weights before the first round.
-* The factor 100 was chosen on the development half of the data sets (benchmarks/records/split.json).
+* The factor 100 was chosen on the development half of the data sets
+  (benchmarks/records/split.json).
 
-The weights sum to one, so only the errors e_t = p_t - r_t matter, and the first sum is w' (sum_t e_t e_t') w. Scaling
-and shifting all rewards therefore does not change the weights. If exactly one arm has reward 1 in each round, a reward
-of 1 reveals the rewards of all arms. Such a round may count once for each arm (``find_revealed_predictions``). Then
-the errors of arms that were not chosen count as well.
+The weights sum to one, so only the errors e_t = p_t - r_t matter, and the first sum is w' (sum_t
+e_t e_t') w. Scaling and shifting all rewards therefore does not change the weights. If exactly one
+arm has reward 1 in each round, a reward of 1 reveals the rewards of all arms. Such a round may
+count once for each arm (``find_revealed_predictions``). Then the errors of arms that were not
+chosen count as well.
 
-**Guarantee.** This is follow-the-regularised-leader on losses f_t(w) = (r_t - p_t . w)^2 over the simplex. Predictions
-are clipped to the range of the rewards seen so far. If rewards are bounded, the squared loss is exp-concave. Then, for
-any fixed weights u (a single predictor, or the best mixture in hindsight),
+**Guarantee.** This is follow-the-regularised-leader on losses f_t(w) = (r_t - p_t . w)^2 over the
+simplex. Predictions are clipped to the range of the rewards seen so far. If rewards are bounded,
+the squared loss is exp-concave. Then, for any fixed weights u (a single predictor, or the best
+mixture in hindsight),
 
     sum_t (r_t - p_t . w_t)^2  <=  sum_t (r_t - p_t . u)^2  +  O(M log n)
 
-for M predictors and n rounds (Hazan, Agarwal and Kale 2007). The mean error exceeds that of the best mixture by
-O(M log n / n). So the mixture is never much worse than its best member, on data like those it was learned from.
+for M predictors and n rounds (Hazan, Agarwal and Kale 2007). The mean error exceeds that of the
+best mixture by O(M log n / n). So the mixture is never much worse than its best member, on data
+like those it was learned from.
 """
 
 from __future__ import annotations
@@ -59,19 +65,26 @@ class MixtureWeights:
         #: The number of rounds when the weights were last computed.
         self._n_rounds_at_update = 0
 
-    def add(self, predictions: FloatArray, rewards: FloatArray, *, reward_deviation: float = 1.0) -> None:
-        """Record the predictions (B, M) for rounds before they are learned, and the rewards (B,) of these rounds.
+    def add(
+        self, predictions: FloatArray, rewards: FloatArray, *, reward_deviation: float = 1.0
+    ) -> None:
+        """Record the predictions (B, M) for rounds before they are learned, and the rewards (B,) of
+        these rounds.
 
-        ``reward_deviation`` is the square root of v in the formula of the module. The weights are computed again when
-        the number of rounds has grown by a sixteenth.
+        ``reward_deviation`` is the square root of v in the formula of the module. The weights are
+        computed again when the number of rounds has grown by a sixteenth.
         """
         errors = predictions - rewards[:, None]
         self._error_products += errors.T @ errors
         self.n_rounds += len(rewards)
-        if self.n_rounds - self._n_rounds_at_update < max(1, self._n_rounds_at_update // _UPDATE_DIVISOR):
+        if self.n_rounds - self._n_rounds_at_update < max(
+            1, self._n_rounds_at_update // _UPDATE_DIVISOR
+        ):
             return
         self._n_rounds_at_update = self.n_rounds
-        gram = self._error_products / (reward_deviation * reward_deviation) + _PRIOR_STRENGTH * np.eye(len(self.prior))
+        gram = self._error_products / (
+            reward_deviation * reward_deviation
+        ) + _PRIOR_STRENGTH * np.eye(len(self.prior))
         self.weights = solve_on_simplex(gram, _PRIOR_STRENGTH * self.prior)
 
     def state(self) -> dict[str, AnyArray]:
@@ -90,12 +103,15 @@ class MixtureWeights:
             raise ValueError("weights must be >= 0 and sum to 1")
 
 
-def find_revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
+def find_revealed_predictions(
+    means: FloatArray, arms: IntArray, rewards: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return the predictions for arms whose reward is known (n, M), and these rewards (n,).
 
-    This is for problems in which exactly one arm per round has reward 1. Then a reward of 1 reveals that all other arms
-    have reward 0. Any other reward reveals only the reward of the chosen arm. ``means`` (B, K, M) are the predictions
-    for all arms, ``arms`` (B,) the chosen arms, and ``rewards`` (B,) their rewards.
+    This is for problems in which exactly one arm per round has reward 1. Then a reward of 1 reveals
+    that all other arms have reward 0. Any other reward reveals only the reward of the chosen arm.
+    ``means`` (B, K, M) are the predictions for all arms, ``arms`` (B,) the chosen arms, and
+    ``rewards`` (B,) their rewards.
 
     >>> import numpy as np
     >>> from daband.linear._mixture_weights import find_revealed_predictions
@@ -110,20 +126,26 @@ def find_revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatA
 
 
 def solve_on_simplex(gram: FloatArray, moment: FloatArray) -> FloatArray:
-    """Return the w (M,) >= 0 with sum 1 that minimises w'G w - 2 m'w, for ``gram`` G (M, M) and ``moment`` m (M,).
+    """Return the w (M,) >= 0 with sum 1 that minimises w'G w - 2 m'w, for ``gram`` G (M, M) and
+    ``moment`` m (M,).
 
     G must be positive definite.
 
-    The result is exact: every set of non-zero weights is tried. There are 2^M - 1 sets, so M must be small.
+    The result is exact: every set of non-zero weights is tried. There are 2^M - 1 sets, so M must
+    be small.
     """
     n_weights = len(moment)
-    best_weights, best_loss = np.full(n_weights, 1.0 / n_weights), np.inf
+    best_weights = np.full(n_weights, 1.0 / n_weights)
+    best_loss = np.inf
     for n_nonzero in range(1, n_weights + 1):
         for subset in combinations(range(n_weights), n_nonzero):
             nonzero_indices = list(subset)
             right_sides = np.stack([moment[nonzero_indices], np.ones(n_nonzero)], axis=1)
-            unconstrained, direction = np.linalg.solve(gram[np.ix_(nonzero_indices, nonzero_indices)], right_sides).T
-            multiplier = (unconstrained.sum() - 1.0) / direction.sum()  # the Lagrange multiplier makes the sum 1
+            unconstrained, direction = np.linalg.solve(
+                gram[np.ix_(nonzero_indices, nonzero_indices)], right_sides
+            ).T
+            # the Lagrange multiplier makes the sum 1
+            multiplier = (unconstrained.sum() - 1.0) / direction.sum()
             solution = unconstrained - multiplier * direction
             if (solution < 0).any():
                 continue
@@ -131,5 +153,6 @@ def solve_on_simplex(gram: FloatArray, moment: FloatArray) -> FloatArray:
             weights[nonzero_indices] = solution
             loss = float(weights @ gram @ weights - 2.0 * (moment @ weights))
             if loss < best_loss:
-                best_weights, best_loss = weights, loss
+                best_weights = weights
+                best_loss = loss
     return best_weights / best_weights.sum()

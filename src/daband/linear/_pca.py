@@ -1,6 +1,8 @@
-"""Compute principal components of contexts with many dimensions, in a few passes and with little memory.
+"""Compute principal components of contexts with many dimensions, in a few passes and with little
+memory.
 
-``PCA`` is the transform that users fit. ``PcaStep`` is the fitted transform for one domain, which saved files store.
+``PCA`` is the transform that users fit. ``PcaStep`` is the fitted transform for one domain, which
+saved files store.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ class PcaStep:
 
     def __post_init__(self) -> None:
         if self.centre.ndim != 1 or self.axes.ndim != 2 or self.axes.shape[1] != len(self.centre):
-            raise ValueError(f"axes must be (m, d) and centre (d,), got {self.axes.shape} and {self.centre.shape}")
+            raise ValueError(
+                f"axes must be (m, d) and centre (d,), got {self.axes.shape} and"
+                f" {self.centre.shape}"
+            )
         if not (np.isfinite(self.centre).all() and np.isfinite(self.axes).all()):
             raise ValueError("centre and axes must be finite")
 
@@ -48,7 +53,8 @@ class PcaStep:
         return (rows - self.centre).dot(self.axes.T)
 
     def to_clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights (d + 1, m), with biases in the last row, and the lower and upper limits (m,) of features.
+        """Return weights (d + 1, m), with biases in the last row, and the lower and upper limits
+        (m,) of features.
 
         PCA does not clip features, so the limits are infinite.
         """
@@ -73,18 +79,22 @@ _N_POWER_ITERATIONS = 4
 
 
 class PCA:
-    """A transform of contexts to their leading principal components. Use it as ``transform=PCA(64)`` of a policy.
+    """A transform of contexts to their leading principal components.
 
-    It is fitted on unlabelled contexts of both source and target, before the first round. ``daband.train`` does this,
-    or ``policy.prepare(source_contexts, target_contexts)``, or ``fit``.
+    Use it as ``transform=PCA(64)`` of a policy.
 
-    Up to 1,024 dimensions, the covariance is summed in one pass and decomposed exactly. Above, a randomised subspace
-    iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five times and needs a few megabytes.
+    It is fitted on unlabelled contexts of both source and target, before the first round.
+    ``daband.train`` does this, or ``policy.prepare(source_contexts, target_contexts)``, or ``fit``.
+
+    Up to 1,024 dimensions, the covariance is summed in one pass and decomposed exactly. Above, a
+    randomised subspace iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five
+    times and needs a few megabytes.
 
     Args:
         n_components: the number of principal components.
         seed: determines the random start of the subspace iteration.
-        by_domain: if True, each domain is centred by its own mean instead of the common mean. The axes are common.
+        by_domain: if True, each domain is centred by its own mean instead of the common mean. The
+            axes are common.
 
     >>> policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=daband.PCA(2))
     >>> policy.prepare([[1.0, 2.0, 3.0, 4.0], [2.0, 1.0, 4.0, 3.0], [0.0, 1.0, 0.0, 1.0]])
@@ -101,7 +111,11 @@ class PCA:
         self._axes: FloatArray | None = None
 
     def __repr__(self) -> str:
-        settings = {name: value for name, value in self.settings().items() if name != "n_components" and value}
+        settings = {
+            name: value
+            for name, value in self.settings().items()
+            if name != "n_components" and value
+        }
         return f"PCA({', '.join([str(self.n_components), *(f'{name}={value!r}' for name, value in settings.items())])})"
 
     @property
@@ -109,7 +123,7 @@ class PCA:
         """True if ``fit`` has been called."""
         return self._axes is not None
 
-    def n_features(self, context_shape: tuple[int, ...]) -> int:  # noqa: ARG002 - the same for every shape
+    def n_features(self, context_shape: tuple[int, ...]) -> int:  # noqa: ARG002
         """Return the number of features per context."""
         return self.n_components
 
@@ -118,7 +132,8 @@ class PCA:
         """The principal axes, (n_components, d): orthonormal, sorted by decreasing variance."""
         if self._axes is None:
             raise NotFitted(
-                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
+                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to"
+                " policy.prepare(...)"
             )
         return self._axes
 
@@ -133,22 +148,40 @@ class PCA:
         if n < 2:
             raise InvalidInput(f"PCA needs at least two contexts to be fitted on, got {n}")
         if self.n_components > min(dim, n):
-            raise InvalidInput(f"n_components must be at most {min(dim, n)} for this data, got {self.n_components}")
+            raise InvalidInput(
+                f"n_components must be at most {min(dim, n)} for this data, got {self.n_components}"
+            )
         if self.by_domain:
-            sums = [sum((block.sum(axis=0) for block in _split_blocks([batch])), np.zeros(dim)) for batch in batches]
+            sums = [
+                sum((block.sum(axis=0) for block in _split_blocks([batch])), np.zeros(dim))
+                for batch in batches
+            ]
             batch_centres = [total / len(batch) for total, batch in zip(sums, batches, strict=True)]
             remaining_centres = iter(batch_centres)  # an empty batch gets the first centre
-            centres = np.stack([next(remaining_centres) if len(batch) else batch_centres[0] for batch in all_batches])
+            centres = np.stack(
+                [
+                    next(remaining_centres) if len(batch) else batch_centres[0]
+                    for batch in all_batches
+                ]
+            )
         else:
-            centres = (sum((block.sum(axis=0) for block in _split_blocks(batches)), np.zeros(dim)) / n)[None]
+            centres = (
+                sum((block.sum(axis=0) for block in _split_blocks(batches)), np.zeros(dim)) / n
+            )[None]
             batch_centres = [centres[0]] * len(batches)
         if not np.isfinite(centres).all():
-            raise InvalidInput("contexts to fit PCA on must be finite, but one has a NaN or infinite value")
-        compute_axes = self._compute_exact_axes if dim <= _MAX_EXACT_DIM else self._compute_randomised_axes
+            raise InvalidInput(
+                "contexts to fit PCA on must be finite, but one has a NaN or infinite value"
+            )
+        compute_axes = (
+            self._compute_exact_axes if dim <= _MAX_EXACT_DIM else self._compute_randomised_axes
+        )
         axes = compute_axes(batches, batch_centres)
         largest_column = np.abs(axes).argmax(axis=1)
-        axes *= np.sign(axes[np.arange(len(axes)), largest_column])[:, None]  # the sign of an eigenvector is arbitrary
-        self._centres, self._axes = centres, np.ascontiguousarray(axes)
+        # the sign of an eigenvector is arbitrary
+        axes *= np.sign(axes[np.arange(len(axes)), largest_column])[:, None]
+        self._centres = centres
+        self._axes = np.ascontiguousarray(axes)
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
@@ -184,9 +217,12 @@ class PCA:
         if state:
             centres = np.atleast_2d(read_array(state, "centre", np.zeros(state["centre"].shape)))
             axes = read_array(state, "axes", np.zeros((self.n_components, centres.shape[1])))
-            self._centres, self._axes = centres, axes
+            self._centres = centres
+            self._axes = axes
 
-    def _compute_exact_axes(self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+    def _compute_exact_axes(
+        self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]
+    ) -> FloatArray:
         """Return the principal axes (m, d), from an eigendecomposition of the scatter matrix."""
         scatter = np.zeros((batches[0].shape[1], batches[0].shape[1]))
         for block in _centre_blocks(batches, centres):
@@ -194,9 +230,12 @@ class PCA:
         _, eigenvectors = np.linalg.eigh(scatter)
         return eigenvectors[:, ::-1][:, : self.n_components].T.copy()
 
-    def _compute_randomised_axes(self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+    def _compute_randomised_axes(
+        self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]
+    ) -> FloatArray:
         """Return the principal axes (m, d), from a randomised subspace iteration."""
-        n, dim = sum(len(batch) for batch in batches), batches[0].shape[1]
+        n = sum(len(batch) for batch in batches)
+        dim = batches[0].shape[1]
         n_columns = min(self.n_components + _N_EXTRA_DIRECTIONS, dim, n)
         basis = np.random.default_rng(self.seed).standard_normal((dim, n_columns))
         for _ in range(_N_POWER_ITERATIONS):
@@ -207,7 +246,9 @@ class PCA:
 
 
 def flatten_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
-    """Return batches of contexts (n_i, *C) as (n_i, d), and d. Raise an error unless d is equal for all batches.
+    """Return batches of contexts (n_i, *C) as (n_i, d), and d.
+
+    Raise an error unless d is equal for all batches.
 
     Empty batches may have any d.
     """
@@ -217,19 +258,27 @@ def flatten_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]
     flat_batches = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
     dims = {batch.shape[1] for batch in flat_batches if len(batch)}
     if len(dims) > 1:
-        raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
+        raise InvalidInput(
+            f"contexts of different dimensions cannot be fitted together: {sorted(dims)}"
+        )
     return flat_batches, dims.pop() if dims else 0
 
 
-def _multiply_scatter(batches: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
-    """Return the scatter matrix (X - centre)'(X - centre) times ``basis`` (d, m), with one block of X at a time."""
+def _multiply_scatter(
+    batches: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray
+) -> FloatArray:
+    """Return the scatter matrix (X - centre)'(X - centre) times ``basis`` (d, m), with one block of
+    X at a time.
+    """
     product = np.zeros_like(basis)
     for block in _centre_blocks(batches, centres):
         product += block.T @ (block @ basis)
     return product
 
 
-def _centre_blocks(batches: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
+def _centre_blocks(
+    batches: Sequence[AnyArray], centres: Sequence[FloatArray]
+) -> Iterable[FloatArray]:
     """Yield blocks of each batch, minus the batch's centre."""
     for batch, centre in zip(batches, centres, strict=True):
         for block in _split_blocks([batch]):

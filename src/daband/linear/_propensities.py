@@ -1,4 +1,6 @@
-"""Estimate the propensities of a log without propensities, i.e. the probability with which each arm was chosen."""
+"""Estimate the propensities of a log without propensities, i.e. the probability with which each arm
+was chosen.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ def estimate_propensities(
 ) -> tuple[FloatArray, str]:
     """Return the estimated probability of each chosen arm (n,), and a description of the method.
 
-    The estimate is the arm's frequency, or the prediction of a multinomial logistic model if that is better on held-out
-    rounds. Each round is predicted by a model that did not see it.
+    The estimate is the arm's frequency, or the prediction of a multinomial logistic model if that
+    is better on held-out rounds. Each round is predicted by a model that did not see it.
 
-    If some rounds did not offer all arms, another method is used. Each arm has a weight, and the probability of an
-    offered arm is its weight divided by the sum of the weights of all offered arms. The weights maximise the
-    likelihood.
+    If some rounds did not offer all arms, another method is used. Each arm has a weight, and the
+    probability of an offered arm is its weight divided by the sum of the weights of all offered
+    arms. The weights maximise the likelihood.
 
     No propensity is below 0.01.
 
@@ -34,15 +36,22 @@ def estimate_propensities(
         contexts: the contexts of the log, (n, *C).
         arms: the logged arms, (n,).
         n_arms: the number of arms, K.
-        offered: True for the arms that each round offered, (n, K); None if all rounds offered all arms.
+        offered: True for the arms that each round offered, (n, K); None if all rounds offered all
+            arms.
     """
     counts = np.bincount(arms, minlength=n_arms)
     if offered is not None and not offered.all():
         weights = np.where(counts > 0, 1.0, 0.0)
-        for _ in range(_N_ITERATIONS):  # minorise and maximise (Hunter: "MM algorithms for Bradley-Terry models", 2004)
-            weights = np.where(counts > 0, counts / np.maximum((1.0 / (offered @ weights)) @ offered, 1e-300), 0.0)
+        # minorise and maximise (Hunter: "MM algorithms for Bradley-Terry models", 2004)
+        for _ in range(_N_ITERATIONS):
+            weights = np.where(
+                counts > 0, counts / np.maximum((1.0 / (offered @ weights)) @ offered, 1e-300), 0.0
+            )
         propensities = weights[arms] / (offered @ weights)
-        return np.clip(propensities, _MIN_PROPENSITY, 1.0), "estimated by a weight of each arm among the offered ones"
+        return (
+            np.clip(propensities, _MIN_PROPENSITY, 1.0),
+            "estimated by a weight of each arm among the offered ones",
+        )
     frequencies = (counts / len(arms))[arms]
     method = "estimated by the frequency of each arm"
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
@@ -50,7 +59,8 @@ def estimate_propensities(
     if len(arms) >= 20 * _N_FOLDS and np.count_nonzero(counts >= 2 * _N_FOLDS) > 1:
         predictions = _predict_propensities(to_floats(contexts.reshape(len(contexts), -1)), arms)
         if np.log(predictions).mean() > np.log(propensities).mean():
-            propensities, method = predictions, "estimated by a logistic model of the arm given the context"
+            propensities = predictions
+            method = "estimated by a logistic model of the arm given the context"
     return propensities, method
 
 
@@ -66,5 +76,6 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     with warnings.catch_warnings():  # arms absent from a training fold get probability 0
         warnings.filterwarnings("ignore", message="Number of classes in training fold")
         probabilities = cross_val_predict(model, features, arms, cv=split, method="predict_proba")
-    columns = np.unique(arms, return_inverse=True)[1]  # the model has a column for each arm in the log
+    # the model has a column for each arm in the log
+    columns = np.unique(arms, return_inverse=True)[1]
     return np.clip(probabilities[np.arange(len(arms)), columns], _MIN_PROPENSITY, 1.0)

@@ -1,8 +1,10 @@
-"""Compute the running mean and standard deviation of rewards, the prior mean and the unit of predicted rewards.
+"""Compute the running mean and standard deviation of rewards, the prior mean and the unit of
+predicted rewards.
 
-A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a reward. Here the prior
-mean is the mean of the rewards, and the unit is their standard deviation. Rewards ``a r + b`` with a > 0 therefore lead
-to the same decisions as rewards r. The moments do not depend on the order of rounds, except for rounding.
+A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a
+reward. Here the prior mean is the mean of the rewards, and the unit is their standard deviation.
+Rewards ``a r + b`` with a > 0 therefore lead to the same decisions as rewards r. The moments do not
+depend on the order of rounds, except for rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ class RewardMoments:
     (20.0, 10.0)
     """
 
-    __slots__ = ("centre", "high", "low", "mean", "scale", "squared_differences", "standardise", "total_weight")
+    __slots__ = (
+        "centre",
+        "high",
+        "low",
+        "mean",
+        "scale",
+        "squared_differences",
+        "standardise",
+        "total_weight",
+    )
 
     def __init__(self, *, standardise: bool) -> None:
         self.standardise = standardise
@@ -43,14 +54,18 @@ class RewardMoments:
         self.low = math.inf
         #: The largest reward.
         self.high = -math.inf
-        #: The prior mean of a reward: the mean of all rewards; 0 before the first reward or without ``standardise``.
+        #: The prior mean of a reward: the mean of all rewards; 0 before the first reward or without
+        #: ``standardise``.
         self.centre = 0.0
-        #: The unit of a bonus: the standard deviation of rewards, 1 before they differ or without ``standardise``.
+        #: The unit of a bonus: the standard deviation of rewards, 1 before they differ or without
+        #: ``standardise``.
         self.scale = 1.0
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """The smallest and the largest reward; (0, 1) if rewards are not standardised or do not differ."""
+        """The smallest and the largest reward; (0, 1) if rewards are not standardised or do not
+        differ.
+        """
         return (self.low, self.high) if self.standardise and self.low < self.high else (0.0, 1.0)
 
     def add(self, rewards: FloatArray, weights: Weights = None) -> None:
@@ -60,33 +75,56 @@ class RewardMoments:
             self._combine(1.0 if weights is None else weights.item(), reward, 0.0, reward, reward)
             return
         if weights is not None:
-            rewards, weights = rewards[weights > 0], weights[weights > 0]
+            rewards = rewards[weights > 0]
+            weights = weights[weights > 0]
         if len(rewards):
             total_weight = float(len(rewards) if weights is None else weights.sum())
             low = float(rewards.min())  # differences lose no digits to a common offset
             mean = low + float(np.average(rewards - low, weights=weights))
-            squares = float(np.square(rewards - mean) @ (np.ones(len(rewards)) if weights is None else weights))
+            squares = float(
+                np.square(rewards - mean) @ (np.ones(len(rewards)) if weights is None else weights)
+            )
             self._combine(total_weight, mean, squares, low, float(rewards.max()))
 
     def merge(self, other: RewardMoments) -> None:
         """Add the rewards of ``other``."""
-        self._combine(other.total_weight, other.mean, other.squared_differences, other.low, other.high)
+        self._combine(
+            other.total_weight, other.mean, other.squared_differences, other.low, other.high
+        )
 
-    def _combine(self, total_weight: float, mean: float, squares: float, low: float, high: float) -> None:
-        """Add the moments of other rewards; ``squares`` is the sum of squared differences from their mean."""
+    def _combine(
+        self, total_weight: float, mean: float, squares: float, low: float, high: float
+    ) -> None:
+        """Add the moments of other rewards; ``squares`` is the sum of squared differences from
+        their mean.
+        """
         if not total_weight > 0.0:
             return
-        new_weight, difference = self.total_weight + total_weight, mean - self.mean
-        self.squared_differences += squares + difference * difference * (self.total_weight * total_weight / new_weight)
-        self.mean = mean if self.total_weight == 0.0 else self.mean + difference * (total_weight / new_weight)
+        new_weight = self.total_weight + total_weight
+        difference = mean - self.mean
+        self.squared_differences += squares + difference * difference * (
+            self.total_weight * total_weight / new_weight
+        )
+        self.mean = (
+            mean
+            if self.total_weight == 0.0
+            else self.mean + difference * (total_weight / new_weight)
+        )
         self.total_weight = new_weight
-        self.low, self.high = low if low < self.low else self.low, high if high > self.high else self.high
+        self.low = low if low < self.low else self.low
+        self.high = high if high > self.high else self.high
         if self.standardise:
             self.centre = self.mean
-            self.scale = (math.sqrt(self.squared_differences / new_weight) or 1.0) if self.low < self.high else 1.0
+            self.scale = (
+                (math.sqrt(self.squared_differences / new_weight) or 1.0)
+                if self.low < self.high
+                else 1.0
+            )
 
     def state(self) -> FloatArray:
-        """Return an array (5,) for kernels: weight, mean, sum of squared differences, smallest and largest reward."""
+        """Return an array (5,) for kernels: weight, mean, sum of squared differences, smallest and
+        largest reward.
+        """
         low, high = (self.low, self.high) if self.total_weight else (0.0, 0.0)
         return np.array([self.total_weight, self.mean, self.squared_differences, low, high])
 
@@ -95,6 +133,9 @@ class RewardMoments:
         moments = read_array({"rewards": state}, "rewards", np.empty(5))
         total_weight, mean, squares, low, high = moments.tolist()
         if total_weight < 0.0 or squares < 0.0 or not low <= high:
-            raise ValueError(f"rewards cannot have count {total_weight}, squares {squares} and range {low} to {high}")
+            raise ValueError(
+                f"rewards cannot have count {total_weight}, squares {squares} and range {low} to"
+                f" {high}"
+            )
         self.__init__(standardise=self.standardise)  # type: ignore[misc]
         self._combine(total_weight, mean, squares, low, high)

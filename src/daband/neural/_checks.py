@@ -3,8 +3,9 @@
     from daband.checks import check_term
     check_term(MyTerm)  # or its registered name
 
-``check_term`` runs the functions ``check_*`` of this module, in their order. A check raises an ``AssertionError`` that
-describes the problem. daband's tests run all checks on all registered terms.
+``check_term`` runs the functions ``check_*`` of this module, in their order. A check raises an
+``AssertionError`` that describes the problem. daband's tests run all checks on all registered
+terms.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ from daband.neural.objectives._term import Batch, Term, TermSettings, terms
 TERM_CHECKS = Checks()
 
 # The sizes of the batch on which terms are checked.
-_N_ROUNDS, _N_TARGET_CONTEXTS, _N_ARMS, _N_ALIGNED_FEATURES = 7, 6, 4, 5
+_N_ROUNDS = 7
+_N_TARGET_CONTEXTS = 6
+_N_ARMS = 4
+_N_ALIGNED_FEATURES = 5
 #: The settings from which terms are built.
-_TERM_SETTINGS = TermSettings(n_arms=_N_ARMS, n_aligned_features=_N_ALIGNED_FEATURES, feedback="one_hot")
+_TERM_SETTINGS = TermSettings(
+    n_arms=_N_ARMS, n_aligned_features=_N_ALIGNED_FEATURES, feedback="one_hot"
+)
 #: The fields of a batch through which gradients reach the encoder.
 _ENCODED_FIELDS = ("predictions", "aligned", "target_predictions", "target_aligned")
 
@@ -50,14 +56,18 @@ def make_random_batch(*, n_arms: int = _N_ARMS) -> Batch:
 
 
 def _build_term(term_class: type[Term], seed: int = 0) -> Term:
-    """Return a term of this class in double precision, with initial parameters drawn from ``seed``."""
+    """Return a term of this class in double precision, with initial parameters drawn from
+    ``seed``.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return term_class(_TERM_SETTINGS).double()
 
 
 def _compute_gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
-    """Return the gradient of a term's value with respect to each encoded field of the batch; None if it is not used."""
+    """Return the gradient of a term's value with respect to each encoded field of the batch; None
+    if it is not used.
+    """
     tensors = {name: getattr(batch, name).clone().requires_grad_() for name in _ENCODED_FIELDS}
     value = term(replace(batch, **tensors))
     gradients = torch.autograd.grad(value, list(tensors.values()), allow_unused=True)
@@ -68,7 +78,8 @@ def _compute_gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | Non
 def check_value_is_a_finite_scalar(term_class: type[Term]) -> None:
     """Check that the value is one finite number, and that the same batch gives the same value."""
     term = _build_term(term_class)
-    value, second_value = term(make_random_batch()), term(make_random_batch())
+    value = term(make_random_batch())
+    second_value = term(make_random_batch())
     assert value.shape == (), f"the value has shape {tuple(value.shape)}"
     assert torch.isfinite(value), f"the value is {value.item()}"
     assert torch.equal(value, second_value), "two calls with the same batch return different values"
@@ -79,23 +90,35 @@ def check_encoder_gets_gradient(term_class: type[Term]) -> None:
     """Check that gradients are finite, and that at least one that reaches the encoder is not 0."""
     gradients = _compute_gradients(_build_term(term_class), make_random_batch()).values()
     used_gradients = [gradient for gradient in gradients if gradient is not None]
-    assert all(torch.isfinite(gradient).all() for gradient in used_gradients), "a gradient is not finite"
-    assert any((gradient != 0).any() for gradient in used_gradients), "no gradient reaches the encoder"
+    assert all(torch.isfinite(gradient).all() for gradient in used_gradients), (
+        "a gradient is not finite"
+    )
+    assert any((gradient != 0).any() for gradient in used_gradients), (
+        "no gradient reaches the encoder"
+    )
 
 
 @TERM_CHECKS.add
 def check_gradient_is_the_derivative(term_class: type[Term]) -> None:
-    """Check that the gradient agrees with finite differences, except for terms that apply their weight themselves."""
+    """Check that the gradient agrees with finite differences, except for terms that apply their
+    weight themselves.
+    """
     if term_class.applies_weight:
         return
-    term, batch = _build_term(term_class), make_random_batch()
+    term = _build_term(term_class)
+    batch = make_random_batch()
     step_size = 1e-6
     for name, gradient in _compute_gradients(term, batch).items():
         if gradient is None:
             continue
         tensor = getattr(batch, name)
-        direction = torch.cos(torch.arange(tensor.numel(), dtype=torch.float64)).view_as(tensor) + 0.3
-        upper, lower = (term(replace(batch, **{name: tensor + step * direction})) for step in (step_size, -step_size))
+        direction = (
+            torch.cos(torch.arange(tensor.numel(), dtype=torch.float64)).view_as(tensor) + 0.3
+        )
+        upper, lower = (
+            term(replace(batch, **{name: tensor + step * direction}))
+            for step in (step_size, -step_size)
+        )
         slope = float((upper - lower) / (2 * step_size))
         expected_slope = float((gradient * direction).sum())
         is_close = abs(slope - expected_slope) <= 1e-5 * (1 + abs(slope))
@@ -108,8 +131,15 @@ def check_works_without_target(term_class: type[Term]) -> None:
     if term_class.needs_target:
         return
     batch = make_random_batch()
-    target_fields = ("target_predictions", "target_bonuses", "teacher_predictions", "target_aligned")
-    value = _build_term(term_class)(replace(batch, **{name: getattr(batch, name)[:0] for name in target_fields}))
+    target_fields = (
+        "target_predictions",
+        "target_bonuses",
+        "teacher_predictions",
+        "target_aligned",
+    )
+    value = _build_term(term_class)(
+        replace(batch, **{name: getattr(batch, name)[:0] for name in target_fields})
+    )
     assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
 
 
@@ -121,11 +151,18 @@ def check_arms_can_be_added(term_class: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_row_counts_may_differ(term_class: type[Term]) -> None:
-    """Check that a batch's fields may differ in their numbers of rows, e.g. with target rounds or a context per arm."""
-    batch, term = make_random_batch(), _build_term(term_class)
-    repeated_rounds = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predictions", "arms", "rewards")}
+    """Check that a batch's fields may differ in their numbers of rows, e.g. with target rounds or a
+    context per arm.
+    """
+    batch = make_random_batch()
+    term = _build_term(term_class)
+    repeated_rounds = {
+        name: torch.cat([getattr(batch, name)] * 2) for name in ("predictions", "arms", "rewards")
+    }
     aligned_fields = ("aligned", "target_aligned")
-    context_per_arm = {name: getattr(batch, name).repeat_interleave(_N_ARMS, 0) for name in aligned_fields}
+    context_per_arm = {
+        name: getattr(batch, name).repeat_interleave(_N_ARMS, 0) for name in aligned_fields
+    }
     for case, changes in (
         ("with target rounds", repeated_rounds),
         ("with one context per arm", context_per_arm),
@@ -139,38 +176,59 @@ def check_row_counts_may_differ(term_class: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_runs_can_be_mapped(term_class: type[Term]) -> None:
-    """Check that ``torch.vmap`` over two runs gives the values, measurements and gradients of each run.
+    """Check that ``torch.vmap`` over two runs gives the values, measurements and gradients of each
+    run.
 
-    The only state of a term is its parameters and buffers, and it must not branch on values (``.item()``, ``if``).
+    The only state of a term is its parameters and buffers, and it must not branch on values
+    (``.item()``, ``if``).
     """
     modules = [_TermWithMeasurements(_build_term(term_class, seed)) for seed in (0, 1)]
-    tensors_by_run = [{**dict(module.named_parameters()), **dict(module.named_buffers())} for module in modules]
+    tensors_by_run = [
+        {**dict(module.named_parameters()), **dict(module.named_buffers())} for module in modules
+    ]
     batch = make_random_batch()
-    second_batch = replace(make_random_batch(), predictions=batch.predictions.flip(0), aligned=batch.aligned * 1.5)
+    second_batch = replace(
+        make_random_batch(), predictions=batch.predictions.flip(0), aligned=batch.aligned * 1.5
+    )
     fields_by_run = [vars(batch), vars(second_batch)]
 
-    def measure(run_tensors: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def measure(
+        run_tensors: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         return functional_call(modules[0], run_tensors, (Batch(**fields),))
 
-    def compute_gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def compute_gradients(
+        value: torch.Tensor, fields: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
         inputs = [fields[name] for name in _ENCODED_FIELDS]
         return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
 
     names = [name for name, tensor in fields_by_run[0].items() if tensor is not None]
-    stacked_fields = {name: torch.stack([fields[name] for fields in fields_by_run]) for name in names}
+    stacked_fields = {
+        name: torch.stack([fields[name] for fields in fields_by_run]) for name in names
+    }
     for fields in (*fields_by_run, stacked_fields):
         for name in _ENCODED_FIELDS:
             fields[name].requires_grad_()
-    stacked_tensors = {name: torch.stack([tensors[name] for tensors in tensors_by_run]) for name in tensors_by_run[0]}
+    stacked_tensors = {
+        name: torch.stack([tensors[name] for tensors in tensors_by_run])
+        for name in tensors_by_run[0]
+    }
     stacked_values = torch.vmap(measure)(stacked_tensors, stacked_fields)
     stacked_gradients = compute_gradients(stacked_values["value"].sum(), stacked_fields)
     for run, (module, fields) in enumerate(zip(modules, fields_by_run, strict=True)):
         values = module(Batch(**fields))
         for name, value in values.items():
-            assert torch.allclose(stacked_values[name][run], value), f"torch.vmap changes the {name} of run {run}"
+            assert torch.allclose(stacked_values[name][run], value), (
+                f"torch.vmap changes the {name} of run {run}"
+            )
         gradients = compute_gradients(values["value"], fields)
-        for name, gradient, stacked_gradient in zip(_ENCODED_FIELDS, gradients, stacked_gradients, strict=True):
-            assert torch.allclose(stacked_gradient[run], gradient), f"torch.vmap changes the gradient of {name}"
+        for name, gradient, stacked_gradient in zip(
+            _ENCODED_FIELDS, gradients, stacked_gradients, strict=True
+        ):
+            assert torch.allclose(stacked_gradient[run], gradient), (
+                f"torch.vmap changes the gradient of {name}"
+            )
 
 
 class _TermWithMeasurements(nn.Module):
@@ -187,6 +245,7 @@ class _TermWithMeasurements(nn.Module):
 def check_term(term: type[Term] | str) -> None:
     """Run every check on a term, given by its class or its registered name.
 
-    The first failure raises an error, usually an ``AssertionError``. A note on the error states the violated rule.
+    The first failure raises an error, usually an ``AssertionError``. A note on the error states the
+    violated rule.
     """
     TERM_CHECKS.run(terms.get(term) if isinstance(term, str) else term)

@@ -1,9 +1,10 @@
 """Define Neural-LinUCB: LinUCB on the features of an encoder that is trained during the run.
 
-The method is from Xu, Wen, Zhao, Gu: "Neural contextual bandits with deep representation and shallow exploration"
-(2020). The head, ridge regressions on the encoder's features (``linear/_ridge_head.py``), predicts rewards and
-explores. After an episode, ``adapt`` takes gradient steps on stored rounds. As in the paper, the head is not fitted
-again after these steps, so its sums contain features that earlier encoders computed.
+The method is from Xu, Wen, Zhao, Gu: "Neural contextual bandits with deep representation and
+shallow exploration" (2020). The head, ridge regressions on the encoder's features
+(``linear/_ridge_head.py``), predicts rewards and explores. After an episode, ``adapt`` takes
+gradient steps on stored rounds. As in the paper, the head is not fitted again after these steps, so
+its sums contain features that earlier encoders computed.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ from daband.serving._monitor import MAX_CONTEXTS
 
 #: The largest expected value of a pixel in a floating-point image; larger values cause a warning.
 _MAX_PIXEL = 2.0
-#: The number of members for ``members="auto"`` on a GPU. Five networks together take about three times as long as one.
+#: The number of members for ``members="auto"`` on a GPU. Five networks together take about three
+#: times as long as one.
 _N_GPU_MEMBERS = 5
-#: The maximum number of steps per episode that ``plan`` sets to reach ``LearningSettings.min_run_steps``.
+#: The maximum number of steps per episode that ``plan`` sets to reach
+#: ``LearningSettings.min_run_steps``.
 _MAX_STEPS_PER_EPISODE = 32
 #: Training stops after this many consecutive steps with a loss or gradient that is not finite.
 _MAX_SKIPPED_STEPS = 3
@@ -64,32 +67,35 @@ class NeuralLinUCB(Policy):
     Args:
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
-        recipe: a name ("default", "default-rpd", "paper", "small"); a ``Recipe``; or a mapping
-            that changes a named recipe, by default "default": ``{"base": "paper", "learning": {"steps": 16}}``. This
-            class uses named recipes without target terms, which are the parts of the loss that need target contexts.
-        encoder: a network that replaces the recipe's network: a registered name, ``EncoderSettings``, or a custom
-            ``torch.nn.Module``, which is copied and gets contexts as they are. A saved policy contains the weights of a
-            custom module, but not its code: load it with ``daband.load(path, encoder=module)``.
-        feedback: the information in a reward: "bandit" (only about the played arm), or "one_hot" if exactly one arm has
-            reward 1 and all others 0, without noise. With "one_hot", a reward other than 1 is learned as bandit
-            feedback.
+        recipe: a name ("default", "default-rpd", "paper", "small"); a ``Recipe``; or a mapping that
+            changes a named recipe, by default "default": ``{"base": "paper", "learning": {"steps":
+            16}}``. This class uses named recipes without target terms, which are the parts of the
+            loss that need target contexts.
+        encoder: a network that replaces the recipe's network: a registered name,
+            ``EncoderSettings``, or a custom ``torch.nn.Module``, which is copied and gets contexts
+            as they are. A saved policy contains the weights of a custom module, but not its code:
+            load it with ``daband.load(path, encoder=module)``.
+        feedback: the information in a reward: "bandit" (only about the played arm), or "one_hot" if
+            exactly one arm has reward 1 and all others 0, without noise. With "one_hot", a reward
+            other than 1 is learned as bandit feedback.
         alpha: the factor of the confidence bonus; by default the recipe's ``alpha``.
         ridge: the penalty of the head's ridge regressions.
-        arms: "disjoint" (one context per round, a regression per arm) or "shared" (one context per arm, one
-            regression).
+        arms: "disjoint" (one context per round, a regression per arm) or "shared" (one context per
+            arm, one regression).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
         epsilon: the probability with which an arm is drawn uniformly.
-        standardise_rewards: subtract the running mean of rewards and divide by their running standard deviation, so
-            that decisions do not depend on the unit of rewards. Rewards of "one_hot" feedback are not standardised.
+        standardise_rewards: subtract the running mean of rewards and divide by their running
+            standard deviation, so that decisions do not depend on the unit of rewards. Rewards of
+            "one_hot" feedback are not standardised.
         transform: applied before the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU if available), "cpu", "cuda", "cuda:1", ...
         seed: determines initial weights, batches, exploration, and how ties are broken.
-        shift: the assumed difference between the domains, e.g. "covariate" (``daband.Shift``); by default it follows
-            from the shape of a context. It determines which statistics normalise contexts, and which terms a named
-            recipe has.
-        catalogue: the arms with their features (``pair.catalogue``). As in ``LinUCB``, there is then one regression
-            for all arms, on products of the encoder's features and arm features. The encoder has fewer features if
-            there would be more than 1,024 products.
+        shift: the assumed difference between the domains, e.g. "covariate" (``daband.Shift``); by
+            default it follows from the shape of a context. It determines which statistics normalise
+            contexts, and which terms a named recipe has.
+        catalogue: the arms with their features (``pair.catalogue``). As in ``LinUCB``, there is
+            then one regression for all arms, on products of the encoder's features and arm
+            features. The encoder has fewer features if there would be more than 1,024 products.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
@@ -103,7 +109,8 @@ class NeuralLinUCB(Policy):
     source_only: ClassVar[bool] = True
     learns_by_gradients = True
     scale_matters = True
-    locks_state = False  # encoding takes long, so the state lock is held only while the head is used
+    # encoding takes long, so the state lock is held only while the head is used
+    locks_state = False
 
     def __init__(
         self,
@@ -145,7 +152,11 @@ class NeuralLinUCB(Policy):
             context_shape=self.feature_shape,
             n_arms=self.n_arms,
             source_only=self.source_only,
-            shift=self.shift if self.transform is None else Shift(shift_kinds, stated=self.shift.stated),
+            shift=(
+                self.shift
+                if self.transform is None
+                else Shift(shift_kinds, stated=self.shift.stated)
+            ),
             contexts_are_standardised=isinstance(self.transform, Standardise),
         )
         self.recipe = replace_encoder(resolved_recipe, encoder)
@@ -153,22 +164,32 @@ class NeuralLinUCB(Policy):
         if catalogue is not None:
             max_features = count_joint_components((self.recipe.encoder.dense.dimension,), catalogue)
             if max_features is not None:
-                self.recipe = self.recipe.changed({"encoder": {"dense": {"dimension": max_features}}})
+                self.recipe = self.recipe.changed(
+                    {"encoder": {"dense": {"dimension": max_features}}}
+                )
         self.exploration = Exploration(
             explore,
             check_number("alpha", self.recipe.alpha if alpha is None else alpha),
             check_number("epsilon", epsilon),
         )
-        # daband's networks take images with the channels first. A custom network gets contexts as they are.
+        # daband's networks take images with the channels first. A custom network gets contexts as
+        # they are.
         is_builtin = self.recipe.encoder.name in ("auto", "conv", "pretrained")
         self._image_layout = find_image_layout(self.feature_shape) if is_builtin else None
-        self._encoder_input_shape = to_channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
-        dim, ridge = self.recipe.encoder.dense.dimension, check_number("ridge", ridge)
+        self._encoder_input_shape = (
+            to_channels_first_shape(self.feature_shape) if is_builtin else self.feature_shape
+        )
+        dim = self.recipe.encoder.dense.dimension
+        ridge = check_number("ridge", ridge)
         self._head: RidgeHead | JointHead
         if catalogue is None:
-            self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form="primal")
+            self._head = RidgeHead(
+                n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form="primal"
+            )
         else:
-            self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge, has_unit_norm=True)
+            self._head = JointHead(
+                vectors=catalogue.vectors, dim=dim, ridge=ridge, has_unit_norm=True
+            )
         #: The encoder and all other state that gradient steps change.
         self.learner = Learner(
             recipe=self.recipe,
@@ -195,31 +216,46 @@ class NeuralLinUCB(Policy):
     def for_pair(cls, pair: Any, **settings: Any) -> Any:
         """Return a policy for a ``daband.domains.Pair``; see ``Policy.for_pair``.
 
-        A custom module as ``encoder`` gets contexts as the pair has them, unless a ``transform`` is given.
+        A custom module as ``encoder`` gets contexts as the pair has them, unless a ``transform`` is
+        given.
 
-        With ``members=5``, return a ``Mixture`` of five policies that differ only in their seed (``seed``,
-        ``seed + 1``, ...). All of them learn the same rounds. Arms and pseudo-labels are chosen by the mean of their
-        predictions, so that the result depends less on the seed. ``members="auto"`` is 5 on a GPU and
-        1 on a CPU. ``Mixture.student`` returns one network that decides nearly like the mixture.
+        With ``members=5``, return a ``Mixture`` of five policies that differ only in their seed
+        (``seed``, ``seed + 1``, ...). All of them learn the same rounds. Arms and pseudo-labels are
+        chosen by the mean of their predictions, so that the result depends less on the seed.
+        ``members="auto"`` is 5 on a GPU and 1 on a CPU. ``Mixture.student`` returns one network
+        that decides nearly like the mixture.
         """
         if isinstance(settings.get("encoder"), nn.Module):
             settings.setdefault("transform", None)
         n_members = settings.pop("members", 1)
         if n_members == "auto":
-            n_members = _N_GPU_MEMBERS if find_device(settings.get("device", "auto")).type == "cuda" else 1
+            n_members = (
+                _N_GPU_MEMBERS if find_device(settings.get("device", "auto")).type == "cuda" else 1
+            )
         n_members = check_int("members", n_members, minimum=1)
         if n_members == 1:
             return super().for_pair(pair, **settings)
         seed = settings.pop("seed", 0)
         seeds = range(seed, seed + n_members)
-        members = {f"seed-{member_seed}": cls.for_pair(pair, seed=member_seed, **settings) for member_seed in seeds}
-        mixture_settings: dict[str, Any] = {"members": members, "transform": None, "learn_weights": False}
-        mixture_settings |= {name: settings[name] for name in ("explore", "epsilon") if name in settings}
+        members = {
+            f"seed-{member_seed}": cls.for_pair(pair, seed=member_seed, **settings)
+            for member_seed in seeds
+        }
+        mixture_settings: dict[str, Any] = {
+            "members": members,
+            "transform": None,
+            "learn_weights": False,
+        }
+        mixture_settings |= {
+            name: settings[name] for name in ("explore", "epsilon") if name in settings
+        }
         return Mixture.for_pair(pair, seed=seed, **mixture_settings)
 
     @property
     def counts(self) -> IntArray:
-        """The number of rounds that each regression has learned from: (K,), or (1,) with shared arms."""
+        """The number of rounds that each regression has learned from: (K,), or (1,) with shared
+        arms.
+        """
         return self._head.counts
 
     def encode(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
@@ -230,13 +266,18 @@ class NeuralLinUCB(Policy):
             domain: the domain of the contexts.
         """
         domain_index = self.domains.index(domain)
-        return self._encoder.encode(self._to_channels_first(transform_contexts(self, contexts, domain)), domain_index)
+        return self._encoder.encode(
+            self._to_channels_first(transform_contexts(self, contexts, domain)), domain_index
+        )
 
     def settings(self) -> dict[str, Any]:
         return {
-            **super().settings(), "recipe": self.recipe.settings(), "feedback": self.feedback,
-            "ridge": self._head.ridge, "device": self.device_setting,
-        }  # fmt: skip
+            **super().settings(),
+            "recipe": self.recipe.settings(),
+            "feedback": self.feedback,
+            "ridge": self._head.ridge,
+            "device": self.device_setting,
+        }
 
     @property
     def adapts_to_target(self) -> bool:
@@ -252,31 +293,55 @@ class NeuralLinUCB(Policy):
 
     def _to_channels_first(self, contexts: AnyArray) -> AnyArray:
         """Return images with the channels first, and other contexts unchanged."""
-        return contexts if self._image_layout is None else to_channels_first(contexts, self._image_layout)
+        return (
+            contexts
+            if self._image_layout is None
+            else to_channels_first(contexts, self._image_layout)
+        )
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        features, moments = self._encoder.encode(self._to_channels_first(contexts), domain), self.reward_moments
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        features = self._encoder.encode(self._to_channels_first(contexts), domain)
+        moments = self.reward_moments
         with self._locks.state:
-            return self._head.score(features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses)
+            return self._head.score(
+                features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses
+            )
 
-    def _get_head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, FloatArray]:
-        """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""
+    def _get_head_and_features(
+        self, contexts: AnyArray, domain: int
+    ) -> tuple[RidgeHead | JointHead, FloatArray]:
+        """Return the regression head and the features of contexts, for ``Mixture``, which plays
+        rounds in blocks.
+        """
         return self._head, self._encoder.encode(self._to_channels_first(contexts), domain)
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    ) -> None:
         contexts = self._to_channels_first(contexts)
         self._check_pixels(contexts)
-        features, predictions = self._encoder.encode(contexts, domain), None
+        features = self._encoder.encode(contexts, domain)
+        predictions = None
         with self._locks.state:
             if self._updates_skill_gate(domain):
-                predictions, _ = self._head.score(features, centre=self.reward_moments.centre, with_bonuses=False)
+                predictions, _ = self._head.score(
+                    features, centre=self.reward_moments.centre, with_bonuses=False
+                )
             self._head.learn(features, arms, rewards, weights)
         if predictions is not None:
             self.learner.skill_gate.add(predictions, arms, rewards)
         self.buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: int,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
     ) -> Decision:
         contexts = self._to_channels_first(contexts)
         self._check_pixels(contexts)
@@ -298,7 +363,9 @@ class NeuralLinUCB(Policy):
         return decision
 
     def _updates_skill_gate(self, domain: int) -> bool:
-        """Return True if rounds of this domain update the ``SkillGate``, which scales the weights of target terms."""
+        """Return True if rounds of this domain update the ``SkillGate``, which scales the weights
+        of target terms.
+        """
         return self.learner.uses_gate and domain < self._first_target
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
@@ -308,15 +375,21 @@ class NeuralLinUCB(Policy):
             self.buffers.unlabelled[domain - self.domains.first_target].add(contexts)
 
     def _check_pixels(self, contexts: AnyArray) -> None:
-        """Warn once if floating-point images have pixels from 0 to 255, from which networks learn less well."""
-        if self._image_layout is None or contexts.dtype.kind != "f" or "pixels" in self._issued_warnings:
+        """Warn once if floating-point images have pixels from 0 to 255, from which networks learn
+        less well.
+        """
+        if (
+            self._image_layout is None
+            or contexts.dtype.kind != "f"
+            or "pixels" in self._issued_warnings
+        ):
             return
         max_pixel = float(contexts.max())
         if max_pixel > _MAX_PIXEL:
             self._issued_warnings.add("pixels")
             warnings.warn(
-                f"contexts are images of floating-point numbers up to {max_pixel:g}; pass them as uint8, or divide "
-                "them by 255, so that pixels are in [0, 1]",
+                f"contexts are images of floating-point numbers up to {max_pixel:g}; pass them as"
+                " uint8, or divide them by 255, so that pixels are in [0, 1]",
                 stacklevel=5,
             )
 
@@ -329,13 +402,17 @@ class NeuralLinUCB(Policy):
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         """Return empty replay buffers for this number of arms."""
         arm_axis = (n_arms,) if self.arms == "shared" else ()
-        shape, device = (*arm_axis, *self._encoder_input_shape), self.learner.device
-        return ReplayBuffers.empty(shape, self.recipe.replay, seed=self.seed, device=device, domains=self.domains)
+        shape = (*arm_axis, *self._encoder_input_shape)
+        device = self.learner.device
+        return ReplayBuffers.empty(
+            shape, self.recipe.replay, seed=self.seed, device=device, domains=self.domains
+        )
 
     def _freeze(self, domain: int) -> FrozenParts:
         network = freeze_encoder(self._encoder.network, domain=domain)
         reference_contexts = None
-        if self.transform is None and self._image_layout in (None, "channels_first"):  # contexts are stored unchanged
+        # contexts are stored unchanged
+        if self.transform is None and self._image_layout in (None, "channels_first"):
             buffer = self.buffers.rounds[domain]
             if self.domains.is_target(domain):
                 buffer = self.buffers.unlabelled[domain - self.domains.first_target]
@@ -352,22 +429,31 @@ class NeuralLinUCB(Policy):
     # Gradient steps.
 
     @staticmethod
-    def adapt_together(members: Sequence[Policy], steps: int | None) -> list[dict[str, float] | Exception] | None:
-        """Adapt the members of a mixture with common gradient steps and pseudo-labels, and return their metrics.
+    def adapt_together(
+        members: Sequence[Policy], steps: int | None
+    ) -> list[dict[str, float] | Exception] | None:
+        """Adapt the members of a mixture with common gradient steps and pseudo-labels, and return
+        their metrics.
 
         Return None if the members cannot be stacked; see ``can_stack``.
         """
-        return adapt_stacked(members, steps=steps, is_committee=True) if can_stack(members) else None
+        return (
+            adapt_stacked(members, steps=steps, is_committee=True) if can_stack(members) else None
+        )
 
     @staticmethod
     def distil_student(members: Sequence[Policy], weights: FloatArray, steps: int) -> NeuralLinUCB:
-        """Return a copy of the member with the largest weight, trained to predict the weighted mean of all members.
+        """Return a copy of the member with the largest weight, trained to predict the weighted mean
+        of all members.
 
-        Only its encoder is trained, with ``steps`` gradient steps on the stored target contexts. Its head, and so its
-        bonus, does not change.
+        Only its encoder is trained, with ``steps`` gradient steps on the stored target contexts.
+        Its head, and so its bonus, does not change.
         """
         if not can_stack(members):
-            raise InvalidInput("student() needs members that are neural policies of one context shape and one recipe")
+            raise InvalidInput(
+                "student() needs members that are neural policies of one context shape and one"
+                " recipe"
+            )
         if members[0].arms == "shared":
             raise InvalidInput("student() is not available with one context per arm")
         neural_members = [member for member in members if isinstance(member, NeuralLinUCB)]
@@ -379,15 +465,21 @@ class NeuralLinUCB(Policy):
         contexts = target_buffer.contexts[: len(target_buffer)]
         mean_predictions = np.zeros((len(contexts), student.n_arms))
         for member, weight in zip(neural_members, weights, strict=True):
-            features, moments = member._encoder.encode(contexts.cpu().numpy(), target_domain), member.reward_moments
-            means, _ = member._head.score(features, centre=moments.centre, scale=moments.scale, with_bonuses=False)
+            features = member._encoder.encode(contexts.cpu().numpy(), target_domain)
+            moments = member.reward_moments
+            means, _ = member._head.score(
+                features, centre=moments.centre, scale=moments.scale, with_bonuses=False
+            )
             mean_predictions += weight * (means - moments.centre) / moments.scale
-        learner, learning = student.learner, student.recipe.learning
+        learner = student.learner
+        learning = student.recipe.learning
         student.prepare_steps(1)  # copies the head's coefficients to the learner
         student_network = distil(
             student._encoder.network,
             contexts,
-            torch.softmax(learner.scale * torch.from_numpy(mean_predictions).float().to(learner.device), dim=1),
+            torch.softmax(
+                learner.scale * torch.from_numpy(mean_predictions).float().to(learner.device), dim=1
+            ),
             learner.scale * learner.loss_inputs["theta"],
             domain=target_domain,
             augmentation=learning.augmentation,
@@ -404,48 +496,66 @@ class NeuralLinUCB(Policy):
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         n_steps = self.prepare_steps(steps)
-        return self.finish_steps(take_steps([self.learner], n_steps, [self.buffers])[0]) if n_steps else {}
+        return (
+            self.finish_steps(take_steps([self.learner], n_steps, [self.buffers])[0])
+            if n_steps
+            else {}
+        )
 
     def prepare_steps(self, steps: int | None) -> int:
-        """Copy the head's coefficients to the learner, and return the number of gradient steps to take.
+        """Copy the head's coefficients to the learner, and return the number of gradient steps to
+        take.
 
-        ``steps`` is by default the number that ``plan`` has set. The result is 0 if no rounds are stored.
+        ``steps`` is by default the number that ``plan`` has set. The result is 0 if no rounds are
+        stored.
         """
         n_steps = self.steps_per_adapt if steps is None else steps
         if n_steps == 0 or not any(len(buffer) for buffer in self.buffers.rounds):
             return 0
-        lacks_target = self.learner.objective.needs_target and not any(map(len, self.buffers.unlabelled))
+        lacks_target = self.learner.objective.needs_target and not any(
+            map(len, self.buffers.unlabelled)
+        )
         if lacks_target and "target" not in self._issued_warnings:
             self._issued_warnings.add("target")
             warnings.warn(
-                f"{self.name} has seen no target context, so it learns from the source only, as Neural-LinUCB does; "
-                "call observe_target, or pass a target to daband.train",
+                f"{self.name} has seen no target context, so it learns from the source only, as"
+                " Neural-LinUCB does; call observe_target, or pass a target to daband.train",
                 stacklevel=4,
             )
-        head, moments = self._head, self.reward_moments
+        head = self._head
+        moments = self.reward_moments
         if isinstance(head, JointHead):
             with self._locks.state:
                 head.fit_penalties(moments)
-            theta, inverses = head.compute_arm_regressions(moments.centre, self.learner.objective.needs_bonus)
+            theta, inverses = head.compute_arm_regressions(
+                moments.centre, self.learner.objective.needs_bonus
+            )
             inverses = None if inverses is None else head.noise_variance * inverses
         else:
             ridges = head.to_primal("no step can be taken")
-            theta, inverses = ridges.compute_coefficients(moments.centre), ridges.inverse
-        theta, alpha = theta / moments.scale, self.alpha
-        self.learner.set_head(theta, inverses, alpha=alpha, mean=moments.centre, deviation=moments.scale)
+            theta = ridges.compute_coefficients(moments.centre)
+            inverses = ridges.inverse
+        theta = theta / moments.scale
+        alpha = self.alpha
+        self.learner.set_head(
+            theta, inverses, alpha=alpha, mean=moments.centre, deviation=moments.scale
+        )
         return n_steps
 
     def finish_steps(self, measurements: dict[str, float]) -> dict[str, float]:
-        """Use the trained encoder for decisions. Return the steps' measurements and the skill gate's factor ("gate").
+        """Use the trained encoder for decisions.
+
+        Return the steps' measurements and the skill gate's factor ("gate").
 
         Raise ``TrainingDiverged`` if three or more steps in a row were skipped.
         """
         longest_streak = measurements.pop("longest_streak", 0.0)
         if longest_streak >= _MAX_SKIPPED_STEPS:
             raise TrainingDiverged(
-                f"{int(longest_streak)} gradient steps in a row had a loss or gradient that is not finite; they were "
-                f"skipped, and training stops here. The last saved state is not affected; try a learning rate below "
-                f"{self.recipe.learning.learning_rate:g}, or smaller weights"
+                f"{int(longest_streak)} gradient steps in a row had a loss or gradient that is not"
+                " finite; they were skipped, and training stops here. The last saved state is not"
+                f" affected; try a learning rate below {self.recipe.learning.learning_rate:g}, or"
+                " smaller weights"
             )
         self._encoder = self.learner.copy_acting_encoder()
         return {**measurements, "gate": self.learner.gate_factor}
@@ -456,7 +566,11 @@ class NeuralLinUCB(Policy):
         buffers = self.buffers if replay else self._make_buffers(self.n_arms)
         head_state = self._head.state(with_rounds=replay)
         states = {"head": head_state, "learner": self.learner.state(), "replay": buffers.state()}
-        arrays = {f"{prefix}.{name}": array for prefix, state in states.items() for name, array in state.items()}
+        arrays = {
+            f"{prefix}.{name}": array
+            for prefix, state in states.items()
+            for name, array in state.items()
+        }
         return {**arrays, "steps": np.array([self.steps_per_adapt], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -470,8 +584,8 @@ class NeuralLinUCB(Policy):
 def can_stack(members: Sequence[Policy]) -> bool:
     """Return True if ``adapt_stacked`` can train these policies together.
 
-    They must be different neural policies of one shape and recipe. Seeds may differ. Weights of terms may differ, too,
-    if all policies have the same terms.
+    They must be different neural policies of one shape and recipe. Seeds may differ. Weights of
+    terms may differ, too, if all policies have the same terms.
     """
     learners = [policy.learner for policy in members if isinstance(policy, NeuralLinUCB)]
     if not learners or len({id(learner) for learner in learners}) < len(members):
@@ -482,16 +596,17 @@ def can_stack(members: Sequence[Policy]) -> bool:
 def adapt_stacked(
     members: Sequence[Policy], *, steps: int | None = None, is_committee: bool = False
 ) -> list[dict[str, float] | Exception]:
-    """Adapt several policies with common gradient steps, and return the metrics of each, as ``adapt`` does.
+    """Adapt several policies with common gradient steps, and return the metrics of each, as
+    ``adapt`` does.
 
-    On a GPU this takes about half the time of separate steps. If a policy fails, its result is the exception, and the
-    others are not affected.
+    On a GPU this takes about half the time of separate steps. If a policy fails, its result is the
+    exception, and the others are not affected.
 
     Args:
         members: policies for which ``can_stack`` is true.
         steps: the number of gradient steps; by default each policy's own number.
-        is_committee: the mean prediction of all EMA encoders gives the pseudo-labels of each policy. The policies must
-            have observed the same target contexts.
+        is_committee: the mean prediction of all EMA encoders gives the pseudo-labels of each
+            policy. The policies must have observed the same target contexts.
     """
     results: list[dict[str, float] | Exception] = [{} for _ in members]
     groups: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
@@ -500,12 +615,16 @@ def adapt_stacked(
             locks.enter_context(policy._locks.write)
         for index, policy in enumerate(members):
             assert isinstance(policy, NeuralLinUCB)
-            # A stack needs equal kinds of buffers: policies without target contexts or rewards form another group.
-            buffer_keys = tuple(buffer.stacking_key for buffer in policy.buffers.get_buffers_by_segment().values())
+            # A stack needs equal kinds of buffers: policies without target contexts or rewards form
+            # another group.
+            buffer_keys = tuple(
+                buffer.stacking_key for buffer in policy.buffers.get_buffers_by_segment().values()
+            )
             if n_steps := policy.prepare_steps(steps):
                 groups.setdefault((n_steps, buffer_keys), []).append((index, policy))
         for (n_steps, _), group in groups.items():
-            learners, buffers = [policy.learner for _, policy in group], [policy.buffers for _, policy in group]
+            learners = [policy.learner for _, policy in group]
+            buffers = [policy.buffers for _, policy in group]
             measurements = take_steps(learners, n_steps, buffers, is_committee=is_committee)
             for (index, policy), policy_measurements in zip(group, measurements, strict=True):
                 try:

@@ -1,21 +1,22 @@
 """Define the named recipes, and resolve the argument ``recipe=`` of neural policies.
 
-A ``Recipe`` has all settings of a neural policy. R, P and D are the terms of the target-regret bound
-(``objectives/``): regression error, predicted reward and data divergence.
+A ``Recipe`` has all settings of a neural policy. R, P and D are the terms of the target-regret
+bound (``objectives/``): regression error, predicted reward and data divergence.
 
 * ``default`` is the recommended recipe.
 * ``default-rpd`` also has the terms R and P, for ablations.
-* ``small`` is ``default`` with a narrower network and fewer steps, which take a few minutes on a CPU.
-* ``paper`` is Algorithm 1 with the paper's settings. Its term P uses the reward that is predicted in the
-  target for the arm of the source round.
+* ``small`` is ``default`` with a narrower network and fewer steps, which take a few minutes on a
+  CPU.
+* ``paper`` is Algorithm 1 with the paper's settings. Its term P uses the reward that is predicted
+  in the target for the arm of the source round.
 
-``default`` and ``small`` depend on the assumed ``shift``: they have target terms only if the domains differ in style.
-Neural-LinUCB uses every named recipe without its target terms. ``docs/results/protocol.md`` lists the data sets on
-which the defaults were chosen.
+``default`` and ``small`` depend on the assumed ``shift``: they have target terms only if the
+domains differ in style. Neural-LinUCB uses every named recipe without its target terms.
+``docs/results/protocol.md`` lists the data sets on which the defaults were chosen.
 
 A recipe can also be given as changes to a named one, in a form that JSON and TOML can represent:
-``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes
-"default".
+``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without
+``base`` it changes "default".
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ from daband.neural.objectives._objective import Weight
 
 #: The recipes that depend on the assumed shift.
 _SHIFT_DEPENDENT_RECIPES = ("default", "small")
-#: The fraction of a run in which the weights of target terms grow: 6,000 of the 19,200 steps of 300 episodes.
+#: The fraction of a run in which the weights of target terms grow: 6,000 of the 19,200 steps of 300
+#: episodes.
 _RAMP_FRACTION = 0.3125
-#: The number of gradient steps per episode on vectors if nothing is aligned. 32 steps overfit tables: with 8 steps, the
-#: mean advantage over the best simple method on 44 pairs of the development data sets is higher by 0.002, and a run
-#: takes a third of the time.
+#: The number of gradient steps per episode on vectors if nothing is aligned. 32 steps overfit
+#: tables: with 8 steps, the mean advantage over the best simple method on 44 pairs of the
+#: development data sets is higher by 0.002, and a run takes a third of the time.
 _UNALIGNED_STEPS_PER_EPISODE = 8
 #: The minimum number of gradient steps of a run on small contexts with more than two arms.
 _MIN_RUN_STEPS = 1024
-#: The minimum number of gradient steps of a run on small contexts with two arms. More steps overfit.
+#: The minimum number of gradient steps of a run on small contexts with two arms. More steps
+#: overfit.
 _MIN_RUN_STEPS_WITH_TWO_ARMS = 256
 #: The maximum number of dimensions of a small context.
 _MAX_SMALL_DIMENSIONS = 64
@@ -71,15 +74,16 @@ def resolve_recipe(
     """Return the recipe that the argument ``recipe=`` of a neural policy selects.
 
     Args:
-        recipe: a name, a ``Recipe``, or a mapping; None means "default". A mapping with every group of settings, as
-            ``Recipe.settings()`` returns it, describes a full recipe. Any other mapping has changes
-            (``Recipe.changed``) to the recipe that it names under ``base``, by default "default".
+        recipe: a name, a ``Recipe``, or a mapping; None means "default". A mapping with every group
+            of settings, as ``Recipe.settings()`` returns it, describes a full recipe. Any other
+            mapping has changes (``Recipe.changed``) to the recipe that it names under ``base``, by
+            default "default".
         context_shape: the shape of one context.
         n_arms: the number of arms.
-        source_only: remove the target terms from a named recipe, also if it is the ``base`` of a mapping. A full recipe
-            is used as it is.
-        shift: the assumed difference between the domains, to which "default" and "small" are adjusted before changes
-            are applied; by default ``get_default_shift(context_shape)``.
+        source_only: remove the target terms from a named recipe, also if it is the ``base`` of a
+            mapping. A full recipe is used as it is.
+        shift: the assumed difference between the domains, to which "default" and "small" are
+            adjusted before changes are applied; by default ``get_default_shift(context_shape)``.
         contexts_are_standardised: if True, the network does not normalise its inputs again.
     """
     recipe = "default" if recipe is None else recipe
@@ -96,9 +100,12 @@ def resolve_recipe(
             shift = get_default_shift(context_shape) if shift is None else shift
             base = _adjust_to_shift(base, shift, math.prod(context_shape), changes.get("weights"))
             if not shift.aligns_features and base.encoder.name == "mlp":
-                base = _adjust_without_alignment(base, math.prod(context_shape), n_arms, not contexts_are_standardised)
+                base = _adjust_without_alignment(
+                    base, math.prod(context_shape), n_arms, not contexts_are_standardised
+                )
         learning_changes = changes.get("learning")
-        if isinstance(learning_changes, Mapping) and "steps" in learning_changes:  # given steps are not increased
+        # given steps are not increased
+        if isinstance(learning_changes, Mapping) and "steps" in learning_changes:
             changes["learning"] = {"min_run_steps": 0, **learning_changes}
         resolved_recipe = base.changed(changes)
     else:
@@ -112,12 +119,15 @@ def resolve_recipe(
         ) from None
 
 
-def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weights: object) -> Recipe:
+def _adjust_to_shift(
+    recipe: Recipe, shift: Shift, n_inputs: int, changed_weights: object
+) -> Recipe:
     """Return the recipe for the assumed shift between the domains.
 
-    Target terms are kept if the style differs, or if ``changed_weights`` names them. If the frequencies of arms differ,
-    "target_diversity" is removed, and pseudo-labels are not corrected by frequencies. Networks normalise each domain by
-    its own statistics if style or units differ, and otherwise by the statistics of the sources.
+    Target terms are kept if the style differs, or if ``changed_weights`` names them. If the
+    frequencies of arms differ, "target_diversity" is removed, and pseudo-labels are not corrected
+    by frequencies. Networks normalise each domain by its own statistics if style or units differ,
+    and otherwise by the statistics of the sources.
 
     Args:
         recipe: the named recipe.
@@ -135,14 +145,25 @@ def _adjust_to_shift(recipe: Recipe, shift: Shift, n_inputs: int, changed_weight
     if not any(shift.mask_separate_columns(n_inputs)):
         options["statistics"] = "source"
     learning = replace(
-        recipe.learning, match_arm_frequencies=recipe.learning.match_arm_frequencies and not shift.has_label_shift
+        recipe.learning,
+        match_arm_frequencies=recipe.learning.match_arm_frequencies and not shift.has_label_shift,
     )
-    return replace(recipe, weights=weights, encoder=replace(recipe.encoder, options=options), learning=learning)
+    return replace(
+        recipe, weights=weights, encoder=replace(recipe.encoder, options=options), learning=learning
+    )
 
 
-def _adjust_without_alignment(recipe: Recipe, n_inputs: int, n_arms: int, normalise_input: bool) -> Recipe:
-    """Return the recipe for vectors if nothing is aligned, with fewer steps and without batch norms after layers."""
-    options = {**recipe.encoder.options, "normalise_input": normalise_input, "normalise_hidden": False}
+def _adjust_without_alignment(
+    recipe: Recipe, n_inputs: int, n_arms: int, normalise_input: bool
+) -> Recipe:
+    """Return the recipe for vectors if nothing is aligned, with fewer steps and without batch norms
+    after layers.
+    """
+    options = {
+        **recipe.encoder.options,
+        "normalise_input": normalise_input,
+        "normalise_hidden": False,
+    }
     min_run_steps = _MIN_RUN_STEPS if n_arms > 2 else _MIN_RUN_STEPS_WITH_TWO_ARMS
     learning = replace(
         recipe.learning,
@@ -153,7 +174,9 @@ def _adjust_without_alignment(recipe: Recipe, n_inputs: int, n_arms: int, normal
 
 
 def replace_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
-    """Return the recipe with another network, given by a registered name, settings, or a custom module."""
+    """Return the recipe with another network, given by a registered name, settings, or a custom
+    module.
+    """
     if encoder is None:
         return recipe
     if isinstance(encoder, EncoderSettings):
@@ -162,9 +185,14 @@ def replace_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module |
         options: dict[str, Any] = {"module": type(encoder).__name__}
         return replace(recipe, encoder=replace(recipe.encoder, name=CUSTOM, options=options))
     if not isinstance(encoder, str):
-        raise InvalidInput(f"encoder must be a name, EncoderSettings or a torch.nn.Module, got {encoder!r}")
+        raise InvalidInput(
+            f"encoder must be a name, EncoderSettings or a torch.nn.Module, got {encoder!r}"
+        )
     if ":" in encoder or encoder == "efficientnet_lite0":
-        return replace(recipe, encoder=replace(recipe.encoder, name="pretrained", options={"backbone": encoder}))
+        return replace(
+            recipe,
+            encoder=replace(recipe.encoder, name="pretrained", options={"backbone": encoder}),
+        )
     options = recipe.encoder.options if encoder == recipe.encoder.name else {}
     return replace(recipe, encoder=replace(recipe.encoder, name=encoder, options=options))
 
@@ -175,7 +203,9 @@ def list_recipe_names() -> list[str]:
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
-    """Return the named recipe for contexts of this shape. There is one for images, and one for all other contexts.
+    """Return the named recipe for contexts of this shape.
+
+    There is one for images, and one for all other contexts.
 
     Args:
         name: "default", "default-rpd", "small" or "paper".
@@ -208,7 +238,9 @@ def _build_default_image_recipe() -> Recipe:
         },
         encoder=EncoderSettings(name="conv"),
         learning=LearningSettings(
-            augmentation=Augmentation(shift=2, contrast=0.4, affine=0.2), gate_exponent=8.0, match_arm_frequencies=True
+            augmentation=Augmentation(shift=2, contrast=0.4, affine=0.2),
+            gate_exponent=8.0,
+            match_arm_frequencies=True,
         ),
     )
 
@@ -216,7 +248,10 @@ def _build_default_image_recipe() -> Recipe:
 def _build_default_vector_recipe() -> Recipe:
     """Return the recipe "default" for vectors."""
     return Recipe(
-        weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, ramp=_RAMP_FRACTION / 2)},
+        weights={
+            "source_cross_entropy": Weight(1.0),
+            "adversarial": Weight(0.3, ramp=_RAMP_FRACTION / 2),
+        },
         encoder=EncoderSettings(name="mlp"),
         learning=LearningSettings(steps=32, gate_exponent=1.0, run_steps=9_600),
     )
@@ -226,8 +261,12 @@ def _build_small_image_recipe() -> Recipe:
     """Return the recipe "small" for images."""
     default = _build_default_image_recipe()
     return replace(
-        default.with_weights(adversarial=Weight(1.0, ramp=_RAMP_FRACTION), pseudo_labels=Weight(0.5, start=0.4375)),
-        encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, dense=DenseSettings(hidden=64)),
+        default.with_weights(
+            adversarial=Weight(1.0, ramp=_RAMP_FRACTION), pseudo_labels=Weight(0.5, start=0.4375)
+        ),
+        encoder=EncoderSettings(
+            name="conv", options={"channels": (16, 24)}, dense=DenseSettings(hidden=64)
+        ),
         learning=replace(
             default.learning,
             # There are too few steps to learn from distorted images.
@@ -245,15 +284,18 @@ def _build_small_image_recipe() -> Recipe:
 def _build_small_vector_recipe() -> Recipe:
     """Return the recipe "small" for vectors."""
     default = _build_default_vector_recipe()
-    return replace(default, learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800))
+    return replace(
+        default,
+        learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800),
+    )
 
 
 def _build_paper_recipe(is_image: bool) -> Recipe:
     """Return the recipe of Algorithm 1, with the paper's settings and weights of terms.
 
-    Steps use the latest rounds, and losses use coefficients of unit norm. The paper does not specify to which range it
-    normalises images; [-1, 1] is used here. It sums the source loss over all arms; here the sum is over arms with a
-    known reward.
+    Steps use the latest rounds, and losses use coefficients of unit norm. The paper does not
+    specify to which range it normalises images; [-1, 1] is used here. It sums the source loss over
+    all arms; here the sum is over arms with a known reward.
     """
     return Recipe(
         weights={
@@ -264,9 +306,11 @@ def _build_paper_recipe(is_image: bool) -> Recipe:
         },
         encoder=EncoderSettings(
             name="conv" if is_image else "mlp",
-            options={"channels": (32, 48), "normalise": False, "pixels": "symmetric"}
-            if is_image
-            else {"widths": (256,), "normalise_input": False, "normalise_hidden": False},
+            options=(
+                {"channels": (32, 48), "normalise": False, "pixels": "symmetric"}
+                if is_image
+                else {"widths": (256,), "normalise_input": False, "normalise_hidden": False}
+            ),
             dense=DenseSettings(dimension=64, hidden=128, aligned="last"),
             initialisation="gaussian",
         ),

@@ -1,4 +1,6 @@
-"""Provide the policies. All have the interface of ``Policy``, and each is registered by its name."""
+"""Provide the policies. All have the interface of ``Policy``, and each is registered by its
+name.
+"""
 
 from daband.policies._checkpoints import load_policy
 from daband.policies._log_policy import LogPolicy
@@ -10,6 +12,13 @@ from daband.policies._ridge import Constant, LinUCB
 from daband.policies._trees import Trees
 
 __all__ = [
-    "Constant", "LinUCB", "LogPolicy", "Mixture", "Policy", "Random", "Trees", "load_policy",
+    "Constant",
+    "LinUCB",
+    "LogPolicy",
+    "Mixture",
+    "Policy",
+    "Random",
+    "Trees",
+    "load_policy",
     "policies",
-]  # fmt: skip
+]

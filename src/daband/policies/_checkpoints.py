@@ -1,7 +1,7 @@
 """Read and write saved policies. Each is a safetensors file with a format version and a digest.
 
-The header has the policy's name and settings and the caller's notes as JSON. The tensors are the learned state. Reading
-a file runs no code from it. See ``daband._tensor_files`` for the digest.
+The header has the policy's name and settings and the caller's notes as JSON. The tensors are the
+learned state. Reading a file runs no code from it. See ``daband._tensor_files`` for the digest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ CHECKPOINT_VERSION = 3
 _FORMAT = FileFormat(
     name="daband-policy",
     description=(
-        "a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)"
+        "a policy saved by daband (policy.save writes one; daband.load_deployed reads what"
+        " daband.export wrote)"
     ),
     version=CHECKPOINT_VERSION,
     remedy="train and save it again",
@@ -49,12 +50,16 @@ def check_notes(notes: Any) -> dict[str, str]:
     """Return the caller's notes as a dict of strings; None becomes an empty dict."""
     if notes is None:
         return {}
-    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for text in (*notes, *notes.values())):
+    if not isinstance(notes, Mapping) or not all(
+        isinstance(text, str) for text in (*notes, *notes.values())
+    ):
         raise InvalidInput(f"notes must be a mapping from text to text, got {notes!r}")
     return dict(notes)
 
 
-def write_checkpoint(path: str | Path, settings: Any, arrays: dict[str, AnyArray], notes: Any) -> None:
+def write_checkpoint(
+    path: str | Path, settings: Any, arrays: dict[str, AnyArray], notes: Any
+) -> None:
     """Write settings, arrays and notes to a file; an error leaves no partial file."""
     write_tensor_file(path, _FORMAT, {"settings": settings, "notes": notes}, arrays)
 
@@ -77,7 +82,10 @@ def read_notes(path: str | Path) -> dict[str, str]:
 
 
 def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
-    """Write a policy to a file; an error leaves no partial file. With ``replay``, training data are stored too."""
+    """Write a policy to a file; an error leaves no partial file.
+
+    With ``replay``, training data are stored too.
+    """
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
         settings["table"] = policy.table.state()
@@ -94,9 +102,16 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
 
 
 def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
-    """Return the complete learned state of a policy as arrays by name. With ``replay``, it includes training data."""
-    arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in policy._state(replay=replay).items()}
-    arrays["rounds"] = np.array([policy.rounds_decided, policy.rounds_learned, policy.version], np.int64)
+    """Return the complete learned state of a policy as arrays by name.
+
+    With ``replay``, it includes training data.
+    """
+    arrays: dict[str, AnyArray] = {
+        f"policy/{name}": array for name, array in policy._state(replay=replay).items()
+    }
+    arrays["rounds"] = np.array(
+        [policy.rounds_decided, policy.rounds_learned, policy.version], np.int64
+    )
     arrays["domain"] = np.array([policy._domain_index], np.int64)
     arrays["rewards"] = policy.reward_moments.state()
     round_ids = policy._round_ids if replay else RoundIds(policy._round_ids.max_ids)
@@ -104,18 +119,24 @@ def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
     if policy.log_parts:
         arrays["log_parts"] = np.frombuffer("\n".join(sorted(policy.log_parts)).encode(), np.uint8)
     if policy.transform is not None:
-        arrays.update({f"transform/{name}": array for name, array in policy.transform.state().items()})
+        arrays.update(
+            {f"transform/{name}": array for name, array in policy.transform.state().items()}
+        )
     return arrays
 
 
 def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
-    """Restore the state that ``collect_arrays`` returned; an error may leave the policy half restored."""
+    """Restore the state that ``collect_arrays`` returned; an error may leave the policy half
+    restored.
+    """
     if policy.transform is not None:
         policy.transform.restore(drop_prefix("transform/", arrays))
     counters = read_array(dict(arrays), "rounds", np.zeros(3, np.int64))
     if (counters < 0).any():
         raise ValueError(f"rounds must not be negative, got {counters.tolist()}")
-    policy.rounds_decided, policy.rounds_learned, policy.version = (int(count) for count in counters)
+    policy.rounds_decided, policy.rounds_learned, policy.version = (
+        int(count) for count in counters
+    )
     policy._domain_index = range(len(policy.domains))[int(arrays["domain"][0])]
     policy.reward_moments.restore(arrays["rewards"])
     policy._round_ids.restore(drop_prefix("ids/", arrays))
@@ -123,12 +144,14 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     policy._restore(drop_prefix("policy/", arrays))
 
 
-def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None) -> Any:
+def build_policy(
+    settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None
+) -> Any:
     """Return an untrained policy with these settings.
 
     Args:
-        settings: the result of ``policy.settings()``, with the keys that ``save_policy`` adds: "policy" (the registered
-            name), "table", "catalogue", "framing" and "arm_names".
+        settings: the result of ``policy.settings()``, with the keys that ``save_policy`` adds:
+            "policy" (the registered name), "table", "catalogue", "framing" and "arm_names".
         encoder: the ``torch.nn.Module`` of a policy with a custom encoder.
         arrays: the arrays of the encoders of a table.
     """
@@ -140,8 +163,10 @@ def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mappi
             arguments["members"][name] = build_policy(member_settings, encoder=member_encoder)
     elif encoder is not None:
         arguments["encoder"] = encoder
-    policy_class, table_state = policies.get(arguments.pop("policy")), arguments.pop("table", None)
-    arm_names, framing = arguments.pop("arm_names", None), arguments.pop("framing", None)
+    policy_class = policies.get(arguments.pop("policy"))
+    table_state = arguments.pop("table", None)
+    arm_names = arguments.pop("arm_names", None)
+    framing = arguments.pop("framing", None)
     catalogue_state = arguments.pop("catalogue", None)
     catalogue = None if catalogue_state is None else Catalogue.from_state(catalogue_state)
     if "catalogue" in get_setting_defaults(policy_class):
@@ -154,19 +179,24 @@ def build_policy(settings: dict[str, Any], *, encoder: Any = None, arrays: Mappi
     policy = policy_class(**arguments)
     if table_state is not None:
         policy.table = TableTransform.from_state(table_state, arrays)
-    policy.catalogue, policy.arm_names = catalogue, arm_names
+    policy.catalogue = catalogue
+    policy.arm_names = arm_names
     policy.framing = None if framing is None else (int(framing[0]), int(framing[1]))
     return policy
 
 
 def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = None) -> Any:
-    """Return the policy that was saved at ``path``. Its further results are bitwise equal to those of the saved policy.
+    """Return the policy that was saved at ``path``.
 
-    A file that is damaged, truncated, in another format or not a policy raises a ``CheckpointError`` that names it.
+    Its further results are bitwise equal to those of the saved policy.
+
+    A file that is damaged, truncated, in another format or not a policy raises a
+    ``CheckpointError`` that names it.
 
     Args:
         path: the file.
-        encoder: the ``torch.nn.Module`` of a policy with a custom encoder, whose weights are in the file.
+        encoder: the ``torch.nn.Module`` of a policy with a custom encoder, whose weights are in the
+            file.
         device: the device on which the policy computes from now on, by default the saved one.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
@@ -180,20 +210,35 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     encoder_class = _get_encoder_class(settings)
     if encoder is None and encoder_class is not None:
         raise InvalidInput(
-            f"{path} was saved with a custom encoder ({encoder_class}), and contains only its weights; pass the "
-            "module: daband.load(path, encoder=module)"
+            f"{path} was saved with a custom encoder ({encoder_class}), and contains only its"
+            " weights; pass the module: daband.load(path, encoder=module)"
         )
     try:
         if device is not None and "device" in settings:
             settings["device"] = device
-        policy = build_policy(settings, encoder=encoder, arrays=drop_prefix("table/", saved_policy.arrays))
+        policy = build_policy(
+            settings, encoder=encoder, arrays=drop_prefix("table/", saved_policy.arrays)
+        )
         policy.restore(saved_policy.arrays)
     except (InvalidInput, DataError) as error:
-        plugin_hint = f". If {policy_name!r} is a custom policy, import its module first: daband --plugin MODULE"
+        plugin_hint = (
+            f". If {policy_name!r} is a custom policy, import its module first: daband --plugin"
+            " MODULE"
+        )
         hint = "" if policies.is_registered(policy_name) else plugin_hint
         raise CheckpointError(f"{path} cannot be loaded: {error}{hint}") from error
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
-        raise CheckpointError(f"{path} does not hold the data that its header describes: {error}") from error
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+        AttributeError,
+        MemoryError,
+    ) as error:
+        raise CheckpointError(
+            f"{path} does not hold the data that its header describes: {error}"
+        ) from error
     return policy
 
 

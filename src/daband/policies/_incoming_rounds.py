@@ -1,4 +1,6 @@
-"""Check the rounds that users pass to a policy, recognise rounds by their ids, and weigh logged rounds."""
+"""Check the rounds that users pass to a policy, recognise rounds by their ids, and weigh logged
+rounds.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +16,40 @@ from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
 from daband.weights import importance
 
-#: The largest Euclidean norm of a context by default. A larger context would dominate all others in a regression.
+#: The largest Euclidean norm of a context by default. A larger context would dominate all others in
+#: a regression.
 MAX_NORM = 1e7
-#: The largest Euclidean norm of a context that a transform scales first. Squares of larger numbers could overflow.
+#: The largest Euclidean norm of a context that a transform scales first. Squares of larger numbers
+#: could overflow.
 MAX_RAW_NORM = 1e60
 #: Types of images and flags. Contexts of these types are always finite and never too large.
 _BYTE_TYPES = (np.uint8, np.bool_)
 #: The largest seed that every random generator accepts.
 _MAX_SEED = 2**62
-#: A sum of squares up to this number has certainly not overflowed, by numpy's type code (half, single, double).
+#: A sum of squares up to this number has certainly not overflowed, by numpy's type code (half,
+#: single, double).
 _MAX_SUM_OF_SQUARES = {"e": 1e4, "f": 1e30, "d": 1e120}
 
 
 def check_contexts(
-    contexts: ArrayLike, round_shape: tuple[int, ...], *, n_dimensions: int, max_norm: float = MAX_NORM
+    contexts: ArrayLike,
+    round_shape: tuple[int, ...],
+    *,
+    n_dimensions: int,
+    max_norm: float = MAX_NORM,
 ) -> AnyArray:
-    """Return contexts (B, *round_shape) as an array. Raise an error if one is too large or has a NaN or infinity.
+    """Return contexts (B, *round_shape) as an array.
 
-    ``round_shape`` is the shape of one context, or of one context per arm. ``n_dimensions`` is the number of values of
-    one context.
+    Raise an error if one is too large or has a NaN or infinity.
+
+    ``round_shape`` is the shape of one context, or of one context per arm. ``n_dimensions`` is the
+    number of values of one context.
     """
     array = as_numpy(contexts, "contexts")
     if array.shape[1:] != round_shape:
-        raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, round_shape))}), got {array.shape}")
+        raise InvalidInput(
+            f"contexts must have shape (B, {', '.join(map(str, round_shape))}), got {array.shape}"
+        )
     if array.shape[0] == 0:
         raise InvalidInput("contexts must have at least one row, got an empty batch")
     if array.dtype.kind == "f":
@@ -57,16 +70,21 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_seed(seed: int) -> int:
-    """Return the seed, after checking that it is an integer from 0 to 2**62, which every generator accepts."""
+    """Return the seed, after checking that it is an integer from 0 to 2**62, which every generator
+    accepts.
+    """
     if check_int("seed", seed, minimum=0) > _MAX_SEED:
         raise InvalidInput(f"seed must be an integer from 0 to 2**62, got {seed}")
     return int(seed)
 
 
 def _check_magnitudes(contexts: AnyArray, n_dimensions: int, max_norm: float) -> None:
-    """Raise an error if a number is not finite, or if the norm of a context is above ``max_norm``."""
+    """Raise an error if a number is not finite, or if the norm of a context is above
+    ``max_norm``.
+    """
     flat_contexts = contexts.ravel(order="K")  # in memory order, so nothing is copied
-    # The sum of squares is enough to accept nearly every batch; NaN and infinity are not below any bound.
+    # The sum of squares is enough to accept nearly every batch; NaN and infinity are not below any
+    # bound.
     max_sum = min(max_norm * max_norm, _MAX_SUM_OF_SQUARES.get(flat_contexts.dtype.char, 0.0))
     if flat_contexts.dtype == np.float64:
         if kernels.sum_of_squares(flat_contexts) < max_sum:
@@ -81,13 +99,17 @@ def _check_magnitudes(contexts: AnyArray, n_dimensions: int, max_norm: float) ->
     magnitudes = np.abs(contexts.reshape(-1, n_dimensions).astype(np.float64))
     largest_magnitudes = np.maximum(magnitudes.max(axis=1), 1e-300)
     with np.errstate(over="ignore"):
-        norms = largest_magnitudes * np.sqrt(((magnitudes / largest_magnitudes[:, None]) ** 2).sum(axis=1))
+        norms = largest_magnitudes * np.sqrt(
+            ((magnitudes / largest_magnitudes[:, None]) ** 2).sum(axis=1)
+        )
     if norms.max() > max_norm:
         largest_index = int(np.argmax(norms))
-        row = largest_index * len(contexts) // len(magnitudes)  # with shared arms a row has a context per arm
+        # with shared arms a row has a context per arm
+        row = largest_index * len(contexts) // len(magnitudes)
         raise InvalidInput(
-            f"contexts has a norm of {norms[largest_index]:g} in row {row}, but at most {max_norm:g} is accepted; "
-            "scale the features to similar sizes, or drop the row if it is a mistake"
+            f"contexts has a norm of {norms[largest_index]:g} in row {row}, but at most"
+            f" {max_norm:g} is accepted; scale the features to similar sizes, or drop the row if it"
+            " is a mistake"
         )
 
 
@@ -96,10 +118,11 @@ _MAX_INTEGER_BITS = 63
 
 
 class RoundIds:
-    """The ids (integers or strings) of the latest learned rounds, so that no round is learned twice.
+    """The ids (integers or strings) of the latest learned rounds, so that no round is learned
+    twice.
 
-    A policy in production learns for years, so only a limited number of ids is stored. Older rounds are no longer
-    recognised.
+    A policy in production learns for years, so only a limited number of ids is stored. Older rounds
+    are no longer recognised.
 
     Args:
         max_ids: the number of latest ids that are stored.
@@ -119,13 +142,21 @@ class RoundIds:
         return round_id in self._ids
 
     def check(self, ids: Sequence[int | str] | IntArray, n_rounds: int) -> list[int | str]:
-        """Return the ids as Python values. Raise an error unless they are ``n_rounds`` integers or strings."""
+        """Return the ids as Python values.
+
+        Raise an error unless they are ``n_rounds`` integers or strings.
+        """
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence | np.ndarray):
             raise InvalidInput(f"ids must be a list or array with an id per round, got {ids!r}")
         checked_ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         if len(checked_ids) != n_rounds:
-            raise InvalidInput(f"ids must have one id for each of the {n_rounds} rounds, got {len(checked_ids)}")
-        checked_ids = [int(round_id) if isinstance(round_id, np.integer) else round_id for round_id in checked_ids]
+            raise InvalidInput(
+                f"ids must have one id for each of the {n_rounds} rounds, got {len(checked_ids)}"
+            )
+        checked_ids = [
+            int(round_id) if isinstance(round_id, np.integer) else round_id
+            for round_id in checked_ids
+        ]
         for round_id in checked_ids:
             if isinstance(round_id, bool) or not isinstance(round_id, (int, str)):
                 raise InvalidInput(f"ids must be integers or strings, got {round_id!r}")
@@ -143,28 +174,44 @@ class RoundIds:
     def add(self, ids: Iterable[int | str]) -> None:
         """Store the ids of learned rounds, and drop the oldest ids beyond ``max_ids``."""
         self._ids.update(dict.fromkeys(ids))
-        for old_id in [round_id for round_id, _ in zip(self._ids, range(len(self._ids) - self.max_ids), strict=False)]:
+        for old_id in [
+            round_id
+            for round_id, _ in zip(self._ids, range(len(self._ids) - self.max_ids), strict=False)
+        ]:
             del self._ids[old_id]
 
     def state(self) -> dict[str, AnyArray]:
-        """Return the ids as arrays, oldest first: as 64-bit integers if all ids fit, otherwise as JSON text."""
+        """Return the ids as arrays, oldest first: as 64-bit integers if all ids fit, otherwise as
+        JSON text.
+        """
         ids = list(self._ids)
-        are_integers = all(isinstance(round_id, int) and round_id.bit_length() <= _MAX_INTEGER_BITS for round_id in ids)
+        are_integers = all(
+            isinstance(round_id, int) and round_id.bit_length() <= _MAX_INTEGER_BITS
+            for round_id in ids
+        )
         ids_json = b"" if are_integers else json.dumps(ids).encode()
-        return {"integers": np.array(ids if are_integers else [], np.int64), "json": np.frombuffer(ids_json, np.uint8)}
+        return {
+            "integers": np.array(ids if are_integers else [], np.int64),
+            "json": np.frombuffer(ids_json, np.uint8),
+        }
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        ids_json, integers = state["json"].tobytes(), state["integers"]
+        ids_json = state["json"].tobytes()
+        integers = state["integers"]
         self._ids = dict.fromkeys(json.loads(ids_json) if ids_json else integers.tolist())
 
 
 def weigh_logged_rounds(policy: Any, propensities: ArrayLike, offered: Mask = None) -> FloatArray:
     """Return the importance weights (B,) with which a policy learns logged rounds.
 
-    The weights depend on the number of arms that were ``offered`` (B, K) in each round. A policy that computes
-    propensities from its weights (``weights_are_importance``) inverts the formula with the number of all arms, so
-    its weights are computed as if all arms had been offered.
+    The weights depend on the number of arms that were ``offered`` (B, K) in each round. A policy
+    that computes propensities from its weights (``weights_are_importance``) inverts the formula
+    with the number of all arms, so its weights are computed as if all arms had been offered.
     """
-    n_offered = policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
-    return importance(propensities, n_offered, power=policy.propensity_power, max_weight=policy.max_weight)
+    n_offered = (
+        policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
+    )
+    return importance(
+        propensities, n_offered, power=policy.propensity_power, max_weight=policy.max_weight
+    )

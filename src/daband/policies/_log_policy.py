@@ -1,8 +1,10 @@
-"""Learn a policy from a log: the best arm, or a choice by context if the log proves that this is better.
+"""Learn a policy from a log: the best arm, or a choice by context if the log proves that this is
+better.
 
-``daband/linear/_advantages.py`` implements the method and states its guarantee. The policy stores the rounds that it
-learns. It fits the regressions before the next decision, and the fit does not depend on the order of rounds. A fit
-takes seconds for 20,000 rounds, so the policy is meant for logs, not for learning after every round.
+``daband/linear/_advantages.py`` implements the method and states its guarantee. The policy stores
+the rounds that it learns. It fits the regressions before the next decision, and the fit does not
+depend on the order of rounds. A fit takes seconds for 20,000 rounds, so the policy is meant for
+logs, not for learning after every round.
 """
 
 from __future__ import annotations
@@ -13,11 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number, to_floats, use_one_blas_thread
+from daband._arrays import (
+    AnyArray,
+    FloatArray,
+    IntArray,
+    Weights,
+    check_number,
+    to_floats,
+    use_one_blas_thread,
+)
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput, NotFitted
-from daband.linear._advantages import AdvantageModel, LogEvidence, compute_lower_theta, learn_advantages
+from daband.linear._advantages import (
+    AdvantageModel,
+    LogEvidence,
+    compute_lower_theta,
+    learn_advantages,
+)
 from daband.linear._exploration import Exploration
 from daband.linear._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
 from daband.linear._propensities import estimate_propensities
@@ -34,22 +49,25 @@ _EVIDENCE_FIELDS = ("arm", "value", "gain", "error", "low", "rounds", "fraction"
 
 @policies.register("log")
 class LogPolicy(Policy):
-    """A policy that always chooses the best arm of a log, or chooses by context if the log proves that this is better.
+    """A policy that always chooses the best arm of a log, or chooses by context if the log proves
+    that this is better.
 
-    Learn a log of randomised rounds, such as an A/B test, by ``daband.train`` or ``daband.fit_log``. The weights of
-    ``update`` are importance weights (``daband.weights.importance``), from which the logging propensities follow;
-    rounds without weights have estimated propensities. ``policy.evidence`` reports the best arm and the gain of
+    Learn a log of randomised rounds, such as an A/B test, by ``daband.train`` or
+    ``daband.fit_log``. The weights of ``update`` are importance weights
+    (``daband.weights.importance``), from which the logging propensities follow; rounds without
+    weights have estimated propensities. ``policy.evidence`` reports the best arm and the gain of
     choosing by context, in the unit of rewards.
 
     Args:
         context_shape: the shape of one context; at most 1,024 dimensions in total.
         n_arms: the number of arms.
-        explore: "greedy", or "ucb" or "thompson", which add a bonus that falls with the number of an arm's rounds.
+        explore: "greedy", or "ucb" or "thompson", which add a bonus that falls with the number of
+            an arm's rounds.
         alpha: the factor of that bonus.
         epsilon: the probability of drawing an arm uniformly instead.
         by_context: if False, always choose the best arm.
-        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of rewards changes no
-            decision.
+        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of
+            rewards changes no decision.
         transform: applied to contexts first, e.g. ``daband.Standardise()``.
         shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines the folds of cross-fitting, and how ties are broken.
@@ -65,7 +83,8 @@ class LogPolicy(Policy):
     (True, [1, 0])
     """
 
-    scale_matters = True  # the regressions do not depend on the scale, but domains may have different units
+    # the regressions do not depend on the scale, but domains may have different units
+    scale_matters = True
     propensity_power = 1.0
     max_weight = 1e9  # weights are not clipped, as propensities are computed from them
     weights_are_importance = True
@@ -88,7 +107,9 @@ class LogPolicy(Policy):
         super().__init__(
             context_shape=context_shape,
             n_arms=n_arms,
-            exploration=Exploration(explore, check_number("alpha", alpha), check_number("epsilon", epsilon)),
+            exploration=Exploration(
+                explore, check_number("alpha", alpha), check_number("epsilon", epsilon)
+            ),
             standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,
@@ -99,10 +120,11 @@ class LogPolicy(Policy):
         self._n_inputs = math.prod(self.feature_shape)
         if self._n_inputs > MAX_DIMENSIONS:
             raise InvalidInput(
-                f"context_shape must have at most {MAX_DIMENSIONS:,} dimensions for LogPolicy, got {self._n_inputs:,}; "
-                "reduce them by transform=daband.PCA(64)"
+                f"context_shape must have at most {MAX_DIMENSIONS:,} dimensions for LogPolicy, got"
+                f" {self._n_inputs:,}; reduce them by transform=daband.PCA(64)"
             )
-        #: Blocks of stored rounds. A row is a round: the context, the arm, the reward, the propensity (NaN if unknown).
+        #: Blocks of stored rounds. A row is a round: the context, the arm, the reward, the
+        #: propensity (NaN if unknown).
         self._round_blocks: list[FloatArray] = []
         #: The number of rounds of each arm, (K,).
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
@@ -125,12 +147,17 @@ class LogPolicy(Policy):
         with self._locks.write, self._locks.state:
             advantages = self._fit()
             if advantages is None:
-                raise NotFitted("LogPolicy has no evidence: it has not learned a round; call update, train or fit_log")
+                raise NotFitted(
+                    "LogPolicy has no evidence: it has not learned a round; call update, train or"
+                    " fit_log"
+                )
             return advantages.evidence
 
     # Decisions.
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
         feature_step, theta = self._get_step_and_theta()
         mean = feature_step(to_floats(contexts.reshape(len(contexts), -1))) @ theta.T
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
@@ -138,72 +165,111 @@ class LogPolicy(Policy):
 
     def _freeze(self, domain: int) -> FrozenParts:
         feature_step, theta = self._get_step_and_theta()
-        moments, n_features = self.reward_moments, theta.shape[1]
+        moments = self.reward_moments
+        n_features = theta.shape[1]
         centred_theta = np.vstack([theta, self._compute_new_theta(feature_step, theta)])
         centred_theta[:, 0] -= moments.centre
         centred_theta /= moments.scale
         inverse = np.zeros((self.n_arms, n_features, n_features))
         inverse[:, 0, 0] = 1.0 / (1.0 + self._round_counts)
-        member = Member(centred_theta[:-1], inverse, transform=feature_step, new_theta=centred_theta[-1])
+        member = Member(
+            centred_theta[:-1], inverse, transform=feature_step, new_theta=centred_theta[-1]
+        )
         return FrozenParts((member,), self._round_counts.copy())
 
     def _get_step_and_theta(self) -> tuple[PiecewiseStep, FloatArray]:
-        """Return the step that computes features, and their coefficients (K, d). Without rounds, all arms are equal."""
+        """Return the step that computes features, and their coefficients (K, d).
+
+        Without rounds, all arms are equal.
+        """
         advantages = self._fit()
         if advantages is not None:
             return advantages.step, advantages.theta
         no_values = np.zeros(0)
-        feature_step = PiecewiseStep(np.zeros(0, np.int64), no_values, no_values, no_values, no_values, self._n_inputs)
+        feature_step = PiecewiseStep(
+            np.zeros(0, np.int64), no_values, no_values, no_values, no_values, self._n_inputs
+        )
         return feature_step, np.full((self.n_arms, 1), self.reward_moments.centre)
 
     # Learning.
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    ) -> None:
         propensities = np.full(len(arms), np.nan)
         is_counted = np.ones(len(arms), np.bool_)
         if weights is not None:
             is_counted = weights > 0
             propensities[is_counted] = np.minimum(1.0, 1.0 / (self.n_arms * weights[is_counted]))
-        rounds = np.column_stack([to_floats(contexts.reshape(len(contexts), -1)), arms, rewards, propensities])
+        rounds = np.column_stack(
+            [to_floats(contexts.reshape(len(contexts), -1)), arms, rewards, propensities]
+        )
         self._round_blocks.append(rounds[is_counted])
         if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
             self._round_blocks = [self._sample_stored()]
         np.add.at(self._round_counts, arms[is_counted], 1)
 
     def _sample_stored(self) -> FloatArray:
-        """Return a sample of at most 131,072 stored rounds. The order of rounds does not change the sample."""
-        return sample_rounds(np.concatenate([np.empty((0, self._n_inputs + 3)), *self._round_blocks]))
+        """Return a sample of at most 131,072 stored rounds.
+
+        The order of rounds does not change the sample.
+        """
+        return sample_rounds(
+            np.concatenate([np.empty((0, self._n_inputs + 3)), *self._round_blocks])
+        )
 
     def _fit(self) -> AdvantageModel | None:
-        """Return the regressions, or None without rounds. Fit them again if rounds were learned since the last fit."""
+        """Return the regressions, or None without rounds.
+
+        Fit them again if rounds were learned since the last fit.
+        """
         n_rounds = int(self._round_counts.sum())
         if n_rounds > self._rounds_at_fit:
             rounds = self._sample_stored()
-            rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
-            contexts, arms = np.ascontiguousarray(rounds[:, :-3]), rounds[:, -3].astype(np.int64)
-            rewards, propensities = rounds[:, -2], rounds[:, -1]
+            # sums of floating-point numbers depend on their order
+            rounds = rounds[np.lexsort(rounds.T)]
+            contexts = np.ascontiguousarray(rounds[:, :-3])
+            arms = rounds[:, -3].astype(np.int64)
+            rewards = rounds[:, -2]
+            propensities = rounds[:, -1]
             is_unknown = np.isnan(propensities)
             if is_unknown.any():
                 estimates, _ = estimate_propensities(contexts, arms, self.n_arms)
                 propensities = np.where(is_unknown, estimates, propensities)
-            is_offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
+            is_offered = (
+                None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
+            )
             with use_one_blas_thread():  # small matrices: threads would wait for each other
-                options: dict[str, Any] = {"by_context": self.by_context, "offered": is_offered, "seed": self.seed}
-                self._advantages = learn_advantages(contexts, arms, rewards, propensities, self.n_arms, **options)
+                options: dict[str, Any] = {
+                    "by_context": self.by_context,
+                    "offered": is_offered,
+                    "seed": self.seed,
+                }
+                self._advantages = learn_advantages(
+                    contexts, arms, rewards, propensities, self.n_arms, **options
+                )
             self._rounds_at_fit = n_rounds
         return self._advantages
 
     def _grow(self) -> None:
         if self._advantages is not None:
-            step, theta = self._advantages.step, self._advantages.theta
+            step = self._advantages.step
+            theta = self._advantages.theta
             new_theta = self._compute_new_theta(step, theta)
-            self._advantages = AdvantageModel(step, np.vstack([theta, new_theta]), self._advantages.evidence)
+            self._advantages = AdvantageModel(
+                step, np.vstack([theta, new_theta]), self._advantages.evidence
+            )
         self._round_counts = np.append(self._round_counts, 0)
 
     def _compute_new_theta(self, step: PiecewiseStep, theta: FloatArray) -> FloatArray:
-        """Return the coefficients (d,) of an arm without rounds. Its prediction is below those of arms with rounds."""
+        """Return the coefficients (d,) of an arm without rounds.
+
+        Its prediction is below those of arms with rounds.
+        """
         has_rounds = self._round_counts > 0
-        return compute_lower_theta(step, theta[has_rounds] if has_rounds.any() else theta, self.reward_moments.scale)
+        return compute_lower_theta(
+            step, theta[has_rounds] if has_rounds.any() else theta, self.reward_moments.scale
+        )
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         advantages = self._fit()
@@ -214,14 +280,19 @@ class LogPolicy(Policy):
         }
         if advantages is None:
             return state
-        evidence = np.array([float(getattr(advantages.evidence, name)) for name in _EVIDENCE_FIELDS])
+        evidence = np.array(
+            [float(getattr(advantages.evidence, name)) for name in _EVIDENCE_FIELDS]
+        )
         step_arrays = {f"step/{name}": array for name, array in advantages.step.arrays().items()}
         return {**state, "theta": advantages.theta, "evidence": evidence, **step_arrays}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        stored_rounds, round_counts = np.array(state["kept"]), np.array(state["plays"])
+        stored_rounds = np.array(state["kept"])
+        round_counts = np.array(state["plays"])
         if stored_rounds.shape[1:] != (self._n_inputs + 3,) or round_counts.shape != (self.n_arms,):
-            raise InvalidInput(f"the file has rounds of shape {stored_rounds.shape} and {len(round_counts)} arms")
+            raise InvalidInput(
+                f"the file has rounds of shape {stored_rounds.shape} and {len(round_counts)} arms"
+            )
         advantages = None
         if state.keys() - {"kept", "plays", "fitted"}:
             step_arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAY_NAMES}
@@ -231,6 +302,10 @@ class LogPolicy(Policy):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
             evidence = dict(zip(_EVIDENCE_FIELDS, state["evidence"].tolist(), strict=True))
             integer_fields = {"arm": int(evidence["arm"]), "rounds": int(evidence["rounds"])}
-            advantages = AdvantageModel(feature_step, theta, LogEvidence(**{**evidence, **integer_fields}))
-        self._round_blocks, self._round_counts, self._advantages = [stored_rounds], round_counts, advantages
+            advantages = AdvantageModel(
+                feature_step, theta, LogEvidence(**{**evidence, **integer_fields})
+            )
+        self._round_blocks = [stored_rounds]
+        self._round_counts = round_counts
+        self._advantages = advantages
         self._rounds_at_fit = int(state["fitted"][0])

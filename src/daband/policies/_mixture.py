@@ -1,16 +1,18 @@
 """Combine policies: a ``Mixture`` predicts a weighted mean of its members' predictions.
 
-A network overfits a small table, and extrapolates badly to contexts far from its training data. Ridge regression does
-neither, but cannot fit nonlinear functions. A member has a large weight if it predicted rounds well before it learned
-them. ``linear/_mixture_weights.py`` computes the weights, and bounds the error relative to the best mixture. The
-confidence bonus is a mean of the members' bonuses with fixed weights, because the error of a mean of predictions is at
-most the mean of their errors.
+A network overfits a small table, and extrapolates badly to contexts far from its training data.
+Ridge regression does neither, but cannot fit nonlinear functions. A member has a large weight if it
+predicted rounds well before it learned them. ``linear/_mixture_weights.py`` computes the weights,
+and bounds the error relative to the best mixture. The confidence bonus is a mean of the members'
+bonuses with fixed weights, because the error of a mean of predictions is at most the mean of their
+errors.
 
-Members are ordinary policies. ``Mixture.for_pair`` uses the members that did best on the development half of the data
-sets (benchmarks/records/split.json). A member has one weight in predictions and another one in the bonus, because a
-regression that explores well need not predict well. With a small ridge penalty, the bonus of a context falls quickly
-once that context has been seen, which explores well. For contexts of more than 64 numbers, a large penalty
-predicts better in another domain.
+Members are ordinary policies. ``Mixture.for_pair`` uses the members that did best on the
+development half of the data sets (benchmarks/records/split.json). A member has one weight in
+predictions and another one in the bonus, because a regression that explores well need not predict
+well. With a small ridge penalty, the bonus of a context falls quickly once that context has been
+seen, which explores well. For contexts of more than 64 numbers, a large penalty predicts better in
+another domain.
 """
 
 from __future__ import annotations
@@ -56,29 +58,39 @@ from daband.policies._pair_defaults import (
     compute_default_ridge,
     count_joint_components,
 )
-from daband.policies._policy import Policy, check_and_transform, learn_transformed, score_transformed
+from daband.policies._policy import (
+    Policy,
+    check_and_transform,
+    learn_transformed,
+    score_transformed,
+)
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
 from daband.serving._frozen_policy import FrozenParts, Member
 
-#: Maximum number of members. The time to compute weights doubles with each member, since every subset is tried.
+#: Maximum number of members. The time to compute weights doubles with each member, since every
+#: subset is tried.
 _MAX_MEMBERS = 12
-#: The number of rounds whose covariances are computed at once. Memory grows with the square of this number.
+#: The number of rounds whose covariances are computed at once. Memory grows with the square of this
+#: number.
 _BLOCK_ROUNDS = 64
 #: Maximum number of stored context checksums; further contexts count as new.
 _MAX_CHECKSUMS = 1 << 16
-#: Maximum dimension of a small context. For small contexts, ``for_pair`` adds piecewise features, and a
-#: one-hot reward of 1 counts for every arm in the members' errors.
+#: Maximum dimension of a small context. For small contexts, ``for_pair`` adds piecewise features,
+#: and a one-hot reward of 1 counts for every arm in the members' errors.
 _MAX_SMALL_DIM = 64
 #: Maximum number of principal components of the regression on principal components.
 _MAX_COMPONENTS = 64
-#: Maximum dimension of contexts for which ``for_pair`` adds linear members to the network. For larger contexts the only
-#: member is the network or, without torch, a regression on principal components.
+#: Maximum dimension of contexts for which ``for_pair`` adds linear members to the network. For
+#: larger contexts the only member is the network or, without torch, a regression on principal
+#: components.
 MAX_LINEAR_DIM = 4096
-#: The factor by which a member's counts of chosen arms decay with each batch (``_drop_collapsed_members``).
+#: The factor by which a member's counts of chosen arms decay with each batch
+#: (``_drop_collapsed_members``).
 _COUNT_DECAY = 0.9
-#: The number of consecutive batches of target contexts after which a member that chooses too few arms is dropped.
+#: The number of consecutive batches of target contexts after which a member that chooses too few
+#: arms is dropped.
 _MAX_COLLAPSED_BATCHES = 10
 #: Approximate maximum number of contexts per domain to which principal components are fitted.
 _MAX_PCA_ROWS = 4096
@@ -86,26 +98,28 @@ _MAX_PCA_ROWS = 4096
 
 @policies.register("mixture")
 class Mixture(Policy):
-    """A policy that averages the predictions of other policies, weighted by how well each one predicts.
+    """A policy that averages the predictions of other policies, weighted by how well each one
+    predicts.
 
     Args:
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
-        members: policies by name, for contexts of this shape after ``transform``; by default a ``LinUCB`` and a
-            ``Constant``. The mixture copies them, and trains the copies.
+        members: policies by name, for contexts of this shape after ``transform``; by default a
+            ``LinUCB`` and a ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
-        bonus_weights: the weight of each member's bonus, ``prior`` by default. The bonus is also multiplied by the
-            member's ``alpha``.
-        learn_weights: if False, keep the weights of ``prior``, e.g. for members that differ only in their seed.
-        feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0. With "one_hot", a reward of 1
-            reveals the rewards of all arms. For contexts of at most 64 numbers, the errors of members are then computed
-            over all arms.
+        bonus_weights: the weight of each member's bonus, ``prior`` by default. The bonus is also
+            multiplied by the member's ``alpha``.
+        learn_weights: if False, keep the weights of ``prior``, e.g. for members that differ only in
+            their seed.
+        feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0. With
+            "one_hot", a reward of 1 reveals the rewards of all arms. For contexts of at most 64
+            numbers, the errors of members are then computed over all arms.
         alpha: the factor of the mixture's confidence bonus.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
         epsilon: the probability of drawing an arm uniformly instead.
-        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of rewards changes no
-            decision.
+        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of
+            rewards changes no decision.
         transform: applied to contexts before all members, e.g. ``daband.Standardise()``.
         shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines random draws and how ties are broken.
@@ -147,7 +161,9 @@ class Mixture(Policy):
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            exploration=Exploration(explore, check_number("alpha", alpha), check_number("epsilon", epsilon)),
+            exploration=Exploration(
+                explore, check_number("alpha", alpha), check_number("epsilon", epsilon)
+            ),
             standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,
@@ -157,9 +173,13 @@ class Mixture(Policy):
         self.feedback: str = check_one_of("feedback", feedback, ("bandit", "one_hot"))
         if members is None:
             common_settings: dict[str, Any] = {
-                "context_shape": self.feature_shape, "n_arms": n_arms, "arms": arms, "seed": self.seed,
-                "standardise_rewards": standardise_rewards, "domains": self.domains,
-            }  # fmt: skip
+                "context_shape": self.feature_shape,
+                "n_arms": n_arms,
+                "arms": arms,
+                "seed": self.seed,
+                "standardise_rewards": standardise_rewards,
+                "domains": self.domains,
+            }
             members = {"linucb": LinUCB(**common_settings), "constant": Constant(**common_settings)}
         #: The members by name.
         self.members: dict[str, Policy] = self._check_members(members)
@@ -168,59 +188,86 @@ class Mixture(Policy):
         self._bonus_weights = _check_weights("bonus_weights", bonus_weights, self.members)
         self._mixture_weights = MixtureWeights(self._prior)
         self.learn_weights: bool = check_one_of("learn_weights", learn_weights, (True, False))
-        #: The number of target contexts for which each member prefers each arm, decayed over batches, (M, K).
+        #: The number of target contexts for which each member prefers each arm, decayed over
+        #: batches, (M, K).
         self._arm_counts: FloatArray = np.zeros((len(self.members), n_arms))
-        #: The number of latest consecutive batches of target contexts in which a member chose too few arms, (M,).
+        #: The number of latest consecutive batches of target contexts in which a member chose too
+        #: few arms, (M,).
         self._collapsed_batches: IntArray = np.zeros(len(self.members), np.int64)
-        #: Checksums of learned contexts. Errors on these contexts are too small to measure a member.
+        #: Checksums of learned contexts. Errors on these contexts are too small to measure a
+        #: member.
         self._seen_checksums: dict[int, None] = {}
-        joint_indices = [index for index, member in enumerate(self.members.values()) if _uses_arm_features(member)]
+        joint_indices = [
+            index
+            for index, member in enumerate(self.members.values())
+            if _uses_arm_features(member)
+        ]
         joint_members = [list(self.members.values())[index] for index in joint_indices]
         has_one_joint = len(joint_members) == 1 and not isinstance(joint_members[0], Mixture)
         if joint_members and not has_one_joint and len(joint_members) < len(self.members):
             raise InvalidInput(
-                "members: arm features may be used by one member that is not a mixture, or by all members"
+                "members: arm features may be used by one member that is not a mixture, or by all"
+                " members"
             )
-        #: The index of the only member that uses arm features, or None. Predictions of the other members are averaged
-        #: with its predictions (``_compute_arm_weights``).
+        #: The index of the only member that uses arm features, or None. Predictions of the other
+        #: members are averaged with its predictions (``_compute_arm_weights``).
         self._joint_index = joint_indices[0] if has_one_joint else None
         catalogues = (member.catalogue for member in self.members.values())
-        self.catalogue = next((catalogue for catalogue in catalogues if catalogue is not None), None)
+        self.catalogue = next(
+            (catalogue for catalogue in catalogues if catalogue is not None), None
+        )
         is_small_context = math.prod(self.feature_shape) <= _MAX_SMALL_DIM
-        self._uses_all_arm_errors = is_small_context and self.feedback == "one_hot" and arms == "disjoint"
-        self.learns_by_gradients = any(member.learns_by_gradients for member in self.members.values())
+        self._uses_all_arm_errors = (
+            is_small_context and self.feedback == "one_hot" and arms == "disjoint"
+        )
+        self.learns_by_gradients = any(
+            member.learns_by_gradients for member in self.members.values()
+        )
 
     def _check_members(self, members: Mapping[str, Policy]) -> dict[str, Policy]:
-        """Return copies of the members, sorted by name, after checking that they fit the mixture."""
+        """Return copies of the members, sorted by name, after checking that they fit the
+        mixture.
+        """
         if not isinstance(members, Mapping) or not 1 <= len(members) <= _MAX_MEMBERS:
-            raise InvalidInput(f"members must be a mapping with 1 to {_MAX_MEMBERS} policies by name, got {members!r}")
-        if not all(isinstance(name, str) and isinstance(member, Policy) for name, member in members.items()):
+            raise InvalidInput(
+                f"members must be a mapping with 1 to {_MAX_MEMBERS} policies by name, got"
+                f" {members!r}"
+            )
+        if not all(
+            isinstance(name, str) and isinstance(member, Policy) for name, member in members.items()
+        ):
             raise InvalidInput(f"members must be policies by name, got {members!r}")
-        copies = {name: copy.deepcopy(members[name]) for name in sorted(members)}  # sorted, as in a saved file
+        # sorted, as in a saved file
+        copies = {name: copy.deepcopy(members[name]) for name in sorted(members)}
         for name, member in copies.items():
             for setting, expected in (
-                ("context_shape", self.feature_shape), ("n_arms", self.n_arms), ("arms", self.arms),
+                ("context_shape", self.feature_shape),
+                ("n_arms", self.n_arms),
+                ("arms", self.arms),
                 ("domains", self.domains),
-            ):  # fmt: skip
+            ):
                 if getattr(member, setting) != expected:
                     raise InvalidInput(
-                        f"members: {name!r} has {setting} {getattr(member, setting)!r}, the mixture needs {expected!r}"
+                        f"members: {name!r} has {setting} {getattr(member, setting)!r}, the mixture"
+                        f" needs {expected!r}"
                     )
         return copies
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
-        """Return a mixture for a ``daband.domains.Pair``, with the members that did best on the development data sets.
+        """Return a mixture for a ``daband.domains.Pair``, with the members that did best on the
+        development data sets.
 
-        For vectors the members are a ridge regression on standardised numbers, the mean reward of every arm, and
-        ``DABand`` if torch is installed. With at most 64 numbers there is also a regression on piecewise features. With
-        more numbers there are also a regression on principal components, and a regression with a large penalty. If the
-        source has labels, the latter also learns pseudo-labels of target contexts (``SelfTraining``). Tables with
-        categorical columns have no such self-training: on 14 of these tables it changed the accuracy by -0.065 to
+        For vectors the members are a ridge regression on standardised numbers, the mean reward of
+        every arm, and ``DABand`` if torch is installed. With at most 64 numbers there is also a
+        regression on piecewise features. With more numbers there are also a regression on principal
+        components, and a regression with a large penalty. If the source has labels, the latter also
+        learns pseudo-labels of target contexts (``SelfTraining``). Tables with categorical columns
+        have no such self-training: on 14 of these tables it changed the accuracy by -0.065 to
         0.050, and by -0.002 on average. For images the only member is ``DABand``.
 
-        ``settings`` are arguments of this class, or ``recipe``, ``encoder`` and ``device`` for the network.
-        ``network=False`` omits the network.
+        ``settings`` are arguments of this class, or ``recipe``, ``encoder`` and ``device`` for the
+        network. ``network=False`` omits the network.
         """
         if "members" in settings:
             return build_policy_for_pair(cls, pair, settings)
@@ -234,7 +281,9 @@ class Mixture(Policy):
     @property
     def joint_member(self) -> Policy | None:
         """The member that uses arm features, the first one if all members do, or None."""
-        return next((member for member in self.members.values() if _uses_arm_features(member)), None)
+        return next(
+            (member for member in self.members.values() if _uses_arm_features(member)), None
+        )
 
     @property
     def counts(self) -> IntArray:
@@ -242,12 +291,18 @@ class Mixture(Policy):
         return next(member.counts for member in self.members.values() if hasattr(member, "counts"))
 
     def settings(self) -> dict[str, Any]:
-        members = {name: {**member.settings(), "policy": member.name} for name, member in self.members.items()}
+        members = {
+            name: {**member.settings(), "policy": member.name}
+            for name, member in self.members.items()
+        }
         return {
-            **super().settings(), "members": members, "prior": dict(zip(members, self._prior.tolist(), strict=True)),
-            "bonus_weights": dict(zip(members, self._bonus_weights.tolist(), strict=True)), "feedback": self.feedback,
+            **super().settings(),
+            "members": members,
+            "prior": dict(zip(members, self._prior.tolist(), strict=True)),
+            "bonus_weights": dict(zip(members, self._bonus_weights.tolist(), strict=True)),
+            "feedback": self.feedback,
             "learn_weights": self.learn_weights,
-        }  # fmt: skip
+        }
 
     @property
     def prepared(self) -> bool:
@@ -263,33 +318,45 @@ class Mixture(Policy):
 
     # Deciding.
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
         # Another thread may add an arm or change the weights meanwhile.
-        members, weights = list(self.members.values()), self._mixture_weights.weights
+        members = list(self.members.values())
+        weights = self._mixture_weights.weights
         mean, bonus = np.zeros((2, len(contexts), members[0].n_arms))
-        joint_mean, joint_bonus = mean, bonus  # replaced if one member uses arm features
-        arm_weights, bonus_scales = self._compute_arm_weights(members), self._compute_bonus_scales()
-        for index in sorted(range(len(members)), key=lambda index: index != self._joint_index):  # the joint one first
-            member, weight = members[index], weights[index]
-            bonus_scale, bonus_weight = bonus_scales[index], self._bonus_weights[index]
+        joint_mean = mean
+        joint_bonus = bonus  # replaced if one member uses arm features
+        arm_weights = self._compute_arm_weights(members)
+        bonus_scales = self._compute_bonus_scales()
+        # the joint one first
+        for index in sorted(range(len(members)), key=lambda index: index != self._joint_index):
+            member = members[index]
+            weight = weights[index]
+            bonus_scale = bonus_scales[index]
+            bonus_weight = self._bonus_weights[index]
             if not (weight or (bonus_weight and with_bonuses) or index == self._joint_index):
                 continue
             features = check_and_transform(member, contexts, domain)
             needs_bonus = with_bonuses and (bonus_scale > 0.0 or index == self._joint_index)
             member_mean, member_bonus = score_transformed(member, features, domain, needs_bonus)
             if index == self._joint_index:
-                joint_mean, joint_bonus = member_mean, member.exploration.alpha * member_bonus
+                joint_mean = member_mean
+                joint_bonus = member.exploration.alpha * member_bonus
             elif self._joint_index is not None:
                 member_mean = arm_weights * member_mean + (1.0 - arm_weights) * joint_mean
                 bonus = bonus + bonus_weight * (1.0 - arm_weights) * joint_bonus
                 member_bonus = arm_weights * member_bonus
-            mean, bonus = weight * member_mean + mean, bonus_scale * member_bonus + bonus
+            mean = weight * member_mean + mean
+            bonus = bonus_scale * member_bonus + bonus
         return mean, bonus
 
     def _compute_arm_weights(self, members: Sequence[Policy]) -> FloatArray:
-        """Return the weight n / (n + d) of each arm's separate regressions after n rounds on d features, (K,).
+        """Return the weight n / (n + d) of each arm's separate regressions after n rounds on d
+        features, (K,).
 
-        The rest of the weight is that of the regression on arm features, which learns from the rounds of all arms.
+        The rest of the weight is that of the regression on arm features, which learns from the
+        rounds of all arms.
         """
         if self._joint_index is None:
             return np.ones(members[0].n_arms)
@@ -299,34 +366,62 @@ class Mixture(Policy):
 
     def _compute_bonus_scales(self) -> FloatArray:
         """Return the factor of each member's bonus, (M,): its bonus weight times its ``alpha``."""
-        return self._bonus_weights * np.array([member.exploration.alpha for member in self.members.values()])
+        return self._bonus_weights * np.array(
+            [member.exploration.alpha for member in self.members.values()]
+        )
 
     def _freeze(self, domain: int) -> FrozenParts:
         """Return frozen regressions of all members, whose weighted sum predicts as ``_score`` does.
 
-        Members have their own centres of rewards. A constant regression adds the difference, ``offsets`` (K,).
+        Members have their own centres of rewards. A constant regression adds the difference,
+        ``offsets`` (K,).
         """
-        parts_by_member, moments, offsets = [], self.reward_moments, np.zeros(self.n_arms)
+        parts_by_member = []
+        moments = self.reward_moments
+        offsets = np.zeros(self.n_arms)
         frozen_members: list[Member] = []
-        arm_weights, bonus_scales = self._compute_arm_weights(list(self.members.values())), self._compute_bonus_scales()
+        arm_weights = self._compute_arm_weights(list(self.members.values()))
+        bonus_scales = self._compute_bonus_scales()
         for index, member in enumerate(self.members.values()):
-            parts, member_moments = member._freeze(domain), member.reward_moments
-            weight, bonus_scale = float(self._mixture_weights.weights[index]), float(bonus_scales[index])
+            parts = member._freeze(domain)
+            member_moments = member.reward_moments
+            weight = float(self._mixture_weights.weights[index])
+            bonus_scale = float(bonus_scales[index])
             if index == self._joint_index:
                 joint_weights = weight + (1.0 - arm_weights) * (1.0 - weight)
                 alpha = member.exploration.alpha
                 other_bonus_weight = self._bonus_weights.sum() - self._bonus_weights[index]
                 joint_bonus_scales = bonus_scale + (1.0 - arm_weights) * alpha * other_bonus_weight
-                weight, bonus_scale = 1.0, alpha * self._bonus_weights.sum()
-                bonus_factors = joint_bonus_scales / bonus_scale if bonus_scale else np.ones(self.n_arms)
+                weight = 1.0
+                bonus_scale = alpha * self._bonus_weights.sum()
+                bonus_factors = (
+                    joint_bonus_scales / bonus_scale if bonus_scale else np.ones(self.n_arms)
+                )
                 arm_factors = np.stack([joint_weights, bonus_factors])
-                joint_members = (dataclasses.replace(frozen, arm_factors=arm_factors) for frozen in parts.members)
+                joint_members = (
+                    dataclasses.replace(frozen, arm_factors=arm_factors) for frozen in parts.members
+                )
                 parts = parts._replace(members=tuple(joint_members))
-                offsets += (joint_weights - weight) * (member_moments.centre - moments.centre) / moments.scale
+                offsets += (
+                    (joint_weights - weight)
+                    * (member_moments.centre - moments.centre)
+                    / moments.scale
+                )
             elif self._joint_index is not None:
-                parts = parts._replace(members=tuple(_scale_arms(frozen, arm_weights) for frozen in parts.members))
-                offsets += (arm_weights - 1.0) * weight * (member_moments.centre - moments.centre) / moments.scale
-            frozen_transform = None if member.transform is None else copy.deepcopy(member.transform.get_step(domain))
+                parts = parts._replace(
+                    members=tuple(_scale_arms(frozen, arm_weights) for frozen in parts.members)
+                )
+                offsets += (
+                    (arm_weights - 1.0)
+                    * weight
+                    * (member_moments.centre - moments.centre)
+                    / moments.scale
+                )
+            frozen_transform = (
+                None
+                if member.transform is None
+                else copy.deepcopy(member.transform.get_step(domain))
+            )
             unit_ratio = member_moments.scale / moments.scale  # members predict in their own unit
             offsets += weight * (member_moments.centre - moments.centre) / moments.scale
             for frozen in parts.members:
@@ -334,46 +429,79 @@ class Mixture(Policy):
                 frozen_bonus_weight = float(bonus_scale) * unit_ratio * frozen.bonus_weight
                 if max(frozen_weight, frozen_bonus_weight) > 0.0:
                     transform = None if frozen.is_constant else frozen_transform
-                    frozen_members.append(_with_weights(frozen, frozen_weight, frozen_bonus_weight, transform))
+                    frozen_members.append(
+                        _with_weights(frozen, frozen_weight, frozen_bonus_weight, transform)
+                    )
             parts_by_member.append(parts)
         if offsets.any():
             no_inverse = np.zeros((self.n_arms, 0, 0))
-            frozen_members.append(Member(offsets[:, None], no_inverse, bonus_weight=0.0, is_constant=True))
-        layouts = {parts.layout for parts in parts_by_member if not all(frozen.is_constant for frozen in parts.members)}
+            frozen_members.append(
+                Member(offsets[:, None], no_inverse, bonus_weight=0.0, is_constant=True)
+            )
+        layouts = {
+            parts.layout
+            for parts in parts_by_member
+            if not all(frozen.is_constant for frozen in parts.members)
+        }
         if "channels_last" in layouts and len(layouts) > 1:
-            raise InvalidInput("images with channels last: a mixture of a network and other members cannot be exported")
+            raise InvalidInput(
+                "images with channels last: a mixture of a network and other members cannot be"
+                " exported"
+            )
         return FrozenParts(
             tuple(frozen_members),
-            next((parts.round_counts for parts in parts_by_member if parts.round_counts is not None), None),
+            next(
+                (parts.round_counts for parts in parts_by_member if parts.round_counts is not None),
+                None,
+            ),
             layout=next((layout for layout in layouts if layout is not None), None),
-            reference=next((parts.reference for parts in parts_by_member if parts.reference is not None), None),
+            reference=next(
+                (parts.reference for parts in parts_by_member if parts.reference is not None), None
+            ),
             has_seen_target=any(parts.has_seen_target for parts in parts_by_member),
         )
 
     # Learning.
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        member_features = [check_and_transform(member, contexts, domain) for member in self.members.values()]
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    ) -> None:
+        member_features = [
+            check_and_transform(member, contexts, domain) for member in self.members.values()
+        ]
         checksums = _compute_checksums(contexts)
         is_new = self._find_new_contexts(checksums)
         if is_new.any():
             inputs = zip(self.members.values(), member_features, strict=True)
-            means = [score_transformed(member, features[is_new], domain, False)[0] for member, features in inputs]
+            means = [
+                score_transformed(member, features[is_new], domain, False)[0]
+                for member, features in inputs
+            ]
             if self._joint_index is not None:
                 arm_weights = self._compute_arm_weights(list(self.members.values()))
-                means = [arm_weights * mean + (1.0 - arm_weights) * means[self._joint_index] for mean in means]
+                means = [
+                    arm_weights * mean + (1.0 - arm_weights) * means[self._joint_index]
+                    for mean in means
+                ]
             self._record_errors(np.stack(means, axis=2), arms[is_new], rewards[is_new])
         self._store_checksums(checksums)
         for member, features in zip(self.members.values(), member_features, strict=True):
             learn_transformed(member, features, arms, rewards, domain, weights)
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: int,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
     ) -> Decision:
         members = list(self.members.values())
         in_target = self.domains.is_target(domain)
         are_regressions = all(
-            hasattr(member, "_get_head_and_features") and not (in_target and isinstance(member, SelfTraining))
+            hasattr(member, "_get_head_and_features")
+            and not (in_target and isinstance(member, SelfTraining))
             for member in members
         )
         if self.arms == "shared" or self.joint_member is not None or not are_regressions:
@@ -389,12 +517,18 @@ class Mixture(Policy):
             block_weights = None if weights is None else weights[rows]
             block_features = [features[rows] for features in member_features]
             block: list[tuple[Any, AnyArray]] = list(zip(members, block_features, strict=True))
-            heads_and_features = [member._get_head_and_features(features, domain) for member, features in block]
+            heads_and_features = [
+                member._get_head_and_features(features, domain) for member, features in block
+            ]
             scores = EpisodeScores(*zip(*heads_and_features, strict=True))
-            decision = self._play_block(scores, rewards[rows], is_new[rows], mask, first_round + start, block_weights)
+            decision = self._play_block(
+                scores, rewards[rows], is_new[rows], mask, first_round + start, block_weights
+            )
             received_rewards = rewards[rows][np.arange(len(decision.arm)), decision.arm]
             for member, features in block:
-                learn_transformed(member, features, decision.arm, received_rewards, domain, block_weights)
+                learn_transformed(
+                    member, features, decision.arm, received_rewards, domain, block_weights
+                )
             decisions.append(decision)
         return join_decisions(decisions)
 
@@ -407,8 +541,13 @@ class Mixture(Policy):
         first_round: int,
         round_weights: Weights,
     ) -> Decision:
-        """Choose arms round by round, and update ``scores`` after each. The members learn all rounds afterwards."""
-        own_moments, exploration, bonus_scales = self.reward_moments, self.exploration, self._compute_bonus_scales()
+        """Choose arms round by round, and update ``scores`` after each.
+
+        The members learn all rounds afterwards.
+        """
+        own_moments = self.reward_moments
+        exploration = self.exploration
+        bonus_scales = self._compute_bonus_scales()
         member_moments = [copy.copy(member.reward_moments) for member in self.members.values()]
         decisions = []
         for row in range(len(rewards)):
@@ -416,21 +555,29 @@ class Mixture(Policy):
             centres = np.array([[moments.centre] for moments in member_moments])
             scales = np.array([[moments.scale] for moments in member_moments])
             means, bonuses = scores.score(row, centre=centres, scale=scales)
-            mean, bonus = (self._mixture_weights.weights @ means)[None], (bonus_scales @ bonuses)[None]
+            mean = (self._mixture_weights.weights @ means)[None]
+            bonus = (bonus_scales @ bonuses)[None]
             mask = None if available is None else available[row_slice]
             draw = make_seeded_draw(self._draw_key, first_round + row)
-            decisions.append(exploration.decide(mean, bonus, draw, mask, (own_moments.centre, own_moments.scale)))
+            decisions.append(
+                exploration.decide(mean, bonus, draw, mask, (own_moments.centre, own_moments.scale))
+            )
             arm = decisions[-1].arm
-            reward, weight = rewards[row_slice, arm[0]], None if round_weights is None else round_weights[row_slice]
+            reward = rewards[row_slice, arm[0]]
+            weight = None if round_weights is None else round_weights[row_slice]
             if is_new[row]:
                 self._record_errors(means.T[None], arm, reward)
-            scores.learn(row, int(arm[0]), float(reward[0]), 1.0 if weight is None else float(weight[0]))
+            scores.learn(
+                row, int(arm[0]), float(reward[0]), 1.0 if weight is None else float(weight[0])
+            )
             for moments in (*member_moments, own_moments):
                 moments.add(reward, weight)
         return join_decisions(decisions)
 
     def _record_errors(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Update the weights by the errors of predictions ``means`` (B, K, M), made before the rounds are learned."""
+        """Update the weights by the errors of predictions ``means`` (B, K, M), made before the
+        rounds are learned.
+        """
         moments = self.reward_moments
         if moments.low < moments.high:
             means = np.clip(means, moments.low, moments.high)
@@ -441,13 +588,19 @@ class Mixture(Policy):
         self._mixture_weights.add(predictions, rewards, reward_deviation=moments.scale)
 
     def _find_new_contexts(self, checksums: Sequence[int]) -> BoolArray:
-        """Return a mask (B,) of the contexts that were not learned before and are not earlier in the batch."""
+        """Return a mask (B,) of the contexts that were not learned before and are not earlier in
+        the batch.
+        """
         earlier_checksums: set[int] = set()
         is_new: list[bool] = []
         for checksum in checksums if self.learn_weights else ():
-            is_new.append(checksum not in self._seen_checksums and checksum not in earlier_checksums)
+            is_new.append(
+                checksum not in self._seen_checksums and checksum not in earlier_checksums
+            )
             earlier_checksums.add(checksum)
-        return np.array(is_new, np.bool_) if self.learn_weights else np.zeros(len(checksums), np.bool_)
+        return (
+            np.array(is_new, np.bool_) if self.learn_weights else np.zeros(len(checksums), np.bool_)
+        )
 
     def _store_checksums(self, checksums: Sequence[int]) -> None:
         """Store checksums of learned contexts, up to ``_MAX_CHECKSUMS``."""
@@ -464,51 +617,70 @@ class Mixture(Policy):
                 member.prepare(*batches)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        member_features = [check_and_transform(member, contexts, domain) for member in self.members.values()]
+        member_features = [
+            check_and_transform(member, contexts, domain) for member in self.members.values()
+        ]
         for member, features in zip(self.members.values(), member_features, strict=True):
             member._observe(features, domain)
         if not self.learn_weights and len(member_features) > 1:
             self._drop_collapsed_members(member_features, domain)
 
     def _drop_collapsed_members(self, member_features: Sequence[AnyArray], domain: int) -> None:
-        """Set the weight of collapsed members to 0. A collapsed member chooses too few of the arms in the target.
+        """Set the weight of collapsed members to 0.
 
-        The effective number of arms of a member is the exponential of the entropy of its choices. A member has
-        collapsed if this number was below half of the members' median in each of the last ten batches of target
-        contexts. It is then dropped, with a warning, until a batch in which it chooses more arms.
+        A collapsed member chooses too few of the arms in the target.
+
+        The effective number of arms of a member is the exponential of the entropy of its choices. A
+        member has collapsed if this number was below half of the members' median in each of the
+        last ten batches of target contexts. It is then dropped, with a warning, until a batch in
+        which it chooses more arms.
         """
         inputs = zip(self.members.values(), member_features, strict=True)
-        means = [score_transformed(member, features, domain, False)[0] for member, features in inputs]
-        batch_counts = np.stack([np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in means])
+        means = [
+            score_transformed(member, features, domain, False)[0] for member, features in inputs
+        ]
+        batch_counts = np.stack(
+            [np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in means]
+        )
         self._arm_counts = _COUNT_DECAY * self._arm_counts + batch_counts
         fractions = self._arm_counts / self._arm_counts.sum(axis=1, keepdims=True)
         n_arms_used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
         uses_few_arms = n_arms_used < np.median(n_arms_used) / 2
         self._collapsed_batches = np.where(uses_few_arms, self._collapsed_batches + 1, 0)
         weights = self._prior * (self._collapsed_batches < _MAX_COLLAPSED_BATCHES)
-        self._mixture_weights.weights = weights / weights.sum() if weights.any() else self._prior.copy()
+        self._mixture_weights.weights = (
+            weights / weights.sum() if weights.any() else self._prior.copy()
+        )
         for index in np.flatnonzero(self._collapsed_batches == _MAX_COLLAPSED_BATCHES):
             warnings.warn(
-                f"member {list(self.members)[index]!r} is dropped: it chooses about {n_arms_used[index]:.1f} different "
-                f"arms in the target, the median member {np.median(n_arms_used):.1f}",
+                f"member {list(self.members)[index]!r} is dropped: it chooses about"
+                f" {n_arms_used[index]:.1f} different arms in the target, the median member"
+                f" {np.median(n_arms_used):.1f}",
                 stacklevel=3,
             )
 
     def student(self, *, steps: int = 1000) -> Policy:
-        """Return one policy, the student, that decides nearly as this mixture does, and as quickly as one member.
+        """Return one policy, the student, that decides nearly as this mixture does, and as quickly
+        as one member.
 
-        The student is a copy of the member with the largest weight. It is trained by gradient steps on the stored
-        target contexts to predict as the mixture does. All members must be networks of one shape and recipe.
+        The student is a copy of the member with the largest weight. It is trained by gradient steps
+        on the stored target contexts to predict as the mixture does. All members must be networks
+        of one shape and recipe.
 
         Args:
             steps: the number of gradient steps.
         """
         distil_student = getattr(next(iter(self.members.values())), "distil_student", None)
         if distil_student is None:
-            raise InvalidInput("student() needs members that are neural policies of one context shape and one recipe")
+            raise InvalidInput(
+                "student() needs members that are neural policies of one context shape and one"
+                " recipe"
+            )
         with self._locks.write:
             student: Policy = distil_student(
-                list(self.members.values()), self._mixture_weights.weights, check_int("steps", steps, minimum=1)
+                list(self.members.values()),
+                self._mixture_weights.weights,
+                check_int("steps", steps, minimum=1),
             )
         for name in ("table", "framing", "arm_names", "catalogue"):
             setattr(student, name, getattr(self, name))
@@ -517,7 +689,9 @@ class Mixture(Policy):
     def _adapt(self, steps: int | None) -> dict[str, float]:
         members = list(self.members.values())
         adapt_together = getattr(members[0], "adapt_together", None)
-        results = None if adapt_together is None or len(members) == 1 else adapt_together(members, steps)
+        results = (
+            None if adapt_together is None or len(members) == 1 else adapt_together(members, steps)
+        )
         metrics: dict[str, float] = {}
         for result in (member.adapt(steps) for member in members) if results is None else results:
             if isinstance(result, Exception):
@@ -546,7 +720,9 @@ class Mixture(Policy):
         arrays["seen"] = np.array(list(self._seen_checksums) if replay else [], np.int64)
         for index, member in enumerate(self.members.values()):
             member_arrays = collect_arrays(member, replay=replay)
-            arrays.update({f"member.{index}/{name}": array for name, array in member_arrays.items()})
+            arrays.update(
+                {f"member.{index}/{name}": array for name, array in member_arrays.items()}
+            )
         return arrays
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -559,7 +735,9 @@ class Mixture(Policy):
 
 
 def _uses_arm_features(member: Policy) -> bool:
-    """Return True if the member is a regression on products with arm features, or a mixture with such a member."""
+    """Return True if the member is a regression on products with arm features, or a mixture with
+    such a member.
+    """
     has_joint_member = member.joint_member is not None if isinstance(member, Mixture) else False
     return has_joint_member or isinstance(getattr(member, "_head", None), JointHead)
 
@@ -570,120 +748,193 @@ def _compute_checksums(contexts: AnyArray) -> list[int]:
     return [zlib.crc32(row.tobytes()) for row in rows]
 
 
-def _check_weights(name: str, weights_by_name: Mapping[str, float] | None, members: Mapping[str, Policy]) -> FloatArray:
-    """Return the weights of the members (M,), scaled to a sum of 1; equal weights if ``weights_by_name`` is None."""
+def _check_weights(
+    name: str, weights_by_name: Mapping[str, float] | None, members: Mapping[str, Policy]
+) -> FloatArray:
+    """Return the weights of the members (M,), scaled to a sum of 1; equal weights if
+    ``weights_by_name`` is None.
+    """
     if weights_by_name is None:
         return np.full(len(members), 1.0 / len(members))
     if not isinstance(weights_by_name, Mapping) or set(weights_by_name) != set(members):
-        raise InvalidInput(f"{name} must have a weight for each of {', '.join(members)}, got {weights_by_name!r}")
-    weights = np.array([check_finite(f"{name} of {member!r}", weights_by_name[member]) for member in members])
+        raise InvalidInput(
+            f"{name} must have a weight for each of {', '.join(members)}, got {weights_by_name!r}"
+        )
+    weights = np.array(
+        [check_finite(f"{name} of {member!r}", weights_by_name[member]) for member in members]
+    )
     if not (weights >= 0.0).all() or not weights.sum() > 0.0:
-        raise InvalidInput(f"{name} must have no negative weight, and at least one above 0, got {weights_by_name!r}")
+        raise InvalidInput(
+            f"{name} must have no negative weight, and at least one above 0, got"
+            f" {weights_by_name!r}"
+        )
     return weights / weights.sum()
 
 
 def _scale_arms(member: Member, arm_weights: FloatArray) -> Member:
-    """Return a frozen member whose predictions and bonuses for each arm are multiplied by ``arm_weights``, (K,)."""
+    """Return a frozen member whose predictions and bonuses for each arm are multiplied by
+    ``arm_weights``, (K,).
+    """
     inverse = member.inverse * arm_weights[:, None, None] ** 2
-    return dataclasses.replace(member, theta=member.theta * arm_weights[:, None], inverse=inverse, new_theta=None)
+    return dataclasses.replace(
+        member, theta=member.theta * arm_weights[:, None], inverse=inverse, new_theta=None
+    )
 
 
 def _with_weights(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:
     """Return a frozen member with these weights and with ``transform``, if it is given."""
     if transform is not None and member.transform is not None:
-        raise InvalidInput("a mixture cannot be exported if both it and a mixture among its members have a transform")
+        raise InvalidInput(
+            "a mixture cannot be exported if both it and a mixture among its members have a"
+            " transform"
+        )
     inverse = member.inverse if bonus_weight > 0.0 else np.zeros((len(member.theta), 0, 0))
     transform = member.transform if transform is None else transform
-    return dataclasses.replace(member, weight=weight, bonus_weight=bonus_weight, inverse=inverse, transform=transform)
+    return dataclasses.replace(
+        member, weight=weight, bonus_weight=bonus_weight, inverse=inverse, transform=transform
+    )
 
 
 # The members for a pair of domains.
 
 
 def _build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a mixture for a pair: ``settings``, and the members with their weights."""
+    """Return the arguments of a mixture for a pair: ``settings``, and the members with their
+    weights.
+    """
     settings = dict(settings)
     has_network = settings.pop("network", True)
     network_settings: dict[str, Any] = {
         name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings
     }
-    shift = as_shift(settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape)
+    shift = as_shift(
+        settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape
+    )
     are_vectors = len(pair.context_shape) == 1
     if "transform" not in settings:
-        has_custom_encoder = callable(getattr(network_settings.get("encoder"), "forward", None))  # needs raw contexts
+        # needs raw contexts
+        has_custom_encoder = callable(getattr(network_settings.get("encoder"), "forward", None))
         must_standardise = are_vectors and not shift.aligns_features and not has_custom_encoder
-        settings["transform"] = choose_transform(LinUCB, pair, shift=shift) if must_standardise else None
+        settings["transform"] = (
+            choose_transform(LinUCB, pair, shift=shift) if must_standardise else None
+        )
     transform = settings["transform"]
-    feature_shape = pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
+    feature_shape = (
+        pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
+    )
     if transform is not None:  # the given transform handles units
         shift_kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
         shift = Shift(shift_kinds, stated=shift.stated)
     common_settings: dict[str, Any] = {
-        "context_shape": feature_shape, "n_arms": pair.n_arms, "arms": pair.arms, "shift": shift,
+        "context_shape": feature_shape,
+        "n_arms": pair.n_arms,
+        "arms": pair.arms,
+        "shift": shift,
         "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
-        "seed": settings.get("seed", 0), "domains": getattr(pair, "domains", None),
-    }  # fmt: skip
+        "seed": settings.get("seed", 0),
+        "domains": getattr(pair, "domains", None),
+    }
     catalogue = getattr(pair, "catalogue", None) if pair.arms == "disjoint" else None
-    joint_settings = {} if catalogue is None else {"alpha": DEFAULT_JOINT_ALPHA, "catalogue": catalogue}
+    joint_settings = (
+        {} if catalogue is None else {"alpha": DEFAULT_JOINT_ALPHA, "catalogue": catalogue}
+    )
     has_linear_members = are_vectors and math.prod(feature_shape) <= MAX_LINEAR_DIM
     #: Members by name, each with its prior weight and its bonus weight.
     members: dict[str, tuple[Policy, float, float]] = {}
     if has_network and "daband" in policies:
         if isinstance(transform, Standardise) and "encoder" not in network_settings:
             network_settings["recipe"] = _disable_input_norm(network_settings.get("recipe"))
-        network_settings |= {"feedback": pair.feedback, **({} if has_linear_members else joint_settings)}
+        network_settings |= {
+            "feedback": pair.feedback,
+            **({} if has_linear_members else joint_settings),
+        }
         members["network"] = policies.get("daband")(**common_settings, **network_settings), 1.0, 1.0
     if has_linear_members:
         n_contexts = len(pair.source) + len(pair.target)
         columns = getattr(getattr(pair, "table", None), "columns", ())
         has_categories = any(isinstance(column, CategoricalColumn) for column in columns)
         self_trains = pair.feedback == "one_hot" and not has_categories
-        members |= _build_linear_members(common_settings, transform, n_contexts=n_contexts, self_trains=self_trains)
+        members |= _build_linear_members(
+            common_settings, transform, n_contexts=n_contexts, self_trains=self_trains
+        )
         if catalogue is not None:
             n_components = count_joint_components(feature_shape, catalogue)
             joint_transform = None if n_components is None else Standardise(components=n_components)
-            members["joint"] = LinUCB(**common_settings, transform=joint_transform, **joint_settings), 3.0, 2.0
+            members["joint"] = (
+                LinUCB(**common_settings, transform=joint_transform, **joint_settings),
+                3.0,
+                2.0,
+            )
     elif not members:
-        reduction = Standardise(components=min(_MAX_COMPONENTS, len(pair.source) + len(pair.target)))
-        members["components"] = LinUCB(**common_settings, transform=reduction, **joint_settings), 1.0, 1.0
+        reduction = Standardise(
+            components=min(_MAX_COMPONENTS, len(pair.source) + len(pair.target))
+        )
+        members["components"] = (
+            LinUCB(**common_settings, transform=reduction, **joint_settings),
+            1.0,
+            1.0,
+        )
     return {
-        **settings, "members": {name: member for name, (member, _, _) in members.items()},
+        **settings,
+        "members": {name: member for name, (member, _, _) in members.items()},
         "prior": {name: weight for name, (_, weight, _) in members.items()},
         "bonus_weights": {name: weight for name, (_, _, weight) in members.items()},
-    }  # fmt: skip
+    }
 
 
 def _build_linear_members(
     common_settings: dict[str, Any], transform: Any, *, n_contexts: int, self_trains: bool
 ) -> dict[str, tuple[Policy, float, float]]:
-    """Return the members other than the network for vectors, each with its prior weight and its bonus weight.
+    """Return the members other than the network for vectors, each with its prior weight and its
+    bonus weight.
 
     Args:
         common_settings: the settings that all members share.
         transform: the mixture's transform, or None.
-        n_contexts: the number of contexts of both domains, which limits the number of principal components.
+        n_contexts: the number of contexts of both domains, which limits the number of principal
+            components.
         self_trains: True if one member learns pseudo-labels of the target.
     """
-    feature_shape, is_disjoint = common_settings["context_shape"], common_settings["arms"] == "disjoint"
+    feature_shape = common_settings["context_shape"]
+    is_disjoint = common_settings["arms"] == "disjoint"
     standardise = None if isinstance(transform, Standardise) else Standardise()
     dim = feature_shape[0] if standardise is None else standardise.n_features(feature_shape)
-    alpha, ridge = compute_default_alpha(dim), compute_default_ridge(dim)
+    alpha = compute_default_alpha(dim)
+    ridge = compute_default_ridge(dim)
 
     def build_ridge(member_transform: Any, penalty: float) -> LinUCB:
         return LinUCB(**common_settings, transform=member_transform, ridge=penalty, alpha=alpha)
 
-    members: dict[str, tuple[Policy, float, float]] = {"ridge": (build_ridge(standardise, ridge), 3.0, 2.0)}
-    # Principal components get no piecewise features: on DIGIT these took time and did not change the result.
-    keeps_columns = transform is None or (isinstance(transform, Standardise) and transform.components is None)
+    members: dict[str, tuple[Policy, float, float]] = {
+        "ridge": (build_ridge(standardise, ridge), 3.0, 2.0)
+    }
+    # Principal components get no piecewise features: on DIGIT these took time and did not change
+    # the result.
+    keeps_columns = transform is None or (
+        isinstance(transform, Standardise) and transform.components is None
+    )
     if feature_shape[0] <= _MAX_SMALL_DIM and is_disjoint and keeps_columns:
         piecewise_ridge = build_ridge(Piecewise(), 4.0 * ridge)
-        members = {"ridge": (build_ridge(standardise, ridge), 2.0, 2.0), "piecewise": (piecewise_ridge, 1.0, 0.0)}
+        members = {
+            "ridge": (build_ridge(standardise, ridge), 2.0, 2.0),
+            "piecewise": (piecewise_ridge, 1.0, 0.0),
+        }
     if feature_shape[0] > _MAX_SMALL_DIM:
         reduction = Standardise(components=min(_MAX_COMPONENTS, n_contexts))
         large_penalty_member = build_ridge(standardise, ridge * dim / 16)
-        if self_trains and is_disjoint:  # equal in the source, but also learns pseudo-labels of the target
-            settings = {name: value for name, value in common_settings.items() if name != "standardise_rewards"}
-            settings |= {"feedback": "one_hot", "transform": standardise, "ridge": ridge * dim / 16, "alpha": alpha}
+        # equal in the source, but also learns pseudo-labels of the target
+        if self_trains and is_disjoint:
+            settings = {
+                name: value
+                for name, value in common_settings.items()
+                if name != "standardise_rewards"
+            }
+            settings |= {
+                "feedback": "one_hot",
+                "transform": standardise,
+                "ridge": ridge * dim / 16,
+                "alpha": alpha,
+            }
             large_penalty_member = SelfTraining(**settings)
         members = {
             "ridge": (build_ridge(standardise, ridge), 0.0, 1.0),
@@ -696,16 +947,22 @@ def _build_linear_members(
 
 
 def _disable_input_norm(recipe: Any) -> Any:
-    """Return a recipe whose network does not normalise its input, because contexts are already standardised.
+    """Return a recipe whose network does not normalise its input, because contexts are already
+    standardised.
 
     A complete recipe is returned unchanged.
     """
     if recipe is not None and not isinstance(recipe, str | Mapping):
         return recipe
-    changes: dict[str, Any] = dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}
+    changes: dict[str, Any] = (
+        dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}
+    )
     if {"weights", "encoder", "learning", "replay"} <= set(changes):
         return recipe
     encoder = dict(changes.get("encoder", {}))
     if encoder.get("name", "mlp") == "mlp":
-        changes["encoder"] = {**encoder, "options": {"normalise_input": False, **encoder.get("options", {})}}
+        changes["encoder"] = {
+            **encoder,
+            "options": {"normalise_input": False, **encoder.get("options", {})},
+        }
     return changes

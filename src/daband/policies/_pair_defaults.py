@@ -1,7 +1,8 @@
 """Choose the settings of a policy for a pair of domains: transform, exploration and penalty.
 
-``build_policy_for_pair`` is the implementation of ``Policy.for_pair``; the other functions compute single defaults.
-Policies never import the package ``domains``. This module only reads attributes of the pair that it gets.
+``build_policy_for_pair`` is the implementation of ``Policy.for_pair``; the other functions compute
+single defaults. Policies never import the package ``domains``. This module only reads attributes of
+the pair that it gets.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from daband.linear._standardise import Standardise
 
 #: The type of the policy that is built.
 _PolicyType = TypeVar("_PolicyType")
-#: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context and arm features.
+#: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context
+#: and arm features.
 DEFAULT_JOINT_ALPHA = 0.3
-#: Maximum number of products of context and arm features. Larger contexts are reduced to principal components.
+#: Maximum number of products of context and arm features. Larger contexts are reduced to principal
+#: components.
 MAX_PRODUCTS = 1024
 #: Attributes of the pair that are arguments of a policy.
 _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
@@ -31,7 +34,9 @@ _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
-def build_policy_for_pair(policy_class: type[_PolicyType], pair: Any, settings: Mapping[str, Any]) -> _PolicyType:
+def build_policy_for_pair(
+    policy_class: type[_PolicyType], pair: Any, settings: Mapping[str, Any]
+) -> _PolicyType:
     """Return a policy for a pair of domains.
 
     Args:
@@ -42,10 +47,15 @@ def build_policy_for_pair(policy_class: type[_PolicyType], pair: Any, settings: 
     if not all(hasattr(pair, name) for name in (*_PAIR_ATTRIBUTES, "target")):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     defaults: dict[str, Any] = get_setting_defaults(policy_class)  # type: ignore[arg-type]
-    unknown_name = next((name for name in settings if name not in defaults and name not in _OPTIONAL_SETTINGS), None)
+    unknown_name = next(
+        (name for name in settings if name not in defaults and name not in _OPTIONAL_SETTINGS), None
+    )
     if unknown_name is not None:
         setting_names = [name for name in defaults if name not in _PAIR_ATTRIBUTES]
-        hint = f"{did_you_mean(unknown_name, setting_names)} (its settings: {', '.join(setting_names)})"
+        hint = (
+            f"{did_you_mean(unknown_name, setting_names)} (its settings:"
+            f" {', '.join(setting_names)})"
+        )
         raise InvalidInput(f"{policy_class.__name__} has no setting {unknown_name!r}{hint}")
     arguments = {name: getattr(pair, name) for name in _PAIR_ATTRIBUTES}
     arguments["shift"] = getattr(pair, "shift", None)
@@ -53,12 +63,22 @@ def build_policy_for_pair(policy_class: type[_PolicyType], pair: Any, settings: 
     arguments["domains"] = getattr(pair, "domains", None)
     catalogue = getattr(pair, "catalogue", None)
     # A joint regression uses products of context and arm features.
-    is_joint = catalogue is not None and "catalogue" in defaults and settings.get("catalogue", catalogue) is not None
+    is_joint = (
+        catalogue is not None
+        and "catalogue" in defaults
+        and settings.get("catalogue", catalogue) is not None
+    )
     is_linear = "ridge" in defaults and not getattr(policy_class, "learns_by_gradients", False)
     if "transform" not in settings:
-        n_components = count_joint_components(pair.context_shape, catalogue) if is_joint and is_linear else None
+        n_components = (
+            count_joint_components(pair.context_shape, catalogue)
+            if is_joint and is_linear
+            else None
+        )
         shift = settings.get("shift")
-        arguments["transform"] = choose_transform(policy_class, pair, max_components=n_components, shift=shift)
+        arguments["transform"] = choose_transform(
+            policy_class, pair, max_components=n_components, shift=shift
+        )
     arguments |= {"catalogue": catalogue, **settings}
     if is_joint and "alpha" not in settings:
         arguments["alpha"] = DEFAULT_JOINT_ALPHA
@@ -80,7 +100,8 @@ def build_policy_for_pair(policy_class: type[_PolicyType], pair: Any, settings: 
 def count_joint_components(context_shape: Sequence[int], catalogue: Any) -> int | None:
     """Return the number of principal components of contexts that are multiplied by arm features.
 
-    Return None if contexts are small enough to be used without a reduction. ``catalogue`` has the arm features.
+    Return None if contexts are small enough to be used without a reduction. ``catalogue`` has the
+    arm features.
     """
     max_components = max(1, MAX_PRODUCTS // catalogue.vectors.shape[1] - 2)
     return None if math.prod(context_shape) <= max_components else max_components
@@ -88,9 +109,11 @@ def count_joint_components(context_shape: Sequence[int], catalogue: Any) -> int 
 
 @functools.cache
 def get_setting_defaults(policy_class: Any) -> dict[str, Any]:
-    """Return the keyword arguments of a class's constructor, with their defaults or ``inspect.Parameter.empty``.
+    """Return the keyword arguments of a class's constructor, with their defaults or
+    ``inspect.Parameter.empty``.
 
-    If a constructor takes ``**kwargs``, the arguments of the next class in the method resolution order are included.
+    If a constructor takes ``**kwargs``, the arguments of the next class in the method resolution
+    order are included.
     """
     defaults: dict[str, Any] = {}
     for base_class in policy_class.__mro__:
@@ -98,7 +121,9 @@ def get_setting_defaults(policy_class: Any) -> dict[str, Any]:
             continue
         parameters = list(inspect.signature(vars(base_class)["__init__"]).parameters.values())[1:]
         kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        defaults = {parameter.name: parameter.default for parameter in parameters if parameter.kind in kinds} | defaults
+        defaults = {
+            parameter.name: parameter.default for parameter in parameters if parameter.kind in kinds
+        } | defaults
         if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             break
     return defaults
@@ -107,16 +132,19 @@ def get_setting_defaults(policy_class: Any) -> dict[str, Any]:
 def compute_default_alpha(n_features: int) -> float:
     """Return the default ``alpha`` of a linear policy on this many standardised features.
 
-    A context of d standardised features has a bonus of about sqrt(d / n) after n rounds of an arm. Its factor ``alpha``
-    can therefore be smaller for more features: it is 1 up to 16 features, and 0.1 from 51 on. With few features, a
-    small ``alpha`` explores so little that the result depends on the seed. On the data set weather-city (four seeds),
-    mean rewards range from 0.44 to 0.63 with ``alpha=0.3`` and ``ridge=1``, and from 0.55 to 0.58 with these defaults.
+    A context of d standardised features has a bonus of about sqrt(d / n) after n rounds of an arm.
+    Its factor ``alpha`` can therefore be smaller for more features: it is 1 up to 16 features, and
+    0.1 from 51 on. With few features, a small ``alpha`` explores so little that the result depends
+    on the seed. On the data set weather-city (four seeds), mean rewards range from 0.44 to 0.63
+    with ``alpha=0.3`` and ``ridge=1``, and from 0.55 to 0.58 with these defaults.
     """
     return min(1.0, max(0.1, (16 / n_features) ** 2))
 
 
 def compute_default_ridge(n_features: int) -> float:
-    """Return the default penalty ``ridge`` of a linear policy: 0.1 up to 16 standardised features, 1 from 51 on."""
+    """Return the default penalty ``ridge`` of a linear policy: 0.1 up to 16 standardised features,
+    1 from 51 on.
+    """
     return 0.1 / compute_default_alpha(n_features)
 
 
@@ -125,21 +153,27 @@ def choose_transform(
 ) -> Any:
     """Return the default transform of a policy for a pair, or None.
 
-    A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts. Images (``uint8``) are not
-    standardised, because their scale is known. A network gets ``Standardise`` for vectors, unless the assumed shift has
-    to be aligned. In that case the network itself normalises its input by the statistics of each domain.
+    A linear policy gets ``Standardise``, since its bonuses grow with the scale of contexts. Images
+    (``uint8``) are not standardised, because their scale is known. A network gets ``Standardise``
+    for vectors, unless the assumed shift has to be aligned. In that case the network itself
+    normalises its input by the statistics of each domain.
 
     Args:
         policy_class: the class of the policy.
         pair: the pair of domains.
-        max_components: the maximum number of principal components to which contexts are reduced; None for no reduction.
-            Vectors are standardised before the reduction.
+        max_components: the maximum number of principal components to which contexts are reduced;
+            None for no reduction. Vectors are standardised before the reduction.
         shift: the assumed shift; by default the pair's.
     """
-    dim, are_vectors = math.prod(pair.context_shape), len(pair.context_shape) == 1
+    dim = math.prod(pair.context_shape)
+    are_vectors = len(pair.context_shape) == 1
     n_components = None if max_components is None else min(max_components, dim)
     are_images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
-    assumed_shift = getattr(pair, "shift", None) if shift is None else as_shift(shift, context_shape=pair.context_shape)
+    assumed_shift = (
+        getattr(pair, "shift", None)
+        if shift is None
+        else as_shift(shift, context_shape=pair.context_shape)
+    )
     must_standardise = getattr(policy_class, "scale_matters", False)
     if getattr(policy_class, "learns_by_gradients", False):
         needs_no_alignment = assumed_shift is not None and not assumed_shift.aligns_features

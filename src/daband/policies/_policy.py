@@ -13,20 +13,22 @@ The five methods are:
 * ``_state``: return the learned state as arrays.
 * ``_restore``: restore the learned state.
 
-These methods get contexts that are checked and transformed, the index of the domain in ``Policy.domains``, and rewards
-in the user's unit. They return predictions and bonuses in the same unit, from which ``Policy`` chooses arms. ``Policy``
-also keeps running moments of the learned rewards (``reward_moments``), for policies that standardise rewards.
+These methods get contexts that are checked and transformed, the index of the domain in
+``Policy.domains``, and rewards in the user's unit. They return predictions and bonuses in the same
+unit, from which ``Policy`` chooses arms. ``Policy`` also keeps running moments of the learned
+rewards (``reward_moments``), for policies that standardise rewards.
 
-A policy may also replace ``_play``, ``_prepare``, ``_observe`` and ``_adapt``, which have a default. It needs
-``_freeze`` to be exported, and extends ``settings`` if its constructor has further arguments.
+A policy may also replace ``_play``, ``_prepare``, ``_observe`` and ``_adapt``, which have a
+default. It needs ``_freeze`` to be exported, and extends ``settings`` if its constructor has
+further arguments.
 
 All input is checked completely before anything changes, so an error leaves a policy unchanged.
 
-Any number of threads may share a policy. It has two locks. The *write lock* serialises everything that changes a
-policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``, ``prepare``, ``save``. The *state lock* is
-held while learned statistics are read or changed, by default around ``_score``, ``_learn`` and ``_play``. ``adapt``
-holds only the write lock, so ``select`` never waits for it. A forked process gets new locks
-(``policies/_thread_locks.py``).
+Any number of threads may share a policy. It has two locks. The *write lock* serialises everything
+that changes a policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``,
+``prepare``, ``save``. The *state lock* is held while learned statistics are read or changed, by
+default around ``_score``, ``_learn`` and ``_play``. ``adapt`` holds only the write lock, so
+``select`` never waits for it. A forked process gets new locks (``policies/_thread_locks.py``).
 """
 
 from __future__ import annotations
@@ -64,9 +66,21 @@ from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
 from daband.linear._kernels import kernels, make_draw_key
 from daband.linear._reward_moments import RewardMoments
-from daband.linear._transforms import Transform, adapt_transform, as_transform, get_transform_settings
+from daband.linear._transforms import (
+    Transform,
+    adapt_transform,
+    as_transform,
+    get_transform_settings,
+)
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
-from daband.policies._incoming_rounds import MAX_NORM, MAX_RAW_NORM, RoundIds, check_contexts, check_seed, check_shape
+from daband.policies._incoming_rounds import (
+    MAX_NORM,
+    MAX_RAW_NORM,
+    RoundIds,
+    check_contexts,
+    check_seed,
+    check_shape,
+)
 from daband.policies._pair_defaults import build_policy_for_pair, get_setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
 from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
@@ -106,7 +120,10 @@ class CheckedAttribute:
 
 
 class MissingMethod:
-    """A method of scikit-learn that policies do not have. The error message names the ``replacement`` to call."""
+    """A method of scikit-learn that policies do not have.
+
+    The error message names the ``replacement`` to call.
+    """
 
     def __init__(self, replacement: str) -> None:
         self._replacement = replacement
@@ -116,8 +133,8 @@ class MissingMethod:
 
     def __get__(self, policy: Any, policy_class: type) -> Any:
         raise AttributeError(
-            f"{policy_class.__name__} has no {self._name}: use {self._replacement}, or daband.sklearn.TransferPolicy, "
-            "an estimator for scikit-learn"
+            f"{policy_class.__name__} has no {self._name}: use {self._replacement}, or"
+            " daband.sklearn.TransferPolicy, an estimator for scikit-learn"
         )
 
 
@@ -131,15 +148,20 @@ def _create_exploration_property(field_name: str) -> property:
         checked_value = value if field_name == "rule" else check_number(field_name, value)
         policy.exploration = replace(policy.exploration, **{field_name: checked_value})
 
-    return property(get_field, set_field, doc=f"``Exploration.{field_name}``; it may be set at any time.")
+    return property(
+        get_field, set_field, doc=f"``Exploration.{field_name}``; it may be set at any time."
+    )
 
 
 def _check_exploration(policy: Policy, exploration: Exploration) -> Exploration:
     """Return the exploration, after checking that the policy's arms allow its rule."""
-    if exploration.rule == "thompson" and (policy.arms == "shared" or policy._catalogue is not None):
+    if exploration.rule == "thompson" and (
+        policy.arms == "shared" or policy._catalogue is not None
+    ):
         raise InvalidInput(
-            "explore='thompson' cannot be used with arms='shared' or a catalogue: the arms' draws are then correlated, "
-            "and the propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
+            "explore='thompson' cannot be used with arms='shared' or a catalogue: the arms' draws"
+            " are then correlated, and the propensity of a choice has no closed form; use"
+            " explore='ucb', or 'greedy' with an epsilon"
         )
     return exploration
 
@@ -149,10 +171,13 @@ def _check_table(policy: Policy, table: TableTransform | None) -> TableTransform
     if table is None:
         return None
     if not isinstance(table, TableTransform):
-        raise InvalidInput(f"table must be a daband.domains.TableTransform, e.g. pair.table, got {table!r}")
+        raise InvalidInput(
+            f"table must be a daband.domains.TableTransform, e.g. pair.table, got {table!r}"
+        )
     if (len(table.feature_names),) != policy.context_shape:
         raise InvalidInput(
-            f"table must make contexts of shape {policy.context_shape}, got ({len(table.feature_names)},)"
+            f"table must make contexts of shape {policy.context_shape}, got"
+            f" ({len(table.feature_names)},)"
         )
     return table
 
@@ -162,12 +187,17 @@ def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue |
     if catalogue is None:
         return None
     if not isinstance(catalogue, Catalogue):
-        raise InvalidInput(f"catalogue must be a Catalogue, e.g. pair.catalogue, got {type(catalogue).__name__}")
+        raise InvalidInput(
+            f"catalogue must be a Catalogue, e.g. pair.catalogue, got {type(catalogue).__name__}"
+        )
     if len(catalogue.names) != policy.n_arms or policy.arms == "shared":
-        raise InvalidInput(f"catalogue must have {policy.n_arms} disjoint arms, got {len(catalogue.names)} arms")
+        raise InvalidInput(
+            f"catalogue must have {policy.n_arms} disjoint arms, got {len(catalogue.names)} arms"
+        )
     if policy._exploration.rule == "thompson":
         raise InvalidInput(
-            "explore='thompson' cannot be used with a catalogue of arms with features; use explore='ucb'"
+            "explore='thompson' cannot be used with a catalogue of arms with features; use"
+            " explore='ucb'"
         )
     return catalogue
 
@@ -180,17 +210,18 @@ def _check_arm_names(policy: Policy, names: Sequence[str] | None) -> tuple[str, 
 class Policy(ABC):
     """The base class of policies, which choose one of ``n_arms`` arms for each context.
 
-    Contexts have the shape (B, *context_shape), or (B, n_arms, *context_shape) with ``arms="shared"``, one context per
-    arm. Inputs are numpy arrays or torch tensors; outputs are numpy arrays. Contexts of type ``uint8`` are images,
-    whose values are divided by 255. Rewards may have any unit; predicted rewards and bonuses have the same unit.
+    Contexts have the shape (B, *context_shape), or (B, n_arms, *context_shape) with
+    ``arms="shared"``, one context per arm. Inputs are numpy arrays or torch tensors; outputs are
+    numpy arrays. Contexts of type ``uint8`` are images, whose values are divided by 255. Rewards
+    may have any unit; predicted rewards and bonuses have the same unit.
 
     Args:
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
         exploration: the ``Exploration`` by which arms are chosen.
-        standardise_rewards: if True, rewards are standardised by their running mean and standard deviation
-            (``reward_moments``), so that their unit changes no decision.
+        standardise_rewards: if True, rewards are standardised by their running mean and standard
+            deviation (``reward_moments``), so that their unit changes no decision.
         transform: applied to contexts first, e.g. ``daband.Standardise()``.
         shift: the assumed difference between the domains (``daband.Shift``).
         seed: determines random draws and how ties are broken.
@@ -205,48 +236,63 @@ class Policy(ABC):
     name: ClassVar[str]
     #: True if ``adapt`` takes gradient steps, for which a GPU may be useful.
     learns_by_gradients: bool = False
-    #: True if decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them.
+    #: True if decisions depend on the unit and the offset of contexts; ``for_pair`` then
+    #: standardises them.
     scale_matters: ClassVar[bool] = False
-    #: True if ``Policy`` holds the state lock around ``_score``, ``_learn`` and ``_play``. A policy with long work in
-    #: these methods sets it to False and holds ``self._locks.state`` while it reads or changes its learned state.
+    #: True if ``Policy`` holds the state lock around ``_score``, ``_learn`` and ``_play``. A policy
+    #: with long work in these methods sets it to False and holds ``self._locks.state`` while it
+    #: reads or changes its learned state.
     locks_state: ClassVar[bool] = True
     #: True if the learned state depends on the order of rounds, beyond rounding.
     order_matters: ClassVar[bool] = False
     #: The number of round ids that are stored: see ``update``.
     id_window: ClassVar[int] = 1 << 18
-    #: The power to which importance weights are raised when a log is learned (``daband.weights.importance``).
+    #: The power to which importance weights are raised when a log is learned
+    #: (``daband.weights.importance``).
     propensity_power: ClassVar[float] = 0.25
     #: The largest importance weight; larger ones are clipped.
     max_weight: ClassVar[float] = 10.0
-    #: True if the weights of ``update`` must be importance weights. A round of weight 2 then does not count as two.
+    #: True if the weights of ``update`` must be importance weights. A round of weight 2 then does
+    #: not count as two.
     weights_are_importance: ClassVar[bool] = False
     #: The exploration if the constructor gets none.
     default_exploration: ClassVar[Exploration] = Exploration()
     #: Contexts with a larger Euclidean norm are rejected, unless the policy has a transform.
     max_norm: float = MAX_NORM
-    adapts_to_target = property(lambda _: False, doc="True if training uses unlabelled target contexts.")
+    adapts_to_target = property(
+        lambda _: False, doc="True if training uses unlabelled target contexts."
+    )
 
-    #: A faster method that decides for one transformed context, with the same result. It returns None if it cannot.
+    #: A faster method that decides for one transformed context, with the same result. It returns
+    #: None if it cannot.
     _decide_row: Callable[[AnyArray, Exploration, int, Mask], Decision | None] | None = None
     _exploration: Exploration
     _catalogue: Catalogue | None = None
 
-    domain = property(lambda self: self.domains.names[self._domain_index], doc="The default domain, set by ``deploy``.")
-    exploration = CheckedAttribute(_check_exploration, "The ``Exploration`` by which arms are chosen.")
+    domain = property(
+        lambda self: self.domains.names[self._domain_index],
+        doc="The default domain, set by ``deploy``.",
+    )
+    exploration = CheckedAttribute(
+        _check_exploration, "The ``Exploration`` by which arms are chosen."
+    )
     alpha = _create_exploration_property("alpha")
     epsilon = _create_exploration_property("epsilon")
     explore = _create_exploration_property("rule")
     table = CheckedAttribute(
         _check_table,
-        "The ``TableTransform`` from raw rows to contexts: ``policy.select(policy.table.contexts({...}))``. "
-        "``for_pair`` sets it for a pair made of tables; a saved file holds it.",
+        "The ``TableTransform`` from raw rows to contexts:"
+        " ``policy.select(policy.table.contexts({...}))``. ``for_pair`` sets it for a pair made of"
+        " tables; a saved file holds it.",
     )
     catalogue = CheckedAttribute(
         _check_catalogue,
-        "The arms with their features, or None. ``for_pair`` sets the pair's catalogue. An arm that a domain does not "
-        "have is not chosen there. Saved files contain the catalogue.",
+        "The arms with their features, or None. ``for_pair`` sets the pair's catalogue. An arm that"
+        " a domain does not have is not chosen there. Saved files contain the catalogue.",
     )
-    arm_names = CheckedAttribute(_check_arm_names, "A name per arm, or None. Saved files contain the names.")
+    arm_names = CheckedAttribute(
+        _check_arm_names, "A name per arm, or None. Saved files contain the names."
+    )
     fit = MissingMethod("daband.train(policy, source=pair.source, target=pair.target)")
     partial_fit = MissingMethod("policy.update(contexts, arm, reward)")
     predict = MissingMethod("policy.select(contexts).arm")
@@ -269,11 +315,18 @@ class Policy(ABC):
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
-        round_bytes = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
-        check_memory(round_bytes, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
+        round_bytes = 8.0 * (
+            8 * self.n_arms
+            + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1)
+        )
+        check_memory(
+            round_bytes, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}"
+        )
         self.arms: str = check_one_of("arms", arms, ("disjoint", "shared"))
         self.exploration = self.default_exploration if exploration is None else exploration
-        self.standardise_rewards: bool = check_one_of("standardise_rewards", standardise_rewards, (True, False))
+        self.standardise_rewards: bool = check_one_of(
+            "standardise_rewards", standardise_rewards, (True, False)
+        )
         #: Moments of the learned rewards.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)
         #: The assumed ``Shift`` between the domains.
@@ -289,7 +342,8 @@ class Policy(ABC):
         self.seed = check_seed(seed)
         #: The key of the random draws.
         self._draw_key = make_draw_key(self.seed)
-        #: The names of the sources and targets. The methods that a policy implements get the index of a domain in them.
+        #: The names of the sources and targets. The methods that a policy implements get the index
+        #: of a domain in them.
         self.domains = DomainNames() if domains is None else domains
         #: The index of the default domain.
         self._domain_index = 0
@@ -302,33 +356,45 @@ class Policy(ABC):
         self.table = None
         self.catalogue = None
         self.arm_names = None
-        #: (resize, crop): the side in pixels to which training resized image files, and the side of the centre crop.
-        #: None if contexts were not read from files. ``for_pair`` sets it; saved files contain it.
+        #: (resize, crop): the side in pixels to which training resized image files, and the side of
+        #: the centre crop. None if contexts were not read from files. ``for_pair`` sets it; saved
+        #: files contain it.
         self.framing: tuple[int, int] | None = None
-        #: Digests of the learned parts of logs, so that no part is learned twice. Saved files contain them.
+        #: Digests of the learned parts of logs, so that no part is learned twice. Saved files
+        #: contain them.
         self.log_parts: frozenset[str] = frozenset()
         #: The number of target logs learned by ``daband.learn_log``; exported files have it.
         self.version = 0
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
-        """Return a policy with the context shape, arms, feedback and transform for a ``daband.domains.Pair``.
+        """Return a policy with the context shape, arms, feedback and transform for a
+        ``daband.domains.Pair``.
 
-        ``settings`` are keyword arguments of this class. ``alpha``, ``device`` and ``feedback`` are ignored if the
-        class has no such argument, so that a loop over classes needs no special cases. Rewards of a pair with feedback
-        "one_hot" are 0 and 1, and are not standardised.
+        ``settings`` are keyword arguments of this class. ``alpha``, ``device`` and ``feedback`` are
+        ignored if the class has no such argument, so that a loop over classes needs no special
+        cases. Rewards of a pair with feedback "one_hot" are 0 and 1, and are not standardised.
         """
         return build_policy_for_pair(cls, pair, settings)
 
     # Methods that a policy implements. ``domain`` is the index of a domain in ``self.domains``.
 
     @abstractmethod
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and confidence bonuses, (B, K) each. Without ``with_bonuses``, bonuses may be 0."""
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return predicted rewards and confidence bonuses, (B, K) each.
+
+        Without ``with_bonuses``, bonuses may be 0.
+        """
 
     @abstractmethod
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        """Learn a batch of rounds with arms (B,), rewards (B,) and weights (B,), or weights None if all are 1."""
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    ) -> None:
+        """Learn a batch of rounds with arms (B,), rewards (B,) and weights (B,), or weights None if
+        all are 1.
+        """
 
     @abstractmethod
     def _grow(self) -> None:
@@ -336,7 +402,10 @@ class Policy(ABC):
 
     @abstractmethod
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        """Return the learned state as arrays. Without ``replay``, they contain no context, arm or reward of a round."""
+        """Return the learned state as arrays.
+
+        Without ``replay``, they contain no context, arm or reward of a round.
+        """
 
     @abstractmethod
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -345,9 +414,18 @@ class Policy(ABC):
     # Methods that a policy may replace.
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: int,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
     ) -> Decision:
-        """Decide and learn round by round, and update the reward moments. Subclasses may do it faster."""
+        """Decide and learn round by round, and update the reward moments.
+
+        Subclasses may do it faster.
+        """
         decisions = []
         for index in range(len(contexts)):
             rows = slice(index, index + 1)
@@ -361,9 +439,11 @@ class Policy(ABC):
         return join_decisions(decisions)
 
     def _freeze(self, domain: int) -> FrozenParts:
-        """Return copies of the arrays that predict in this domain, in the unit of ``reward_moments``.
+        """Return copies of the arrays that predict in this domain, in the unit of
+        ``reward_moments``.
 
-        A policy with this method can be exported. A class that replaces ``_score`` must replace this method too.
+        A policy with this method can be exported. A class that replaces ``_score`` must replace
+        this method too.
         """
         raise NotImplementedError
 
@@ -379,23 +459,28 @@ class Policy(ABC):
 
     # Methods that users call.
 
-    def select(self, contexts: ArrayLike, domain: str | None = None, available: ArrayLike | None = None) -> Decision:
+    def select(
+        self, contexts: ArrayLike, domain: str | None = None, available: ArrayLike | None = None
+    ) -> Decision:
         """Choose an arm for every context.
 
         Args:
             contexts: (B, *context_shape).
-            domain: the domain of the contexts, "source" or "target"; by default the domain set by ``deploy``, or
-                "source" if ``deploy`` was not called.
-            available: booleans (K,) or (B, K), True for each arm that may be chosen; all arms by default.
+            domain: the domain of the contexts, "source" or "target"; by default the domain set by
+                ``deploy``, or "source" if ``deploy`` was not called.
+            available: booleans (K,) or (B, K), True for each arm that may be chosen; all arms by
+                default.
 
         Returns:
-            A ``Decision``. ``.arm`` (B,) has the chosen arms, ``.propensity`` (B,) their probabilities, ``.mean``
-            (B, K) the predicted rewards, and ``.bonus`` (B, K) the confidence bonuses, before the factor ``alpha``.
+            A ``Decision``. ``.arm`` (B,) has the chosen arms, ``.propensity`` (B,) their
+            probabilities, ``.mean`` (B, K) the predicted rewards, and ``.bonus`` (B, K) the
+            confidence bonuses, before the factor ``alpha``.
         """
         decision = None
         with self._locks.state:
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
-            first_round, next_round = self.rounds_decided, self.rounds_decided + len(batch)
+            first_round = self.rounds_decided
+            next_round = self.rounds_decided + len(batch)
             if self.locks_state:
                 features = _transform(self, batch, domain_index)
                 decision = _choose_arms(self, features, domain_index, mask, first_round, None)
@@ -420,14 +505,16 @@ class Policy(ABC):
         rule: str | None = None,
         round_offset: int = 0,
     ) -> Decision:
-        """Choose arms as ``select`` does, but do not count the rounds as played. The policy does not change.
+        """Choose arms as ``select`` does, but do not count the rounds as played.
+
+        The policy does not change.
 
         Args:
             contexts: (B, *context_shape).
             domain: as in ``select``.
             available: as in ``select``.
-            rule: "ucb" or "greedy" instead of the policy's exploration. Both are deterministic except for ties. With
-                "greedy", bonuses are not computed and are 0.
+            rule: "ucb" or "greedy" instead of the policy's exploration. Both are deterministic
+                except for ties. With "greedy", bonuses are not computed and are 0.
             round_offset: added to the number of the first round, which determines the random draws.
 
         Returns:
@@ -437,7 +524,9 @@ class Policy(ABC):
         with self._locks.state if self.locks_state else _NO_LOCK:
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
             first_round = self.rounds_decided + round_offset
-            return _choose_arms(self, _transform(self, batch, domain_index), domain_index, mask, first_round, rule)
+            return _choose_arms(
+                self, _transform(self, batch, domain_index), domain_index, mask, first_round, rule
+            )
 
     def probabilities(
         self,
@@ -447,13 +536,21 @@ class Policy(ABC):
         *,
         rule: str | None = None,
     ) -> FloatArray:
-        """Return the probability with which ``select`` would choose each arm, (B, K). Arguments as in ``decide``."""
+        """Return the probability with which ``select`` would choose each arm, (B, K).
+
+        Arguments as in ``decide``.
+        """
         check_one_of("rule", rule, ("ucb", "greedy", None))
         with self._locks.state if self.locks_state else _NO_LOCK:
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
-            mean, bonus = self._score(_transform(self, batch, domain_index), domain_index, rule != "greedy")
-            exploration, mask = self._exploration.with_rule(rule), _drop_new_arms(mask, mean.shape[1])
-            return exploration.probabilities(mean, bonus, available=mask, scaling=_get_scaling(self))
+            mean, bonus = self._score(
+                _transform(self, batch, domain_index), domain_index, rule != "greedy"
+            )
+            exploration = self._exploration.with_rule(rule)
+            mask = _drop_new_arms(mask, mean.shape[1])
+            return exploration.probabilities(
+                mean, bonus, available=mask, scaling=_get_scaling(self)
+            )
 
     def update(
         self,
@@ -465,19 +562,25 @@ class Policy(ABC):
         ids: Sequence[int | str] | IntArray | None = None,
         on_duplicate: str = "raise",
     ) -> list[int | str]:
-        """Learn from a batch of rounds. Rounds may come late, incompletely, in any order, and from any thread.
+        """Learn from a batch of rounds.
+
+        Rounds may come late, incompletely, in any order, and from any thread.
 
         Args:
             contexts: (B, *context_shape), as given to ``select``.
             arm: the arm that was played in each round, (B,).
-            reward: the reward of that arm, (B,). Any unit is allowed, but all rounds must have the same.
+            reward: the reward of that arm, (B,). Any unit is allowed, but all rounds must have the
+                same.
             domain: the domain in which the rounds were played; by default as in ``select``.
-            weights: the weight of each round, (B,), at least 0; 1 by default. A round of weight 2 counts as two rounds.
-                ``daband.weights`` computes weights from ages, logging propensities and sources.
-            ids: an integer or string per round, so that a round counts only once. An id that is repeated in the batch,
-                or is among the latest ``id_window`` learned ids (262,144), is a duplicate. A signal during the update
-                is handled after it, so that a round is learned together with its id or not at all.
-            on_duplicate: "raise" raises an error and learns nothing; "skip" ignores duplicates and learns the rest.
+            weights: the weight of each round, (B,), at least 0; 1 by default. A round of weight 2
+                counts as two rounds. ``daband.weights`` computes weights from ages, logging
+                propensities and sources.
+            ids: an integer or string per round, so that a round counts only once. An id that is
+                repeated in the batch, or is among the latest ``id_window`` learned ids (262,144),
+                is a duplicate. A signal during the update is handled after it, so that a round is
+                learned together with its id or not at all.
+            on_duplicate: "raise" raises an error and learns nothing; "skip" ignores duplicates and
+                learns the rest.
 
         Returns:
             The ids that were skipped.
@@ -485,9 +588,11 @@ class Policy(ABC):
         if on_duplicate != "raise":
             check_one_of("on_duplicate", on_duplicate, ("raise", "skip"))
         with self._locks.write:
-            domain_index, batch = _find_domain_index(self, domain), _check_contexts(self, contexts)
+            domain_index = _find_domain_index(self, domain)
+            batch = _check_contexts(self, contexts)
             n_rounds = len(batch)
-            arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
+            arms = check_arms(arm, n_rounds, self.n_arms)
+            rewards = check_rewards(reward, (n_rounds,))
             checked_weights = None if weights is None else check_weights(weights, n_rounds)
             if ids is None:
                 features = _transform(self, batch, domain_index)
@@ -495,14 +600,20 @@ class Policy(ABC):
                 return []
             checked_ids = self._round_ids.check(ids, n_rounds)
             is_new = self._round_ids.mask_new(checked_ids)
-            duplicates = [round_id for round_id, is_new_id in zip(checked_ids, is_new, strict=True) if not is_new_id]
+            duplicates = [
+                round_id
+                for round_id, is_new_id in zip(checked_ids, is_new, strict=True)
+                if not is_new_id
+            ]
             if duplicates and on_duplicate == "raise":
                 raise InvalidInput(
-                    f"ids must be new, but the round {duplicates[0]!r} was learned before or is repeated in this "
-                    "batch; on_duplicate='skip' learns the other rounds"
+                    f"ids must be new, but the round {duplicates[0]!r} was learned before or is"
+                    " repeated in this batch; on_duplicate='skip' learns the other rounds"
                 )
             if duplicates:
-                batch, arms, rewards = batch[is_new], arms[is_new], rewards[is_new]
+                batch = batch[is_new]
+                arms = arms[is_new]
+                rewards = rewards[is_new]
                 checked_weights = None if checked_weights is None else checked_weights[is_new]
             with defer_signals():
                 if len(arms):
@@ -521,11 +632,13 @@ class Policy(ABC):
     ) -> RewardedDecision:
         """Choose an arm and learn its reward, round by round, if the reward of every arm is known.
 
-        The result equals a loop of ``select`` and ``update`` over single rounds, but may be computed faster.
+        The result equals a loop of ``select`` and ``update`` over single rounds, but may be
+        computed faster.
 
         Args:
             contexts: (B, *context_shape).
-            rewards: the reward of each arm, (B, K). The policy learns only the reward of the chosen arm.
+            rewards: the reward of each arm, (B, K). The policy learns only the reward of the chosen
+                arm.
             domain: the domain in which the rounds are played; by default as in ``select``.
             available: as in ``select``.
             weights: as in ``update``.
@@ -544,35 +657,51 @@ class Policy(ABC):
             try:
                 with self._locks.state if self.locks_state else _NO_LOCK:
                     features = _transform(self, batch, domain_index)
-                    decision = self._play(features, reward_table, domain_index, mask, first_round, checked_weights)
+                    decision = self._play(
+                        features, reward_table, domain_index, mask, first_round, checked_weights
+                    )
             except BaseException:
                 with self._locks.state:
                     self.rounds_decided -= n_rounds
                 raise
             self.rounds_learned += n_rounds
             received_rewards = reward_table[np.arange(n_rounds), decision.arm]
-            return RewardedDecision(decision.arm, decision.propensity, decision.mean, decision.bonus, received_rewards)
+            return RewardedDecision(
+                decision.arm, decision.propensity, decision.mean, decision.bonus, received_rewards
+            )
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Fit the transform to unlabelled contexts of all domains, before the first round.
 
         Args:
-            contexts: one batch (B, *context_shape) per domain, in the order of ``domains``. With several sources, the
-                batch of a source without rounds may be empty.
+            contexts: one batch (B, *context_shape) per domain, in the order of ``domains``. With
+                several sources, the batch of a source without rounds may be empty.
         """
         with self._locks.write:
             if self.transform is not None and self.transform.fitted:
-                raise InvalidInput(f"{self.transform!r} is already fitted, and the learned state depends on it")
+                raise InvalidInput(
+                    f"{self.transform!r} is already fitted, and the learned state depends on it"
+                )
             if self.prepared:
                 return
             batches = []
             for batch in contexts:
-                is_empty = len(self.domains) > 2 and isinstance(batch, np.ndarray) and not batch.size
-                batches.append(np.zeros((0, *_get_round_shape(self))) if is_empty else _check_contexts(self, batch))
+                is_empty = (
+                    len(self.domains) > 2 and isinstance(batch, np.ndarray) and not batch.size
+                )
+                batches.append(
+                    np.zeros((0, *_get_round_shape(self)))
+                    if is_empty
+                    else _check_contexts(self, batch)
+                )
             with self._locks.state:
                 if self.transform is not None:
-                    self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in batches])
-                self._prepare([_transform(self, batch, domain) for domain, batch in enumerate(batches)])
+                    self.transform.fit(
+                        *[batch.reshape(-1, *self.context_shape) for batch in batches]
+                    )
+                self._prepare(
+                    [_transform(self, batch, domain) for domain, batch in enumerate(batches)]
+                )
 
     @property
     def prepared(self) -> bool:
@@ -580,7 +709,9 @@ class Policy(ABC):
         return self.transform is None or self.transform.fitted
 
     def observe_target(self, contexts: ArrayLike, domain: str | None = None) -> None:
-        """Store unlabelled contexts of a target for ``adapt``. Policies that do not adapt ignore them.
+        """Store unlabelled contexts of a target for ``adapt``.
+
+        Policies that do not adapt ignore them.
 
         Args:
             contexts: (B, *context_shape).
@@ -588,15 +719,21 @@ class Policy(ABC):
         """
         domain_index = _find_domain_index(self, "target" if domain is None else domain)
         if not self.domains.is_target(domain_index):
-            raise InvalidInput(f"domain must be a target ({', '.join(self.domains.targets)}), got {domain!r}")
+            raise InvalidInput(
+                f"domain must be a target ({', '.join(self.domains.targets)}), got {domain!r}"
+            )
         with self._locks.write:
-            self._observe(_transform(self, _check_contexts(self, contexts), domain_index), domain_index)
+            self._observe(
+                _transform(self, _check_contexts(self, contexts), domain_index), domain_index
+            )
 
     def plan(self, episodes: int) -> None:  # noqa: B027
         """Set the number of episodes of a run, on which the schedules of some policies depend."""
 
     def adapt(self, steps: int | None = None) -> dict[str, float]:
-        """Take gradient steps, or fit again, and return metrics by name. Linear policies do nothing.
+        """Take gradient steps, or fit again, and return metrics by name.
+
+        Linear policies do nothing.
 
         Args:
             steps: the number of gradient steps; by default the policy's own schedule.
@@ -612,22 +749,29 @@ class Policy(ABC):
             self._domain_index = self.domains.index(domain)
 
     def frozen(self, domain: str | None = None) -> FrozenPolicy:
-        """Return an immutable copy of the arrays that decide in a domain, by default the domain set by ``deploy``.
+        """Return an immutable copy of the arrays that decide in a domain, by default the domain set
+        by ``deploy``.
 
         ``daband.export`` writes it to a file. No round is learned while the copy is made.
         """
         classes = type(self).__mro__
         freeze_depth, score_depth = (
-            next(index for index, base in enumerate(classes) if name in vars(base)) for name in ("_freeze", "_score")
+            next(index for index, base in enumerate(classes) if name in vars(base))
+            for name in ("_freeze", "_score")
         )
         if score_depth < freeze_depth:
             raise InvalidInput(
-                f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: its class defines _score and "
-                "must also define _freeze, which returns the arrays that predict"
+                f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: its class"
+                " defines _score and must also define _freeze, which returns the arrays that"
+                " predict"
             )
         with self._locks.write, self._locks.state:
             domain_index = _find_domain_index(self, domain)
-            frozen_transform = None if self.transform is None else copy.deepcopy(self.transform.get_step(domain_index))
+            frozen_transform = (
+                None
+                if self.transform is None
+                else copy.deepcopy(self.transform.get_step(domain_index))
+            )
             moments = self.reward_moments
             return FrozenPolicy(
                 policy=self.name,
@@ -650,14 +794,21 @@ class Policy(ABC):
         """Add an arm without rounds, and return its index.
 
         Args:
-            name: the name of the arm; by default its index. If arms had no names, they get their indices as names.
-            features: for a policy with a catalogue, a mapping from the catalogue's columns to the arm's values.
+            name: the name of the arm; by default its index. If arms had no names, they get their
+                indices as names.
+            features: for a policy with a catalogue, a mapping from the catalogue's columns to the
+                arm's values.
         """
         with self._locks.write, self._locks.state:
             if (features is None) != (self._catalogue is None):
-                requirement = "None without a catalogue" if self._catalogue is None else "given for a catalogue"
+                requirement = (
+                    "None without a catalogue"
+                    if self._catalogue is None
+                    else "given for a catalogue"
+                )
                 raise InvalidInput(f"features must be {requirement}")
-            default_name, old_catalogue = str(self.n_arms), self._catalogue
+            default_name = str(self.n_arms)
+            old_catalogue = self._catalogue
             names = self.arm_names or (() if name is None else tuple(map(str, range(self.n_arms))))
             new_name = name or (f"arm {default_name}" if default_name in names else default_name)
             if not isinstance(new_name, str) or new_name in names:
@@ -678,39 +829,62 @@ class Policy(ABC):
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that create an equal untrained policy, as JSON types."""
         settings = {
-            "context_shape": list(self.context_shape), "n_arms": self.n_arms, "arms": self.arms,
-            "alpha": self.alpha, "explore": self.explore, "epsilon": self.epsilon,
-            "standardise_rewards": self.standardise_rewards, "transform": get_transform_settings(self.transform),
-            "seed": self.seed, "catalogue": None if self._catalogue is None else self._catalogue.state(),
+            "context_shape": list(self.context_shape),
+            "n_arms": self.n_arms,
+            "arms": self.arms,
+            "alpha": self.alpha,
+            "explore": self.explore,
+            "epsilon": self.epsilon,
+            "standardise_rewards": self.standardise_rewards,
+            "transform": get_transform_settings(self.transform),
+            "seed": self.seed,
+            "catalogue": None if self._catalogue is None else self._catalogue.state(),
             **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
-        }  # fmt: skip
+        }
         accepted_settings = get_setting_defaults(type(self))  # a class may lack arms or transform
         return {name: value for name, value in settings.items() if name in accepted_settings}
 
     def __repr__(self) -> str:
         defaults = get_setting_defaults(type(self))
-        scalars = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
-        texts = [f"{name}={value!r}" for name, value in scalars.items() if name != "n_arms" and value != defaults[name]]
+        scalars = {
+            name: value
+            for name, value in self.settings().items()
+            if isinstance(value, int | float | str)
+        }
+        texts = [
+            f"{name}={value!r}"
+            for name, value in scalars.items()
+            if name != "n_arms" and value != defaults[name]
+        ]
         arguments = ", ".join([f"context_shape={self.context_shape}, n_arms={self.n_arms}", *texts])
         progress = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
         return f"<{type(self).__name__}({arguments}): {progress}, acts in the {self.domain}>"
 
-    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
-        """Write the policy to one safetensors file. A loaded policy continues with bitwise equal results.
+    def save(
+        self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True
+    ) -> None:
+        """Write the policy to one safetensors file.
+
+        A loaded policy continues with bitwise equal results.
 
         Args:
-            path: the file. An existing file keeps its mode; a symbolic link is kept, and its target is written.
+            path: the file. An existing file keeps its mode; a symbolic link is kept, and its target
+                is written.
             notes: short texts by name, which are stored with the policy.
-            replay: if True, also store training data: contexts, arms, rewards, and round ids. Without them the loaded
-                policy decides the same and can learn new rounds, but does not recognise the ids of earlier rounds.
+            replay: if True, also store training data: contexts, arms, rewards, and round ids.
+                Without them the loaded policy decides the same and can learn new rounds, but does
+                not recognise the ids of earlier rounds.
         """
         checked_notes = check_notes(notes)
         with self._locks.write:  # nothing changes meanwhile; ``select`` only reads
             save_policy(self, path, checked_notes, replay=replay)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Set the learned state to the arrays of a saved policy with the same settings. An error changes nothing."""
+        """Set the learned state to the arrays of a saved policy with the same settings.
+
+        An error changes nothing.
+        """
         with self._locks.write, self._locks.state:
             old_attributes = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
             try:
@@ -720,7 +894,8 @@ class Policy(ABC):
                 raise
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copied while the lock is held, so that a copy or a pickle never contains half of another thread's change.
+        # Copied while the lock is held, so that a copy or a pickle never contains half of another
+        # thread's change.
         with self._locks.write:
             return copy.deepcopy(self.__dict__)
 
@@ -729,36 +904,53 @@ class Policy(ABC):
 
 
 def _choose_arms(
-    policy: Policy, features: AnyArray, domain_index: int, available: Mask, first_round: int, rule: str | None
+    policy: Policy,
+    features: AnyArray,
+    domain_index: int,
+    available: Mask,
+    first_round: int,
+    rule: str | None,
 ) -> Decision:
     """Return decisions for ``features``, which are transformed contexts.
 
     ``first_round`` is the number of the first round, which determines the random draws.
     """
-    exploration: Exploration = policy._exploration if rule is None else policy._exploration.with_rule(rule)
+    exploration: Exploration = (
+        policy._exploration if rule is None else policy._exploration.with_rule(rule)
+    )
     if policy._decide_row is not None and len(features) == 1 and rule != "greedy":
         decision = policy._decide_row(features, exploration, first_round, available)
         if decision is not None:
             return decision
     mean, bonus = policy._score(features, domain_index, rule != "greedy")
-    draw, mask = make_seeded_draw(policy._draw_key, first_round), _drop_new_arms(available, mean.shape[1])
+    draw = make_seeded_draw(policy._draw_key, first_round)
+    mask = _drop_new_arms(available, mean.shape[1])
     return exploration.decide(mean, bonus, draw, mask, scaling=_get_scaling(policy))
 
 
 def _get_scaling(policy: Policy) -> tuple[float, float]:
-    """Return the mean and the standard deviation of rewards, which determine when two scores count as tied."""
+    """Return the mean and the standard deviation of rewards, which determine when two scores count
+    as tied.
+    """
     return policy.reward_moments.centre, policy.reward_moments.scale
 
 
 def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
-    """Return the mask as (B, n_arms), with False for arms that another thread added after the mask was checked."""
+    """Return the mask as (B, n_arms), with False for arms that another thread added after the mask
+    was checked.
+    """
     if available is None or available.shape[1] == n_arms:
         return available
     return np.pad(available[:, :n_arms], ((0, 0), (0, max(0, n_arms - available.shape[1]))))
 
 
 def learn_transformed(
-    policy: Policy, features: AnyArray, arms: IntArray, rewards: FloatArray, domain_index: int, weights: Weights
+    policy: Policy,
+    features: AnyArray,
+    arms: IntArray,
+    rewards: FloatArray,
+    domain_index: int,
+    weights: Weights,
 ) -> None:
     """Learn checked rounds. ``features`` are their transformed contexts."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
@@ -768,7 +960,10 @@ def learn_transformed(
 
 
 def check_and_transform(policy: Policy, contexts: AnyArray, domain_index: int) -> AnyArray:
-    """Return contexts after checking and transforming them. ``domain_index`` is the index of their domain."""
+    """Return contexts after checking and transforming them.
+
+    ``domain_index`` is the index of their domain.
+    """
     return _transform(policy, _check_contexts(policy, contexts), domain_index)
 
 
@@ -793,19 +988,32 @@ def _transform(policy: Policy, contexts: AnyArray, domain_index: int) -> AnyArra
 
 def _get_round_shape(policy: Policy) -> tuple[int, ...]:
     """Return the shape of a round's contexts: of one context, or of one context per arm."""
-    return (policy.n_arms, *policy.context_shape) if policy.arms == "shared" else policy.context_shape
+    return (
+        (policy.n_arms, *policy.context_shape) if policy.arms == "shared" else policy.context_shape
+    )
 
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     """Return contexts as an array, after checking their shape and their numbers."""
     max_norm = policy.max_norm
     round_shape = policy.context_shape if policy.arms == "disjoint" else _get_round_shape(policy)
-    # The sum of squares is enough to accept nearly every batch, so that loops of single rounds are fast.
-    is_plain_batch = type(contexts) is np.ndarray and contexts.dtype is _FLOAT64 and contexts.shape[1:] == round_shape
-    if is_plain_batch and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm:
+    # The sum of squares is enough to accept nearly every batch, so that loops of single rounds are
+    # fast.
+    is_plain_batch = (
+        type(contexts) is np.ndarray
+        and contexts.dtype is _FLOAT64
+        and contexts.shape[1:] == round_shape
+    )
+    if (
+        is_plain_batch
+        and len(contexts)
+        and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm
+    ):
         return contexts
     max_norm = max_norm if policy.transform is None else MAX_RAW_NORM
-    return check_contexts(contexts, round_shape, n_dimensions=math.prod(policy.context_shape), max_norm=max_norm)
+    return check_contexts(
+        contexts, round_shape, n_dimensions=math.prod(policy.context_shape), max_norm=max_norm
+    )
 
 
 def _check_request(
@@ -816,15 +1024,24 @@ def _check_request(
     domain_index = _find_domain_index(policy, domain)
     mask = None if available is None else check_available(available, len(batch), policy.n_arms)
     catalogue = policy._catalogue
-    if catalogue is not None and not (offered := catalogue.offered[int(policy.domains.is_target(domain_index))]).all():
-        mask = np.tile(offered, (len(batch), 1)) if mask is None else mask & offered[: mask.shape[1]]
+    if (
+        catalogue is not None
+        and not (offered := catalogue.offered[int(policy.domains.is_target(domain_index))]).all()
+    ):
+        mask = (
+            np.tile(offered, (len(batch), 1)) if mask is None else mask & offered[: mask.shape[1]]
+        )
         if not mask.any(axis=1).all():
-            raise InvalidInput(f"available must include an arm that the {policy.domains.names[domain_index]} has")
+            raise InvalidInput(
+                f"available must include an arm that the {policy.domains.names[domain_index]} has"
+            )
     return batch, domain_index, mask
 
 
 def _restrict_catalogue(policy: Policy, domain_index: int) -> Catalogue | None:
-    """Return the catalogue for a frozen policy, in which both domains have the arms of the given domain."""
+    """Return the catalogue for a frozen policy, in which both domains have the arms of the given
+    domain.
+    """
     if policy._catalogue is None:
         return None
     offered = policy._catalogue.offered[int(policy.domains.is_target(domain_index))]
@@ -832,9 +1049,14 @@ def _restrict_catalogue(policy: Policy, domain_index: int) -> Catalogue | None:
 
 
 def _find_domain_index(policy: Policy, domain: str | None) -> int:
-    """Return the index of a domain. None is the domain set by ``deploy``, and so is "target" if that is a target."""
+    """Return the index of a domain.
+
+    None is the domain set by ``deploy``, and so is "target" if that is a target.
+    """
     deployed_index = policy._domain_index
-    if domain is None or (isinstance(domain, str) and domain == "target" and policy.domains.is_target(deployed_index)):
+    if domain is None or (
+        isinstance(domain, str) and domain == "target" and policy.domains.is_target(deployed_index)
+    ):
         return deployed_index
     return policy.domains.index(domain)
 

@@ -14,7 +14,8 @@ from daband.serving._frozen_policy import FrozenParts, Member
 
 @policies.register("random")
 class Random(Policy):
-    """A policy that chooses every available arm with equal probability, and predicts the mean reward for all arms.
+    """A policy that chooses every available arm with equal probability, and predicts the mean
+    reward for all arms.
 
     Args:
         context_shape: the shape of one context.
@@ -35,15 +36,22 @@ class Random(Policy):
     default_exploration = Exploration("greedy", alpha=0.0, epsilon=1.0)
     max_norm = MAX_RAW_NORM  # contexts are not used
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        shape, moments = (len(contexts), self.n_arms), self.reward_moments
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        shape = (len(contexts), self.n_arms)
+        moments = self.reward_moments
         return np.full(shape, moments.centre), np.full(shape, moments.scale)
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    ) -> None:
         """Do nothing: ``Policy`` updates the reward moments."""
 
     def _freeze(self, domain: int) -> FrozenParts:
-        return FrozenParts((Member(np.zeros((self.n_arms, 1)), np.ones((self.n_arms, 1, 1)), is_constant=True),))
+        return FrozenParts(
+            (Member(np.zeros((self.n_arms, 1)), np.ones((self.n_arms, 1, 1)), is_constant=True),)
+        )
 
     def _grow(self) -> None:
         """Do nothing: the next choice includes the new arm."""

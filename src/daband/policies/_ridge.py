@@ -1,11 +1,13 @@
-"""Choose arms by ridge regression with a confidence bonus: ``LinUCB`` on contexts, ``Constant`` without contexts.
+"""Choose arms by ridge regression with a confidence bonus: ``LinUCB`` on contexts, ``Constant``
+without contexts.
 
-Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article recommendation" (2010). With
-``transform=daband.PCA(64)`` LinUCB is the LinUCB-P of the DABand paper.
+Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article
+recommendation" (2010). With ``transform=daband.PCA(64)`` LinUCB is the LinUCB-P of the DABand
+paper.
 
-Both can learn from sums over rounds, so that parts of a log are summed on different machines and in any order.
-``empty_sums`` returns sums over no rounds, ``add_to_sums`` adds rounds to them without changing the policy, and
-``learn_sums`` makes the policy learn the summed rounds.
+Both can learn from sums over rounds, so that parts of a log are summed on different machines and in
+any order. ``empty_sums`` returns sums over no rounds, ``add_to_sums`` adds rounds to them without
+changing the policy, and ``learn_sums`` makes the policy learn the summed rounds.
 """
 
 from __future__ import annotations
@@ -45,14 +47,20 @@ from daband.serving._frozen_policy import FrozenParts, Member
 
 
 def freeze_head(head: RidgeHead | JointHead, moments: RewardMoments, **settings: Any) -> Member:
-    """Return a frozen copy of the regressions of ``head``. ``settings`` are other arguments of ``Member``."""
+    """Return a frozen copy of the regressions of ``head``.
+
+    ``settings`` are other arguments of ``Member``.
+    """
     if isinstance(head, JointHead):
         settings |= {"vectors": head.vectors, "new_effect_variance": head.new_effect_variance}
     return Member(*head.freeze(moments), **settings)
 
 
 def add_arm(head: RidgeHead | JointHead, catalogue: Catalogue | None) -> None:
-    """Add an arm without rounds to ``head``. The features of the arm, if used, are the last row of the catalogue."""
+    """Add an arm without rounds to ``head``.
+
+    The features of the arm, if used, are the last row of the catalogue.
+    """
     if isinstance(head, JointHead):
         assert catalogue is not None
         head.add_vectors(catalogue.vectors[-1:])
@@ -61,7 +69,9 @@ def add_arm(head: RidgeHead | JointHead, catalogue: Catalogue | None) -> None:
 
 
 class RidgePolicy(Policy):
-    """A policy that predicts by ridge regressions (``RidgeHead``) on features of its contexts that are not learned."""
+    """A policy that predicts by ridge regressions (``RidgeHead``) on features of its contexts that
+    are not learned.
+    """
 
     _head: RidgeHead | JointHead
     #: True if the only feature is a constant 1.
@@ -71,30 +81,52 @@ class RidgePolicy(Policy):
     def _featurise(self, contexts: AnyArray) -> AnyArray:
         """Return the features for the head: (B, d), or (B, K, d) with a context per arm."""
 
-    def _get_head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead | JointHead, AnyArray]:
-        """Return the regression head and the features of contexts, for ``Mixture``, which plays rounds in blocks."""
+    def _get_head_and_features(
+        self, contexts: AnyArray, domain: int
+    ) -> tuple[RidgeHead | JointHead, AnyArray]:
+        """Return the regression head and the features of contexts, for ``Mixture``, which plays
+        rounds in blocks.
+        """
         return self._head, self._featurise(contexts)
 
     @property
     def counts(self) -> IntArray:
-        """The number of rounds that each regression has learned from: (K,), or (1,) with shared arms."""
+        """The number of rounds that each regression has learned from: (K,), or (1,) with shared
+        arms.
+        """
         return self._head.counts
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        features, moments = self._featurise(contexts), self.reward_moments
-        return self._head.score(features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses)
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        features = self._featurise(contexts)
+        moments = self.reward_moments
+        return self._head.score(
+            features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses
+        )
 
     def _decide_row(
         self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask
     ) -> Decision | None:
-        features, scaling = self._featurise(contexts), (self.reward_moments.centre, self.reward_moments.scale)
-        return self._head.decide_row(features, exploration, scaling, self._draw_key, first_round, available)
+        features = self._featurise(contexts)
+        scaling = (self.reward_moments.centre, self.reward_moments.scale)
+        return self._head.decide_row(
+            features, exploration, scaling, self._draw_key, first_round, available
+        )
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    ) -> None:
         self._head.learn(self._featurise(contexts), arms, rewards, weights)
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: int,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
     ) -> Decision:
         return self._head.play(
             self._featurise(contexts),
@@ -136,7 +168,9 @@ class RidgePolicy(Policy):
         return self._head.make_empty_sums()
 
     def without_rounds(self) -> Self:
-        """Return a copy with the transform but without rounds, which is small enough to send to other processes."""
+        """Return a copy with the transform but without rounds, which is small enough to send to
+        other processes.
+        """
         self._head.check_primal_fits()
         blank_policy = copy.copy(self)  # a deep copy, by ``Policy.__getstate__``
         blank_policy._head = blank_policy._head.without_rounds()
@@ -160,18 +194,22 @@ class RidgePolicy(Policy):
         """
         features = self._featurise(transform_contexts(self, contexts))
         n_rounds = len(features)
-        arms, rewards = check_arms(arm, n_rounds, self.n_arms), check_rewards(reward, (n_rounds,))
+        arms = check_arms(arm, n_rounds, self.n_arms)
+        rewards = check_rewards(reward, (n_rounds,))
         features, head_indices = self._head.get_chosen_features(features, arms)
         if features.dtype == np.uint8:
             features = features / np.float32(255.0)
         sums.add(features, head_indices, rewards, check_weights(weights, n_rounds))
 
-    def learn_sums(self, sums: RidgeSums, summing_policy: RidgePolicy, log_parts: Iterable[str] = ()) -> None:
+    def learn_sums(
+        self, sums: RidgeSums, summing_policy: RidgePolicy, log_parts: Iterable[str] = ()
+    ) -> None:
         """Learn summed rounds; an error changes nothing.
 
         Args:
             sums: the sums over rounds.
-            summing_policy: the copy of this policy that computed the sums, whose transform this policy gets.
+            summing_policy: the copy of this policy that computed the sums, whose transform this
+                policy gets.
             log_parts: the digests of the log's parts that the sums cover.
         """
         with self._locks.write:
@@ -190,29 +228,31 @@ class LinUCB(RidgePolicy):
     """A policy with a ridge regression and an exact confidence bonus for each arm (LinUCB).
 
     Args:
-        context_shape: the shape of one context; it is flattened. Bonuses grow with the scale of contexts, and there is
-            no intercept. Use ``transform=daband.Standardise()``, which appends a 1, as ``LinUCB.for_pair`` does; or
-            append a 1 yourself and choose ``alpha`` and ``ridge`` for the scale of the contexts.
+        context_shape: the shape of one context; it is flattened. Bonuses grow with the scale of
+            contexts, and there is no intercept. Use ``transform=daband.Standardise()``, which
+            appends a 1, as ``LinUCB.for_pair`` does; or append a 1 yourself and choose ``alpha``
+            and ``ridge`` for the scale of the contexts.
         n_arms: the number of arms; more can be added later.
         alpha: the factor of the bonus that is added to the predicted reward.
-        ridge: the weight of the penalty on the regression's coefficients. The regression's matrix starts as
-            ``ridge * I``.
-        arms: "disjoint" (one context per round and one regression per arm) or "shared" (one context per arm and one
-            regression for all arms).
+        ridge: the weight of the penalty on the regression's coefficients. The regression's matrix
+            starts as ``ridge * I``.
+        arms: "disjoint" (one context per round and one regression per arm) or "shared" (one context
+            per arm and one regression for all arms).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
-        epsilon: the probability of drawing an arm uniformly instead. Logs of such a policy can be used for
-            off-policy evaluation.
-        standardise_rewards: shrink predictions towards the mean reward, and measure bonuses in standard deviations of
-            rewards, so that the unit of rewards changes no decision. If False, predictions shrink towards 0 and
-            bonuses are not scaled.
-        transform: applied to contexts before the regression: a ``daband.Standardise()`` or a ``daband.PCA(64)``; fitted
-            by ``prepare``.
-        shift: the assumed difference between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises
-            accordingly.
-        catalogue: the arms with their features (``pair.catalogue``). There is then one regression for all arms, on
-            products of context and arm features, with an intercept for each arm that has rounds. By default there is
-            a regression per arm.
-        form: "primal" stores a d x d matrix per arm, "dual" stores one row per round, and "auto" uses the cheaper form.
+        epsilon: the probability of drawing an arm uniformly instead. Logs of such a policy can be
+            used for off-policy evaluation.
+        standardise_rewards: shrink predictions towards the mean reward, and measure bonuses in
+            standard deviations of rewards, so that the unit of rewards changes no decision. If
+            False, predictions shrink towards 0 and bonuses are not scaled.
+        transform: applied to contexts before the regression: a ``daband.Standardise()`` or a
+            ``daband.PCA(64)``; fitted by ``prepare``.
+        shift: the assumed difference between the domains (``daband.Shift``); ``LinUCB.for_pair``
+            standardises accordingly.
+        catalogue: the arms with their features (``pair.catalogue``). There is then one regression
+            for all arms, on products of context and arm features, with an intercept for each arm
+            that has rounds. By default there is a regression per arm.
+        form: "primal" stores a d x d matrix per arm, "dual" stores one row per round, and "auto"
+            uses the cheaper form.
         seed: determines random draws and how ties are broken; an integer >= 0.
         domains: the names of the sources and targets, one of each by default.
 
@@ -250,7 +290,9 @@ class LinUCB(RidgePolicy):
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            exploration=Exploration(explore, check_number("alpha", alpha), check_number("epsilon", epsilon)),
+            exploration=Exploration(
+                explore, check_number("alpha", alpha), check_number("epsilon", epsilon)
+            ),
             standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,
@@ -285,12 +327,13 @@ class Constant(RidgePolicy):
     Args:
         context_shape: the shape of one context, which is not used.
         n_arms: the number of arms; more can be added later.
-        alpha: the factor of the bonus that is added to the mean reward of an arm. With 2, each arm is played about
-            ten times or more before one is preferred. With much smaller values, the first arm with a reward may be the
-            only one that is ever played.
+        alpha: the factor of the bonus that is added to the mean reward of an arm. With 2, each arm
+            is played about ten times or more before one is preferred. With much smaller values, the
+            first arm with a reward may be the only one that is ever played.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        standardise_rewards: shrink the arms' means towards the mean of all rewards, and measure bonuses in standard
-            deviations of rewards. If False, means shrink towards 0 and bonuses are not scaled.
+        standardise_rewards: shrink the arms' means towards the mean of all rewards, and measure
+            bonuses in standard deviations of rewards. If False, means shrink towards 0 and bonuses
+            are not scaled.
         shift: the assumed difference between the domains; it has no effect here.
         seed: determines how ties are broken.
         domains: the names of the sources and targets, one of each by default.

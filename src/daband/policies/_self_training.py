@@ -1,11 +1,13 @@
-"""Adapt to the target by self-training: a ridge regression learns its own confident predictions as labels.
+"""Adapt to the target by self-training: a ridge regression learns its own confident predictions as
+labels.
 
-Lee: "Pseudo-label" (2013); Liao et al.: "PACE" (2022). Each domain is standardised by its own statistics. A ridge
-regression on the source labels predicts an arm for each target context. For each arm, the fifth of its contexts with
-the most confident predictions is labelled with that arm (pseudo-labels). The regression is fitted again to both
-domains. These two steps are repeated with two fifths of the contexts, three fifths, and so on. The mean of all
-regressions is used in the target, which limits the effect of wrong pseudo-labels. The prediction in
-the target is 3/4 of this mean plus 1/4 of LinUCB's prediction, scaled to the same standard deviation.
+Lee: "Pseudo-label" (2013); Liao et al.: "PACE" (2022). Each domain is standardised by its own
+statistics. A ridge regression on the source labels predicts an arm for each target context. For
+each arm, the fifth of its contexts with the most confident predictions is labelled with that arm
+(pseudo-labels). The regression is fitted again to both domains. These two steps are repeated with
+two fifths of the contexts, three fifths, and so on. The mean of all regressions is used in the
+target, which limits the effect of wrong pseudo-labels. The prediction in the target is 3/4 of this
+mean plus 1/4 of LinUCB's prediction, scaled to the same standard deviation.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from daband.serving._frozen_policy import FrozenParts
 
 #: The fraction of target contexts that gets pseudo-labels in each fit, in order.
 _LABELLED_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
-#: The weight of LinUCB's predictions in the target. LinUCB is better if the shift is small, or if pseudo-labels are
-#: poor because there are many arms and few contexts. The weight was chosen from 0, 0.25, 0.5 and 0.75 on four pairs of
-#: the data sets Office-31, emoji and signs.
+#: The weight of LinUCB's predictions in the target. LinUCB is better if the shift is small, or if
+#: pseudo-labels are poor because there are many arms and few contexts. The weight was chosen from
+#: 0, 0.25, 0.5 and 0.75 on four pairs of the data sets Office-31, emoji and signs.
 _LINUCB_WEIGHT = 0.25
 #: Maximum number of stored contexts per target. More contexts take time and change little.
 _MAX_TARGET_CONTEXTS = 2048
@@ -43,12 +45,14 @@ _MAX_CHECKSUMS = 1 << 16
 
 @policies.register("self-training")
 class SelfTraining(LinUCB):
-    """A ``LinUCB`` that also learns pseudo-labels of target contexts; meant for features of a pretrained network.
+    """A ``LinUCB`` that also learns pseudo-labels of target contexts; meant for features of a
+    pretrained network.
 
-    In the source it decides as LinUCB does. With ``feedback="one_hot"`` a reward of 1 reveals the label of a context.
-    ``adapt`` fits another regression, which predicts rewards in the target, to these labels and to pseudo-labels of the
-    contexts from ``observe_target``. It does so whenever the number of rounds has doubled, and after the last episode
-    of a run. With ``feedback="bandit"``, or with ``arms="shared"``, the policy is LinUCB.
+    In the source it decides as LinUCB does. With ``feedback="one_hot"`` a reward of 1 reveals the
+    label of a context. ``adapt`` fits another regression, which predicts rewards in the target, to
+    these labels and to pseudo-labels of the contexts from ``observe_target``. It does so whenever
+    the number of rounds has doubled, and after the last episode of a run. With
+    ``feedback="bandit"``, or with ``arms="shared"``, the policy is LinUCB.
 
     Args:
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0.
@@ -86,21 +90,34 @@ class SelfTraining(LinUCB):
     ) -> None:
         self.feedback: str = check_one_of("feedback", feedback, ("bandit", "one_hot"))
         super().__init__(
-            context_shape=context_shape, n_arms=n_arms, alpha=alpha, ridge=ridge, arms=arms, explore=explore,
-            epsilon=epsilon, standardise_rewards=feedback != "one_hot", transform=transform, shift=shift, form=form,
-            seed=seed, domains=domains,
-        )  # fmt: skip
-        #: The sum of z z' over the features z of labelled contexts, (d, d); empty before the first label.
+            context_shape=context_shape,
+            n_arms=n_arms,
+            alpha=alpha,
+            ridge=ridge,
+            arms=arms,
+            explore=explore,
+            epsilon=epsilon,
+            standardise_rewards=feedback != "one_hot",
+            transform=transform,
+            shift=shift,
+            form=form,
+            seed=seed,
+            domains=domains,
+        )
+        #: The sum of z z' over the features z of labelled contexts, (d, d); empty before the first
+        #: label.
         self._gram: FloatArray = np.zeros((0, 0))
         #: The sum of z over the labelled contexts of each arm, (K, d).
         self._arm_sums: FloatArray = np.zeros((self.n_arms, 0))
         #: The sum of the weights of labelled contexts.
         self._total_label_weight = 0.0
-        #: Checksums of labelled contexts. Each context counts once, so that repetitions do not outweigh the target.
+        #: Checksums of labelled contexts. Each context counts once, so that repetitions do not
+        #: outweigh the target.
         self._seen_checksums: dict[int, None] = {}
         #: The features (n, d) of distinct contexts, by the index of their target.
         self._target_features: dict[int, AnyArray] = {}
-        #: Coefficients (K, d) of the regression that predicts in a target, by the index of the target.
+        #: Coefficients (K, d) of the regression that predicts in a target, by the index of the
+        #: target.
         self._target_thetas: dict[int, FloatArray] = {}
         #: The number of rounds that had been learned at the last fit.
         self._rounds_at_fit = 0
@@ -112,12 +129,17 @@ class SelfTraining(LinUCB):
         settings.pop("standardise_rewards", None)  # it follows from the feedback
         return settings
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
         mean, bonus = super()._score(contexts, domain, with_bonuses)
         theta = self._target_thetas.get(domain)
         if theta is None:
             return mean, bonus
-        return to_floats(self._featurise(contexts)) @ theta.T, math.sqrt(self._compute_penalty_ratio()) * bonus
+        return (
+            to_floats(self._featurise(contexts)) @ theta.T,
+            math.sqrt(self._compute_penalty_ratio()) * bonus,
+        )
 
     def _compute_penalty_ratio(self) -> float:
         """Return LinUCB's ridge penalty divided by the penalty of ``fit_self_training``.
@@ -131,30 +153,51 @@ class SelfTraining(LinUCB):
         if domain not in self._target_thetas:
             return parts
         inverse = self._compute_penalty_ratio() * parts.members[0].inverse
-        member = dataclasses.replace(parts.members[0], theta=self._target_thetas[domain].copy(), inverse=inverse)
+        member = dataclasses.replace(
+            parts.members[0], theta=self._target_thetas[domain].copy(), inverse=inverse
+        )
         return parts._replace(members=(member,), has_seen_target=True)
 
     # Learning.
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    ) -> None:
         super()._learn(contexts, arms, rewards, domain, weights)
         self._add_labels(contexts, arms, rewards, weights)
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int, weights: Weights
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: int,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
     ) -> Decision:
         if domain in self._target_thetas:
             return Policy._play(self, contexts, rewards, domain, available, first_round, weights)
         decision = super()._play(contexts, rewards, domain, available, first_round, weights)
-        self._add_labels(contexts, decision.arm, rewards[np.arange(len(rewards)), decision.arm], weights)
+        self._add_labels(
+            contexts, decision.arm, rewards[np.arange(len(rewards)), decision.arm], weights
+        )
         return decision
 
-    def _add_labels(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights) -> None:
-        """Add contexts with a reward of 1 to the sums. Their label is the chosen arm, and each context counts once."""
+    def _add_labels(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights
+    ) -> None:
+        """Add contexts with a reward of 1 to the sums.
+
+        Their label is the chosen arm, and each context counts once.
+        """
         if self.feedback != "one_hot" or self.arms != "disjoint":
             return
         features = self._featurise(contexts)
-        new_rows = [row for row in np.flatnonzero(rewards == 1.0) if _add_if_new(self._seen_checksums, features[row])]
+        new_rows = [
+            row
+            for row in np.flatnonzero(rewards == 1.0)
+            if _add_if_new(self._seen_checksums, features[row])
+        ]
         if not new_rows:
             return
         if not len(self._gram):
@@ -173,7 +216,9 @@ class SelfTraining(LinUCB):
         features = to_floats(self._featurise(contexts)).astype(np.float32)
         if domain in self._target_features:
             features = np.concatenate([self._target_features[domain], features])
-        first_rows = np.unique([zlib.crc32(row.tobytes()) for row in features], return_index=True)[1]
+        first_rows = np.unique([zlib.crc32(row.tobytes()) for row in features], return_index=True)[
+            1
+        ]
         self._target_features[domain] = features[np.sort(first_rows)][:_MAX_TARGET_CONTEXTS]
 
     def plan(self, episodes: int) -> None:
@@ -181,59 +226,99 @@ class SelfTraining(LinUCB):
             self._episodes_left = episodes
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
-        n_learned, self._episodes_left = self.rounds_learned, self._episodes_left - 1
+        n_learned = self.rounds_learned
+        self._episodes_left = self._episodes_left - 1
         # Without ``steps``, fit when the number of rounds has doubled, and after the last episode.
-        must_fit = bool(steps) or (steps is None and (n_learned >= 2 * self._rounds_at_fit or self._episodes_left == 0))
-        if self._total_label_weight and self._target_features and must_fit and n_learned > self._rounds_at_fit:
-            new_thetas, linucb_theta = {}, self._head.statistics.compute_coefficients()
+        must_fit = bool(steps) or (
+            steps is None and (n_learned >= 2 * self._rounds_at_fit or self._episodes_left == 0)
+        )
+        if (
+            self._total_label_weight
+            and self._target_features
+            and must_fit
+            and n_learned > self._rounds_at_fit
+        ):
+            new_thetas = {}
+            linucb_theta = self._head.statistics.compute_coefficients()
             for domain, features in self._target_features.items():
-                fitted_theta = fit_self_training(self._gram, self._arm_sums, self._total_label_weight, features)
-                fitted_std, linucb_std = np.std(features @ fitted_theta.T), np.std(features @ linucb_theta.T)
+                fitted_theta = fit_self_training(
+                    self._gram, self._arm_sums, self._total_label_weight, features
+                )
+                fitted_std = np.std(features @ fitted_theta.T)
+                linucb_std = np.std(features @ linucb_theta.T)
                 linucb_weight = _LINUCB_WEIGHT if linucb_std > 0.0 else 0.0
                 linucb_factor = linucb_weight * fitted_std / linucb_std if linucb_weight else 0.0
-                new_thetas[domain] = (1.0 - linucb_weight) * fitted_theta + linucb_factor * linucb_theta
+                new_thetas[domain] = (
+                    1.0 - linucb_weight
+                ) * fitted_theta + linucb_factor * linucb_theta
             with self._locks.state:
                 # A target without stored contexts keeps its regression.
-                self._target_thetas, self._rounds_at_fit = self._target_thetas | new_thetas, n_learned
+                self._target_thetas = self._target_thetas | new_thetas
+                self._rounds_at_fit = n_learned
         return {}
 
     def _grow(self) -> None:
         super()._grow()
         self._arm_sums = np.pad(self._arm_sums, ((0, 1), (0, 0)))
-        self._target_thetas = {domain: np.pad(theta, ((0, 1), (0, 0))) for domain, theta in self._target_thetas.items()}
+        self._target_thetas = {
+            domain: np.pad(theta, ((0, 1), (0, 0))) for domain, theta in self._target_thetas.items()
+        }
 
     # Files.
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         counters = np.array([self._total_label_weight, self._rounds_at_fit, self._episodes_left])
         checksums = np.array(list(self._seen_checksums) if replay else [], np.int64)
-        arrays = {"gram": self._gram, "moment": self._arm_sums, "counts": counters, "seen": checksums}
+        arrays = {
+            "gram": self._gram,
+            "moment": self._arm_sums,
+            "counts": counters,
+            "seen": checksums,
+        }
         target_features = self._target_features if replay else {}
-        for name, arrays_by_target in (("theta", self._target_thetas), ("contexts", target_features)):
+        for name, arrays_by_target in (
+            ("theta", self._target_thetas),
+            ("contexts", target_features),
+        ):
             arrays[f"{name}.targets"] = np.array(list(arrays_by_target), np.int64)
             arrays |= {f"{name}.{domain}": array for domain, array in arrays_by_target.items()}
-        return {**super()._state(replay=replay), **{f"labels/{name}": array for name, array in arrays.items()}}
+        return {
+            **super()._state(replay=replay),
+            **{f"labels/{name}": array for name, array in arrays.items()},
+        }
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        arrays, dim = drop_prefix("labels/", state), self._head.dim
+        arrays = drop_prefix("labels/", state)
+        dim = self._head.dim
         thetas, features = (
-            {domain: np.array(arrays[f"{name}.{domain}"]) for domain in arrays[f"{name}.targets"].tolist()}
+            {
+                domain: np.array(arrays[f"{name}.{domain}"])
+                for domain in arrays[f"{name}.targets"].tolist()
+            }
             for name in ("theta", "contexts")
         )
-        gram, arm_sums = np.array(arrays["gram"]), np.array(arrays["moment"])
+        gram = np.array(arrays["gram"])
+        arm_sums = np.array(arrays["moment"])
         label_weight, rounds_at_fit, episodes_left = arrays["counts"].tolist()
         is_valid = gram.shape in ((0, 0), (dim, dim)) and arm_sums.shape == (self.n_arms, len(gram))
         is_valid &= all(theta.shape == (self.n_arms, dim) for theta in thetas.values())
         if not is_valid or not all(rows.shape[1:] == (dim,) for rows in features.values()):
             raise InvalidInput(
-                f"the file's arrays do not fit {self.n_arms} arms with {dim} features: sums have shape {gram.shape}"
+                f"the file's arrays do not fit {self.n_arms} arms with {dim} features: sums have"
+                f" shape {gram.shape}"
             )
         checksums = dict.fromkeys(arrays["seen"].tolist())
-        super()._restore({name: array for name, array in state.items() if not name.startswith("labels/")})
-        self._gram, self._arm_sums, self._total_label_weight = gram, arm_sums, label_weight
+        super()._restore(
+            {name: array for name, array in state.items() if not name.startswith("labels/")}
+        )
+        self._gram = gram
+        self._arm_sums = arm_sums
+        self._total_label_weight = label_weight
         self._seen_checksums = checksums
-        self._rounds_at_fit, self._episodes_left = int(rounds_at_fit), int(episodes_left)
-        self._target_thetas, self._target_features = thetas, features
+        self._rounds_at_fit = int(rounds_at_fit)
+        self._episodes_left = int(episodes_left)
+        self._target_thetas = thetas
+        self._target_features = features
 
 
 def _add_if_new(checksums: dict[int, None], context_features: AnyArray) -> bool:
@@ -245,30 +330,38 @@ def _add_if_new(checksums: dict[int, None], context_features: AnyArray) -> bool:
     return is_new
 
 
-def fit_self_training(gram: FloatArray, arm_sums: FloatArray, label_weight: float, features: AnyArray) -> FloatArray:
-    """Return the mean coefficients (K, d) of regressions on the labels and a growing number of pseudo-labels.
+def fit_self_training(
+    gram: FloatArray, arm_sums: FloatArray, label_weight: float, features: AnyArray
+) -> FloatArray:
+    """Return the mean coefficients (K, d) of regressions on the labels and a growing number of
+    pseudo-labels.
 
     Args:
         gram: the sum of z z' over the features z of labelled contexts, (d, d).
         arm_sums: the sum of z over the labelled contexts of each arm, (K, d).
-        label_weight: the sum of the weights of labelled contexts, which is their number without weights.
+        label_weight: the sum of the weights of labelled contexts, which is their number without
+            weights.
         features: the features of unlabelled target contexts, (n, d).
 
     The ridge penalty is the mean squared norm of a labelled context.
     """
-    features, n_arms = features.astype(np.float64), len(arm_sums)
+    features = features.astype(np.float64)
+    n_arms = len(arm_sums)
     penalty = np.eye(len(gram)) * (np.trace(gram) / label_weight)
     thetas = [np.linalg.solve(gram + penalty, arm_sums.T)]
     for fraction in _LABELLED_FRACTIONS if len(features) and n_arms > 1 else ():
         scores = features @ thetas[-1]
         arms = scores.argmax(axis=1)
         second_best, best = np.partition(scores, -2, axis=1)[:, -2:].T
-        # Sort rows by arm, the most confident first; the first rows of each arm get its pseudo-label.
+        # Sort rows by arm, the most confident first; the first rows of each arm get its
+        # pseudo-label.
         sorted_rows = np.lexsort((second_best - best, arms))
         arm_counts = np.bincount(arms, minlength=n_arms)
         ranks = np.arange(len(features)) - (np.cumsum(arm_counts) - arm_counts)[arms[sorted_rows]]
         labelled_rows = sorted_rows[ranks < np.ceil(fraction * arm_counts)[arms[sorted_rows]]]
         labelled_features = features[labelled_rows]
         all_sums = arm_sums + np.eye(n_arms)[arms[labelled_rows]].T @ labelled_features
-        thetas.append(np.linalg.solve(gram + labelled_features.T @ labelled_features + penalty, all_sums.T))
+        thetas.append(
+            np.linalg.solve(gram + labelled_features.T @ labelled_features + penalty, all_sums.T)
+        )
     return np.mean(thetas, axis=0).T.copy()

@@ -1,4 +1,5 @@
-"""Provide the locks of a policy that several threads use, and make them safe in forks and signal handlers.
+"""Provide the locks of a policy that several threads use, and make them safe in forks and signal
+handlers.
 
 Copies, pickles and forked processes of a policy get locks of their own.
 """
@@ -14,14 +15,24 @@ from collections.abc import Iterator
 from types import FrameType
 from weakref import WeakSet
 
-import numpy.ma  # noqa: F401 - imported before any fork: numba imports it at its first call
+import numpy.ma  # noqa: F401
 
-#: Seconds that a fork waits for a thread that is changing statistics. A change takes far less, unless the thread hangs.
+#: Seconds that a fork waits for a thread that is changing statistics. A change takes far less,
+#: unless the thread hangs.
 _FORK_TIMEOUT_SECONDS = 10.0
 #: Signals whose handlers ``defer_signals`` delays.
 _DEFERRED_SIGNALS = tuple(
     getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF")
+    for name in (
+        "SIGINT",
+        "SIGTERM",
+        "SIGALRM",
+        "SIGHUP",
+        "SIGUSR1",
+        "SIGUSR2",
+        "SIGVTALRM",
+        "SIGPROF",
+    )
     if hasattr(signal, name)
 )
 
@@ -29,13 +40,14 @@ _DEFERRED_SIGNALS = tuple(
 class Locks:
     """The two locks of a policy: ``write`` and ``state``.
 
-    ``write`` is held while a policy is changed, and ``state`` only while its statistics are read or changed. A thread
-    that needs both acquires ``write`` first.
+    ``write`` is held while a policy is changed, and ``state`` only while its statistics are read or
+    changed. A thread that needs both acquires ``write`` first.
 
-    A process that forks (gunicorn with ``preload_app``, ``multiprocessing`` on Linux) copies its memory, but only the
-    thread that forks. A lock held by another thread would stay locked in the child for ever. So the fork waits until no
-    thread changes statistics, and the child creates new locks. The child has complete statistics; a round that a thread
-    of the parent was learning meanwhile may or may not be included. A running ``adapt`` continues only in the parent.
+    A process that forks (gunicorn with ``preload_app``, ``multiprocessing`` on Linux) copies its
+    memory, but only the thread that forks. A lock held by another thread would stay locked in the
+    child for ever. So the fork waits until no thread changes statistics, and the child creates new
+    locks. The child has complete statistics; a round that a thread of the parent was learning
+    meanwhile may or may not be included. A running ``adapt`` continues only in the parent.
     """
 
     def __init__(self) -> None:
@@ -49,14 +61,17 @@ class Locks:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Delay signal handlers until the block has ended, because an exception in a handler would interrupt the block.
+    """Delay signal handlers until the block has ended, because an exception in a handler would
+    interrupt the block.
 
     Python runs handlers only in the main thread; in other threads there is nothing to defer.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {signal_number: signal.getsignal(signal_number) for signal_number in _DEFERRED_SIGNALS}
+    handlers = {
+        signal_number: signal.getsignal(signal_number) for signal_number in _DEFERRED_SIGNALS
+    }
     received_signals: list[int] = []
     in_block = True
 
@@ -90,12 +105,14 @@ _forking_thread = threading.local()
 def _acquire_state_locks() -> None:
     """Acquire the state lock of every policy, and the lock of numba's compiler, before a fork."""
     _forking_thread.locks = []
-    with contextlib.suppress(RuntimeError):  # another thread is creating a policy: no need to wait for it
+    # another thread is creating a policy: no need to wait for it
+    with contextlib.suppress(RuntimeError):
         for locks in list(_all_locks):
             lock = locks.state
             if lock.acquire(timeout=_FORK_TIMEOUT_SECONDS):
                 _forking_thread.locks.append(lock)
-    # A thread may compile a kernel while it holds a policy's lock, so the compiler lock is acquired last.
+    # A thread may compile a kernel while it holds a policy's lock, so the compiler lock is acquired
+    # last.
     lock_module = sys.modules.get("numba.core.compiler_lock")
     if lock_module is not None:
         lock_module.global_compiler_lock.acquire()
@@ -112,8 +129,11 @@ def _replace_locks() -> None:
     """Give every policy of a forked process new locks."""
     _release_locks()  # the thread that forked continues here with the same locks
     for locks in list(_all_locks):
-        locks.write, locks.state = threading.RLock(), threading.RLock()
+        locks.write = threading.RLock()
+        locks.state = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(before=_acquire_state_locks, after_in_parent=_release_locks, after_in_child=_replace_locks)
+    os.register_at_fork(
+        before=_acquire_state_locks, after_in_parent=_release_locks, after_in_child=_replace_locks
+    )

@@ -1,12 +1,13 @@
 """Choose arms by gradient-boosted regression trees, one ensemble per arm.
 
-Each tree is a ``DecisionTreeRegressor`` of scikit-learn with random split points, fitted to residuals. Columns are
-binned at quantiles. Split points are found on at most 1,024 rounds per tree, and leaf values are means of all rounds.
-The fitted trees become arrays, so that decisions, files and exports need only numpy.
+Each tree is a ``DecisionTreeRegressor`` of scikit-learn with random split points, fitted to
+residuals. Columns are binned at quantiles. Split points are found on at most 1,024 rounds per tree,
+and leaf values are means of all rounds. The fitted trees become arrays, so that decisions, files
+and exports need only numpy.
 
-Between two calls of ``adapt`` the trees stay the same. ``adapt`` sorts all stored rounds and fits the trees again. The
-result therefore does not depend on the order in which rewards came. The prediction for an arm with too few rounds for a
-tree is its mean reward, which is always up to date.
+Between two calls of ``adapt`` the trees stay the same. ``adapt`` sorts all stored rounds and fits
+the trees again. The result therefore does not depend on the order in which rewards came. The
+prediction for an arm with too few rounds for a tree is its mean reward, which is always up to date.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_number, drop_prefix, to_floats
+from daband._arrays import (
+    AnyArray,
+    FloatArray,
+    IntArray,
+    Weights,
+    check_number,
+    drop_prefix,
+    to_floats,
+)
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
@@ -47,7 +56,8 @@ _LEARNING_RATE = 0.15
 _MAX_BINS = 64
 #: Maximum number of rounds on which the split points of a tree are found.
 _MAX_SPLIT_ROUNDS = 1024
-#: An odd number whose multiples are spread uniformly over 64 bits (2**64 divided by the golden ratio).
+#: An odd number whose multiples are spread uniformly over 64 bits (2**64 divided by the golden
+#: ratio).
 _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -55,10 +65,10 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 class Trees(Policy):
     """A policy that predicts rewards by gradient-boosted trees, fitted for each arm.
 
-    The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha / sqrt(1 + n)``
-    standard deviations of the rewards after n rounds of the arm. With probability ``epsilon`` the arm is drawn
-    uniformly. At most 131,072 rounds are stored. If there are more, a sample is stored, which does not depend on their
-    order.
+    The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha
+    / sqrt(1 + n)`` standard deviations of the rewards after n rounds of the arm. With probability
+    ``epsilon`` the arm is drawn uniformly. At most 131,072 rounds are stored. If there are more, a
+    sample is stored, which does not depend on their order.
 
     Args:
         context_shape: the shape of one context.
@@ -67,12 +77,13 @@ class Trees(Policy):
         explore: "greedy", "ucb", or "thompson" (disjoint arms only).
         alpha: the factor of the bonus.
         epsilon: the probability of drawing an arm uniformly instead.
-        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of rewards changes no
-            decision.
+        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of
+            rewards changes no decision.
         transform: applied to contexts first, e.g. ``daband.Standardise()``.
         shift: the assumed difference between the domains (``daband.Shift``).
-        seed: determines random draws and how ties are broken. It affects the trees of an arm with more than 1,024
-            rounds, because their split points are found on samples. Other trees depend only on the rounds.
+        seed: determines random draws and how ties are broken. It affects the trees of an arm with
+            more than 1,024 rounds, because their split points are found on samples. Other trees
+            depend only on the rounds.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
@@ -104,7 +115,9 @@ class Trees(Policy):
             context_shape=context_shape,
             n_arms=n_arms,
             arms=arms,
-            exploration=Exploration(explore, check_number("alpha", alpha), check_number("epsilon", epsilon)),
+            exploration=Exploration(
+                explore, check_number("alpha", alpha), check_number("epsilon", epsilon)
+            ),
             standardise_rewards=standardise_rewards,
             transform=transform,
             shift=shift,
@@ -119,7 +132,8 @@ class Trees(Policy):
         self._round_counts: IntArray = np.zeros(n_models, np.int64)
         #: The sum of weights, and the sum of weighted rewards, of each model's rounds, (2, models).
         self._weighted_sums: FloatArray = np.zeros((2, n_models))
-        #: The stored rounds. A row is a round: the context, the index of the model, the reward, the weight.
+        #: The stored rounds. A row is a round: the context, the index of the model, the reward, the
+        #: weight.
         self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
         #: The arrays of a ``TreeNetwork``, by name.
         self._trees: dict[str, AnyArray] = make_empty_trees(n_models)
@@ -129,19 +143,31 @@ class Trees(Policy):
     # Decisions.
 
     def _build_network(self) -> TreeNetwork:
-        """Return a network that predicts by trees, or by the shrunk mean reward for an arm without trees."""
-        shrunk_means = (self.reward_moments.centre + self._weighted_sums[1]) / (1.0 + self._weighted_sums[0])
+        """Return a network that predicts by trees, or by the shrunk mean reward for an arm without
+        trees.
+        """
+        shrunk_means = (self.reward_moments.centre + self._weighted_sums[1]) / (
+            1.0 + self._weighted_sums[0]
+        )
         base_rewards = np.where(self._trees["roots"].any(axis=1), self._trees["base"], shrunk_means)
-        return TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base_rewards})
+        return TreeNetwork(
+            {"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base_rewards}
+        )
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> tuple[FloatArray, FloatArray]:
-        mean = self._build_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(len(contexts), -1)
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        mean = self._build_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(
+            len(contexts), -1
+        )
         bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return mean, np.broadcast_to(bonus, mean.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        n_models, moments = len(self._round_counts), self.reward_moments
-        theta, inverse = np.eye(n_models, n_models + 1), np.zeros((n_models, n_models + 1, n_models + 1))
+        n_models = len(self._round_counts)
+        moments = self.reward_moments
+        theta = np.eye(n_models, n_models + 1)
+        inverse = np.zeros((n_models, n_models + 1, n_models + 1))
         theta[:, -1] = -moments.centre
         inverse[:, -1, -1] = 1.0 / (1.0 + self._round_counts)
         member = Member(theta / moments.scale, inverse, network=self._build_network())
@@ -149,10 +175,13 @@ class Trees(Policy):
 
     # Learning.
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
+    ) -> None:
         round_weights = np.ones(len(arms)) if weights is None else weights
         if self.arms == "shared":
-            contexts, model_indices = contexts[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
+            contexts = contexts[np.arange(len(arms)), arms]
+            model_indices = np.zeros(len(arms), np.int64)
         else:
             model_indices = arms
         inputs = to_floats(contexts.reshape(len(contexts), -1))
@@ -165,25 +194,37 @@ class Trees(Policy):
             self._stored_rounds = sample_rounds(self._stored_rounds)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
-        """Fit the trees again if there are a quarter more rounds. With ``steps``, one new round is enough."""
+        """Fit the trees again if there are a quarter more rounds.
+
+        With ``steps``, one new round is enough.
+        """
         n_learned = int(self._round_counts.sum())
-        if n_learned == self._rounds_at_fit or (steps is None and n_learned < _REFIT_GROWTH * self._rounds_at_fit):
+        if n_learned == self._rounds_at_fit or (
+            steps is None and n_learned < _REFIT_GROWTH * self._rounds_at_fit
+        ):
             return {}
         rounds = sample_rounds(self._stored_rounds)
         trees = _fit_trees(rounds, len(self._round_counts), self.seed)
         with self._locks.state:
-            self._trees, self._rounds_at_fit = trees, n_learned
+            self._trees = trees
+            self._rounds_at_fit = n_learned
         return {"trees": float((trees["roots"] > 0).sum())}
 
     def _grow(self) -> None:
         if self.arms == "shared":
             return
         if self.n_arms >= _MAX_ARMS:
-            raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, and there are {self.n_arms} already")
+            raise InvalidInput(
+                f"n_arms must be at most {_MAX_ARMS} for trees, and there are {self.n_arms} already"
+            )
         self._round_counts = np.append(self._round_counts, 0)
         self._weighted_sums = np.column_stack([self._weighted_sums, np.zeros(2)])
-        roots, base_rewards = self._trees["roots"], self._trees["base"]
-        new_arrays = {"roots": np.pad(roots, ((0, 1), (0, 0))), "base": np.append(base_rewards, 0.5)}
+        roots = self._trees["roots"]
+        base_rewards = self._trees["base"]
+        new_arrays = {
+            "roots": np.pad(roots, ((0, 1), (0, 0))),
+            "base": np.append(base_rewards, 0.5),
+        }
         self._trees = {**self._trees, **new_arrays}
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
@@ -194,19 +235,28 @@ class Trees(Policy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         n_models = self.n_arms if self.arms == "disjoint" else 1
-        stored_rounds, round_counts, sums = (np.array(state[name]) for name in ("kept", "rounds", "sums"))
+        stored_rounds, round_counts, sums = (
+            np.array(state[name]) for name in ("kept", "rounds", "sums")
+        )
         has_valid_rounds = stored_rounds.shape[1:] == (self._n_inputs + 3,)
         if not has_valid_rounds or round_counts.shape != (n_models,) or sums.shape != (2, n_models):
-            raise InvalidInput(f"the file has rounds of shape {stored_rounds.shape} for {n_models} models")
+            raise InvalidInput(
+                f"the file has rounds of shape {stored_rounds.shape} for {n_models} models"
+            )
         trees = drop_prefix("trees/", state)
-        TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)  # rejects arrays that do not fit
-        self._stored_rounds, self._round_counts, self._weighted_sums = stored_rounds, round_counts, sums
+        # rejects arrays that do not fit
+        TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)
+        self._stored_rounds = stored_rounds
+        self._round_counts = round_counts
+        self._weighted_sums = sums
         self._trees = {name: np.array(array) for name, array in trees.items()}
         self._rounds_at_fit = int(state["fitted"][0])
 
 
 def sample_rounds(rounds: FloatArray) -> FloatArray:
-    """Return the ``MAX_STORED_ROUNDS`` rounds with the smallest hashes, a sample that does not depend on the order."""
+    """Return the ``MAX_STORED_ROUNDS`` rounds with the smallest hashes, a sample that does not
+    depend on the order.
+    """
     if len(rounds) <= MAX_STORED_ROUNDS:
         return rounds
     bits = np.ascontiguousarray(rounds).view(np.uint64)
@@ -218,13 +268,17 @@ def sample_rounds(rounds: FloatArray) -> FloatArray:
 
 
 def _round_to_16_bits(numbers: FloatArray) -> FloatArray:
-    """Return numbers rounded to 16 binary digits, because files must not contain exact values of training data."""
+    """Return numbers rounded to 16 binary digits, because files must not contain exact values of
+    training data.
+    """
     fraction, exponent = np.frexp(numbers)
     return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
 
 
 def _compute_bin_edges(contexts: FloatArray) -> list[FloatArray]:
-    """Return the edges of each column's bins: quantiles, or midpoints between values if there are few values."""
+    """Return the edges of each column's bins: quantiles, or midpoints between values if there are
+    few values.
+    """
     bin_edges = []
     for column in contexts.T:
         distinct_values = np.unique(column)
@@ -236,43 +290,63 @@ def _compute_bin_edges(contexts: FloatArray) -> list[FloatArray]:
 
 
 def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArray]:
-    """Fit trees for each model with enough rounds. Return the arrays of a ``TreeNetwork``, whose node 0 is not used."""
+    """Fit trees for each model with enough rounds.
+
+    Return the arrays of a ``TreeNetwork``, whose node 0 is not used.
+    """
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
-    contexts, model_indices = rounds[:, :-3], rounds[:, -3]
+    contexts = rounds[:, :-3]
+    model_indices = rounds[:, -3]
     trees = make_empty_trees(n_models, _TREES_PER_ARM)
     bin_edges = _compute_bin_edges(contexts)
     bins_by_column = map(np.searchsorted, bin_edges, contexts.T)
     bins = np.stack(list(bins_by_column), axis=1, dtype=np.float32)
-    nodes: dict[str, list[AnyArray]] = {name: [trees[name]] for name in ("feature", "threshold", "children", "value")}
-    n_nodes, depth = 1, 1
+    nodes: dict[str, list[AnyArray]] = {
+        name: [trees[name]] for name in ("feature", "threshold", "children", "value")
+    }
+    n_nodes = 1
+    depth = 1
     for model_index in range(n_models):
         rows = np.flatnonzero(model_indices == model_index)
         if len(rows) < _MIN_ROUNDS:
             continue
-        rewards, weights = rounds[rows, -2], rounds[rows, -1]
+        rewards = rounds[rows, -2]
+        weights = rounds[rows, -1]
         mean_reward = float(np.average(rewards, weights=weights))
         reward_std = float(rewards.std()) or 1.0
         # Rounding makes the trees independent of the unit of rewards, ties included.
         residuals = np.round((rewards - mean_reward) / reward_std, 9)
         trees["base"][model_index] = mean_reward
-        for tree_index, (tree, node_values) in enumerate(_boost(bins[rows], residuals, weights, seed)):
+        for tree_index, (tree, node_values) in enumerate(
+            _boost(bins[rows], residuals, weights, seed)
+        ):
             is_leaf = tree.children_left < 0
-            children = np.where(is_leaf, np.arange(tree.node_count), [tree.children_left, tree.children_right])
+            children = np.where(
+                is_leaf, np.arange(tree.node_count), [tree.children_left, tree.children_right]
+            )
             splits = zip(tree.feature[~is_leaf], tree.threshold[~is_leaf], strict=True)
             thresholds = np.zeros(tree.node_count)
-            thresholds[~is_leaf] = [bin_edges[column][int(bin_index)] for column, bin_index in splits]
+            thresholds[~is_leaf] = [
+                bin_edges[column][int(bin_index)] for column, bin_index in splits
+            ]
             trees["roots"][model_index, tree_index] = n_nodes
             nodes["feature"].append(np.where(is_leaf, 0, tree.feature).astype(np.int64))
             nodes["threshold"].append(thresholds)
             nodes["children"].append(children.astype(np.int64) + n_nodes)
             nodes["value"].append(reward_std * node_values)
-            n_nodes, depth = n_nodes + tree.node_count, max(depth, int(tree.max_depth))
+            n_nodes = n_nodes + tree.node_count
+            depth = max(depth, int(tree.max_depth))
     node_arrays = {name: np.concatenate(arrays, axis=-1) for name, arrays in nodes.items()}
     return {**trees, **node_arrays, "depth": np.array([depth], np.int64)}
 
 
-def _boost(bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int) -> Iterator[tuple[Any, FloatArray]]:
-    """Yield each tree with the values of its nodes, (nodes,). A tree is fitted to the residuals of the trees before."""
+def _boost(
+    bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int
+) -> Iterator[tuple[Any, FloatArray]]:
+    """Yield each tree with the values of its nodes, (nodes,).
+
+    A tree is fitted to the residuals of the trees before.
+    """
     from sklearn.tree import DecisionTreeRegressor
 
     n_rounds = len(residuals)
@@ -284,12 +358,16 @@ def _boost(bins: AnyArray, residuals: FloatArray, weights: FloatArray, seed: int
         if n_rounds > _MAX_SPLIT_ROUNDS:
             rows = rng.choice(n_rounds, _MAX_SPLIT_ROUNDS, replace=False)
         regressor = DecisionTreeRegressor(
-            splitter="random", max_leaf_nodes=_MAX_LEAVES, min_samples_leaf=min_leaf_rounds, random_state=tree_index
+            splitter="random",
+            max_leaf_nodes=_MAX_LEAVES,
+            min_samples_leaf=min_leaf_rounds,
+            random_state=tree_index,
         )
         # Input checks would take as long as the trees.
         sample_weight = None if has_equal_weights else weights[rows]
         regressor.fit(bins[rows], residuals[rows], sample_weight=sample_weight, check_input=False)
-        leaves, n_nodes = regressor.apply(bins, check_input=False), regressor.tree_.node_count
+        leaves = regressor.apply(bins, check_input=False)
+        n_nodes = regressor.tree_.node_count
         leaf_weights = np.bincount(leaves, weights, minlength=n_nodes)
         leaf_sums = np.bincount(leaves, weights * residuals, minlength=n_nodes)
         node_values = _LEARNING_RATE * leaf_sums / np.where(leaf_weights > 0, leaf_weights, 1.0)

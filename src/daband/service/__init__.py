@@ -1,7 +1,8 @@
 """Serve decisions and receive rewards over HTTP, with a durable log (``daband serve``).
 
-The package is installed by ``pip install 'daband[serve]'``. ``_app.py`` has the endpoints, ``_decider.py`` the
-decisions, ``_event_log.py`` the log, ``_worker.py`` the process that learns, and ``_server.py`` starts all of them.
+The package is installed by ``pip install 'daband[serve]'``. ``_app.py`` has the endpoints,
+``_decider.py`` the decisions, ``_event_log.py`` the log, ``_worker.py`` the process that learns,
+and ``_server.py`` starts all of them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,16 @@ if TYPE_CHECKING:
     from daband.service._client import Client, ServiceDecision, ServiceError
 
 __all__ = [
-    "Client", "Limits", "ServiceDecision", "ServiceError", "Settings", "Tokens", "create_app",
-    "export_events", "serve",
-]  # fmt: skip
+    "Client",
+    "Limits",
+    "ServiceDecision",
+    "ServiceError",
+    "Settings",
+    "Tokens",
+    "create_app",
+    "export_events",
+    "serve",
+]
 
 
 def __getattr__(name: str) -> Any:

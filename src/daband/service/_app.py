@@ -1,7 +1,8 @@
-"""Define the ASGI application of the service, with endpoints for decisions, rewards, models, health and metrics.
+"""Define the ASGI application of the service, with endpoints for decisions, rewards, models, health
+and metrics.
 
-``create_app`` builds it, and ``Service`` has a method per endpoint. It uses Starlette instead of FastAPI, because the
-deployed policy checks contexts itself, so pydantic is not needed.
+``create_app`` builds it, and ``Service`` has a method per endpoint. It uses Starlette instead of
+FastAPI, because the deployed policy checks contexts itself, so pydantic is not needed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.service._decider import Decider, check_event_id, check_reward, extend_arms_note, load_model, with_added_arms
+from daband.service._decider import (
+    Decider,
+    check_event_id,
+    check_reward,
+    extend_arms_note,
+    load_model,
+    with_added_arms,
+)
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service._settings import Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
@@ -54,10 +62,13 @@ _MAX_WARNING_CHARACTERS = 500
 _MODEL_NUMBER_PATTERN = re.compile("[0-9]{1,9}")
 #: Maximum number of digits in the header Content-Length. Longer numbers are not parsed.
 _MAX_LENGTH_DIGITS = 15
-#: The headers of the page. It runs no scripts, loads nothing, and cannot be embedded in another site.
+#: The headers of the page. It runs no scripts, loads nothing, and cannot be embedded in another
+#: site.
 _PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'"
+    ),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
@@ -69,7 +80,8 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-#: The page warns that the worker has stopped if its statistics are older than this number of seconds.
+#: The page warns that the worker has stopped if its statistics are older than this number of
+#: seconds.
 _STALE_SECONDS = 30.0
 #: Maximum number of models on the page.
 _MAX_LISTED_MODELS = 20
@@ -82,7 +94,8 @@ def create_app(
 ) -> Starlette:
     """Return the ASGI application that serves an exported policy and writes a log.
 
-    Learning, default rewards and the statistics of the page need the worker process, which ``daband serve`` starts.
+    Learning, default rewards and the statistics of the page need the worker process, which ``daband
+    serve`` starts.
 
     Args:
         file: the file that ``daband.export`` wrote.
@@ -95,35 +108,54 @@ def create_app(
 
 
 class Service:
-    """The endpoints of the service and their common state: the log, the model that decides, and counters."""
+    """The endpoints of the service and their common state: the log, the model that decides, and
+    counters.
+    """
 
-    def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
-        self.store, self.settings = store, settings
+    def __init__(
+        self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None
+    ) -> None:
+        self.store = store
+        self.settings = settings
         self._clock = clock or Clock(store.find_newest_time())
-        content, old_number = Path(file).read_bytes(), store.find_newest_file()
+        content = Path(file).read_bytes()
+        old_number = store.find_newest_file()
         if old_number >= 0:
             old_model = load_model(store.read_content(old_number), old_number)
             _check_compatible(load_model(content, 0).deployed, old_model.deployed)
         number = publish_file(store, content, self._clock.now())
-        current_number, self._arms_note = store.find_current_model(), store.read_note("arms")
+        current_number = store.find_current_model()
+        self._arms_note = store.read_note("arms")
         assert current_number is not None
         if number != store.find_newest_file() or store.read_note("pinned"):
             numbers = number, current_number
-            _logger.warning("%s is model %d of the log, but model %d decides (GET /models)", file, *numbers)
+            _logger.warning(
+                "%s is model %d of the log, but model %d decides (GET /models)", file, *numbers
+            )
         model = load_model(store.read_content(current_number), current_number)
         self._decider = Decider(with_added_arms(model, self._arms_note), settings)
         self._model_lock = threading.Lock()
         self._apply_verdict()
         self._registry = CollectorRegistry()
-        self._request_counter = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
-        self._latency_histogram = Histogram(
-            "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCY_BIN_SECONDS
+        self._request_counter = Counter(
+            "daband_requests", "Requests", ["route", "status"], registry=self._registry
         )
-        self._warning_counter = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
+        self._latency_histogram = Histogram(
+            "daband_request_seconds",
+            "Time to answer",
+            ["route"],
+            registry=self._registry,
+            buckets=_LATENCY_BIN_SECONDS,
+        )
+        self._warning_counter = Counter(
+            "daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry
+        )
         self._allowed_hosts = {"localhost", *(host.lower() for host in settings.hosts)}
         self._role_tokens: dict[str, tuple[bytes, ...]] = {}
         for role, token_list in asdict(settings.tokens).items():
-            self._role_tokens[role] = tuple(token.strip().encode() for token in token_list.split(",") if token.strip())
+            self._role_tokens[role] = tuple(
+                token.strip().encode() for token in token_list.split(",") if token.strip()
+            )
         self._role_tokens["watch"] += self._role_tokens["admin"]
         make_route = self._make_route
         self.app = Starlette(
@@ -161,7 +193,10 @@ class Service:
             self.store.close()
 
     async def _follow_models(self) -> None:
-        """Check every second which model should decide, and load it if it has changed. Requests continue meanwhile."""
+        """Check every second which model should decide, and load it if it has changed.
+
+        Requests continue meanwhile.
+        """
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             try:
@@ -172,11 +207,18 @@ class Service:
                 _logger.warning("the models of the log cannot be read: %s", type(error).__name__)
 
     def _load_current_model(self) -> None:
-        """Load the model that should decide, if it is not the present model, and apply the latest verdict."""
+        """Load the model that should decide, if it is not the present model, and apply the latest
+        verdict.
+        """
         with self._model_lock:  # so that a thread with an older result cannot override a newer one
-            number, arms_note = self.store.find_current_model(), self.store.read_note("arms")
-            if number is not None and (number != self._decider.model.number or arms_note != self._arms_note):
-                self._decider.model = with_added_arms(load_model(self.store.read_content(number), number), arms_note)
+            number = self.store.find_current_model()
+            arms_note = self.store.read_note("arms")
+            if number is not None and (
+                number != self._decider.model.number or arms_note != self._arms_note
+            ):
+                self._decider.model = with_added_arms(
+                    load_model(self.store.read_content(number), number), arms_note
+                )
                 self._arms_note = arms_note
                 _logger.info("model %d decides", number)
             self._apply_verdict()
@@ -184,27 +226,36 @@ class Service:
     def _apply_verdict(self) -> None:
         """Set the fraction of events that play the incumbent's arm.
 
-        It is 1 if the policy is proven to be worse, ``Settings.widen`` if it is proven to be better, and otherwise
-        ``Settings.control``.
+        It is 1 if the policy is proven to be worse, ``Settings.widen`` if it is proven to be
+        better, and otherwise ``Settings.control``.
         """
         fraction = self.settings.control
         if fraction and (verdict := self._read_verdict()):
             fraction_if_better = fraction if self.settings.widen is None else self.settings.widen
             fraction = 1.0 if verdict == "worse" else fraction_if_better
         if fraction != self._decider.control_fraction:
-            _logger.warning("the incumbent's arm is now played for %.1f%% of the events", 100 * fraction)
+            _logger.warning(
+                "the incumbent's arm is now played for %.1f%% of the events", 100 * fraction
+            )
             self._decider.control_fraction = fraction
 
     def _read_verdict(self) -> str:
-        """Return the worker's verdict on the newest file since the last reset: "worse", "better" or ""."""
+        """Return the worker's verdict on the newest file since the last reset: "worse", "better" or
+        "".
+        """
         watch_from, number, verdict = (self.store.read_note("verdict") or "//").split("/")
-        last_reset, file_number = self.store.read_note("watch_from") or "0", str(self.store.find_newest_file())
+        last_reset = self.store.read_note("watch_from") or "0"
+        file_number = str(self.store.find_newest_file())
         return verdict if (watch_from, number) == (last_reset, file_number) else ""
 
     # Checks of every request.
 
     def _make_route(
-        self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, role: str | None
+        self,
+        path: str,
+        endpoint: Callable[[Request], Awaitable[Response]],
+        method: str,
+        role: str | None,
     ) -> Route:
         """Return a route that checks host and token, counts requests and converts errors to JSON.
 
@@ -226,9 +277,12 @@ class Service:
                 response = _make_response({"error": "the request ended early"}, 400)
             except LogFailed as error:
                 response = _make_response({"error": str(error)}, 503, {"Retry-After": "1"})
-            except Exception as error:  # its text may contain parts of a context, so only its type is logged
+            # its text may contain parts of a context, so only its type is logged
+            except Exception as error:
                 _logger.error("%s %s failed: %s", method, path, type(error).__name__)
-                response = _make_response({"error": "the service failed; its log has the error's type"}, 500)
+                response = _make_response(
+                    {"error": "the service failed; its log has the error's type"}, 500
+                )
             self._request_counter.labels(path, response.status_code).inc()
             self._latency_histogram.labels(path).observe(time.perf_counter() - started_at)
             return response
@@ -236,7 +290,10 @@ class Service:
         return Route(path, handle_request, methods=[method])
 
     def _check_host(self, request: Request) -> None:
-        """Reject requests with another host name. This prevents DNS rebinding attacks by pages in a browser."""
+        """Reject requests with another host name.
+
+        This prevents DNS rebinding attacks by pages in a browser.
+        """
         host = request.headers.get("host")
         if host is None or "*" in self._allowed_hosts:  # browsers always send a host
             return
@@ -246,15 +303,22 @@ class Service:
             if name in self._allowed_hosts:
                 return
             address = ipaddress.ip_address(name)
-            if address.is_loopback or address == ipaddress.ip_address((request.scope.get("server") or ("",))[0]):
+            if address.is_loopback or address == ipaddress.ip_address(
+                (request.scope.get("server") or ("",))[0]
+            ):
                 return
-        raise HTTPException(421, f"{name[:100]!r} is not a name of this service; --allow-host NAME adds one")
+        raise HTTPException(
+            421, f"{name[:100]!r} is not a name of this service; --allow-host NAME adds one"
+        )
 
     def _check_token(self, request: Request, role: str) -> None:
-        """Reject requests without a token of the role, and requests that pages of other sites send."""
+        """Reject requests without a token of the role, and requests that pages of other
+        sites send.
+        """
         role_tokens = self._role_tokens[role]
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        is_basic = scheme.lower() == "basic"  # a browser that shows the page; the token is the password
+        # a browser that shows the page; the token is the password
+        is_basic = scheme.lower() == "basic"
         is_browser = is_basic if role_tokens else "origin" in request.headers
         origin = urlsplit(request.headers.get("origin", "")).netloc
         if request.method == "POST" and is_browser and origin != request.headers.get("host"):
@@ -272,12 +336,16 @@ class Service:
             raise HTTPException(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
 
     async def _read_body(self, request: Request, max_bytes: int | None = None) -> bytes:
-        """Return the body of a request. Reject the request if its body has more than ``max_bytes`` bytes.
+        """Return the body of a request.
+
+        Reject the request if its body has more than ``max_bytes`` bytes.
 
         ``max_bytes`` is ``Limits.body_bytes`` by default.
         """
         limit = self.settings.limits.body_bytes if max_bytes is None else max_bytes
-        too_large_error = HTTPException(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
+        too_large_error = HTTPException(
+            413, f"the body is larger than {limit:,} bytes", {"Connection": "close"}
+        )
         length = request.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > limit):
             raise too_large_error
@@ -294,7 +362,9 @@ class Service:
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise HTTPException(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
+            raise HTTPException(
+                400, f"the body is not JSON: {error.msg} at character {error.pos}"
+            ) from None
 
     # Decisions and rewards.
 
@@ -310,10 +380,14 @@ class Service:
                 self._warning_counter.labels(kind).inc()
         answers = await self._writer.write(events)
         conflicts = [
-            event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"
+            event.event_id
+            for event, answer in zip(events, answers, strict=True)
+            if answer.status == "conflict"
         ]
         if conflicts:
-            raise HTTPException(409, f"event_id {conflicts[0]!r} was used for another context; nothing was decided")
+            raise HTTPException(
+                409, f"event_id {conflicts[0]!r} was used for another context; nothing was decided"
+            )
         arm_names = self._decider.model.deployed.arm_names
         decisions = []
         for answer, event_warnings, ranking in zip(answers, warnings, rankings, strict=True):
@@ -330,12 +404,19 @@ class Service:
         await asyncio.to_thread(self._add_arms, arms, replace=True)
         offered = self._decider.model.deployed.frozen.offered
         n_arms = self._decider.model.deployed.n_arms
-        return _make_response({"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())})
+        return _make_response(
+            {"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())}
+        )
 
     def _add_arms(self, arms: list[Any], *, replace: bool) -> None:
-        """Add arms to the list in the log and to the model that decides. With ``replace``, offer only these arms."""
+        """Add arms to the list in the log and to the model that decides.
+
+        With ``replace``, offer only these arms.
+        """
         deployed = self._decider.model.deployed
-        self.store.change_note("arms", lambda note: extend_arms_note(note, arms, deployed, replace=replace))
+        self.store.change_note(
+            "arms", lambda note: extend_arms_note(note, arms, deployed, replace=replace)
+        )
         self._load_current_model()
 
     async def _record_reward(self, request: Request) -> Response:
@@ -349,9 +430,17 @@ class Service:
         if answer.status == "unknown":
             raise HTTPException(404, f"event {event_id!r} is not in the log")
         if answer.status == "refused":
-            origin = "the default, because none arrived in time" if answer.kind == "default" else "recorded"
-            raise HTTPException(409, f"event {event_id!r} already has another reward, {answer.reward:g} ({origin})")
-        return _make_response({"event_id": event_id, "status": answer.status, "reward": answer.reward})
+            origin = (
+                "the default, because none arrived in time"
+                if answer.kind == "default"
+                else "recorded"
+            )
+            raise HTTPException(
+                409, f"event {event_id!r} already has another reward, {answer.reward:g} ({origin})"
+            )
+        return _make_response(
+            {"event_id": event_id, "status": answer.status, "reward": answer.reward}
+        )
 
     # Models.
 
@@ -360,12 +449,16 @@ class Service:
         return _make_response(await asyncio.to_thread(self._read_models))
 
     def _read_models(self) -> dict[str, Any]:
-        """Return the models of the log, and the numbers of the deciding and the pinned model, in JSON types."""
+        """Return the models of the log, and the numbers of the deciding and the pinned model, in
+        JSON types.
+        """
         pinned = self.store.read_note("pinned")
         return {
             "deciding": self._decider.model.number,
             "pinned": int(pinned) if pinned else None,
-            "models": [{**asdict(row), "kept": is_stored} for row, is_stored in self.store.list_models()],
+            "models": [
+                {**asdict(row), "kept": is_stored} for row, is_stored in self.store.list_models()
+            ],
         }
 
     async def _upload_model(self, request: Request) -> Response:
@@ -388,13 +481,18 @@ class Service:
     async def _activate_model(self, request: Request) -> Response:
         """Let the model with this number, or the newest model, decide from now on."""
         path_number = request.path_params["number"]
-        number = int(path_number) if _MODEL_NUMBER_PATTERN.fullmatch(path_number) else -1  # no model has number -1
+        # no model has number -1
+        number = int(path_number) if _MODEL_NUMBER_PATTERN.fullmatch(path_number) else -1
         try:
             await asyncio.to_thread(self.store.pin, None if path_number == "newest" else number)
         except InvalidInput:
-            raise HTTPException(404, "there is no such model; GET /models lists the stored ones") from None
+            raise HTTPException(
+                404, "there is no such model; GET /models lists the stored ones"
+            ) from None
         await asyncio.to_thread(self._load_current_model)
-        return self._answer_form(request, {"deciding": self._decider.model.number, "pinned": path_number != "newest"})
+        return self._answer_form(
+            request, {"deciding": self._decider.model.number, "pinned": path_number != "newest"}
+        )
 
     async def _reset_watch(self, request: Request) -> Response:
         """Start the counts and alarms of the page again."""
@@ -402,7 +500,9 @@ class Service:
         return self._answer_form(request, {"status": "the counts start again"})
 
     def _answer_form(self, request: Request, content: dict[str, Any]) -> Response:
-        """Return a redirection to the page if the request is from a form of the page; otherwise return JSON."""
+        """Return a redirection to the page if the request is from a form of the page; otherwise
+        return JSON.
+        """
         if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return RedirectResponse("/", 303)
         return _make_response(content)
@@ -411,20 +511,29 @@ class Service:
 
     async def _get_health(self, request: Request) -> Response:
         """Return the health of the service. The HTTP status is 503 if the log cannot be written."""
-        failure, clock_warning = self._writer.failure, self._clock.warning
+        failure = self._writer.failure
+        clock_warning = self._clock.warning
         status = "the log cannot be written" if failure else "ok"
         body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
-        return _make_response({**body, "log": failure or "ok", "clock": clock_warning or "ok"}, 503 if failure else 200)
+        return _make_response(
+            {**body, "log": failure or "ok", "clock": clock_warning or "ok"},
+            503 if failure else 200,
+        )
 
     async def _get_metrics(self, request: Request) -> Response:
         """Return the statistics of events, rewards and requests, in the format of Prometheus."""
         snapshot = await asyncio.to_thread(self._read_snapshot)
         clock_moved = bool(self._clock.warning)
         metrics_text = _templates.get_template("metrics.txt").render(
-            snapshot=snapshot, model=self._decider.model.number, writer=self._writer, clock_moved=clock_moved
+            snapshot=snapshot,
+            model=self._decider.model.number,
+            writer=self._writer,
+            clock_moved=clock_moved,
         )
         media_type = "text/plain; version=0.0.4; charset=utf-8"
-        return Response(generate_latest(self._registry) + metrics_text.encode(), media_type=media_type)
+        return Response(
+            generate_latest(self._registry) + metrics_text.encode(), media_type=media_type
+        )
 
     def _read_snapshot(self) -> dict[str, Any]:
         """Return the statistics that the worker wrote last; empty before it has written any."""
@@ -434,11 +543,15 @@ class Service:
     async def _get_lift(self, request: Request) -> Response:
         """Return the estimated lift of the policy over the control group."""
         snapshot = await asyncio.to_thread(self._read_snapshot)
-        return _make_response({**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control_fraction})
+        return _make_response(
+            {**snapshot.get("lift", {}), "incumbent_fraction": self._decider.control_fraction}
+        )
 
     async def _get_page(self, request: Request) -> Response:
         """Return the HTML page that shows the state of the service."""
-        snapshot, models = await asyncio.to_thread(lambda: (self._read_snapshot(), self._read_models()))
+        snapshot, models = await asyncio.to_thread(
+            lambda: (self._read_snapshot(), self._read_models())
+        )
         now = self._clock.now()
         page = _templates.get_template("watch.html").render(
             snapshot=snapshot,
@@ -460,19 +573,34 @@ class Service:
 
 
 def _check_compatible(deployed: DeployedPolicy, log_policy: DeployedPolicy) -> None:
-    """Raise an error if a file has other arms or contexts than ``log_policy``, a model of the log."""
-    attributes = ("arm_names", "columns", "per_arm", *(() if deployed.columns else ("context_shape",)))
+    """Raise an error if a file has other arms or contexts than ``log_policy``, a model of
+    the log.
+    """
+    attributes = (
+        "arm_names",
+        "columns",
+        "per_arm",
+        *(() if deployed.columns else ("context_shape",)),
+    )
     for name in attributes:  # a table may have more categories, and a catalogue more arms
-        value, logged_value = getattr(deployed, name), getattr(log_policy, name)
+        value = getattr(deployed, name)
+        logged_value = getattr(log_policy, name)
         if name == "arm_names" and deployed.frozen.catalogue is not None:
             n_common = min(len(value), len(logged_value))
-            value, logged_value = value[:n_common], logged_value[:n_common]
+            value = value[:n_common]
+            logged_value = logged_value[:n_common]
         if value != logged_value:
-            raise InvalidInput(f"{name} is {value!r}, but {logged_value!r} for the models in the log; use another log")
+            raise InvalidInput(
+                f"{name} is {value!r}, but {logged_value!r} for the models in the log; use"
+                " another log"
+            )
 
 
 def publish_file(store: Store, content: bytes, now: float) -> int:
-    """Return the number of the model with this content. If it is not in the log, add it as the newest model."""
+    """Return the number of the model with this content.
+
+    If it is not in the log, add it as the newest model.
+    """
     digest = hashlib.sha256(content).hexdigest()
     for row, _ in store.list_models():
         if row.digest == digest and row.origin == "file":
@@ -482,24 +610,38 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
 
 
 def _is_allowed_token(token: bytes, allowed_tokens: tuple[bytes, ...]) -> bool:
-    """Return True if a token is one of the allowed ones. The time does not depend on how many characters match."""
+    """Return True if a token is one of the allowed ones.
+
+    The time does not depend on how many characters match.
+    """
     # ``any`` would stop at the first match.
     return sum(hmac.compare_digest(token, allowed_token) for allowed_token in allowed_tokens) > 0
 
 
-def _describe_decision(answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]) -> dict[str, Any]:
+def _describe_decision(
+    answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]
+) -> dict[str, Any]:
     """Return the fields of a decision in the answer to a request."""
     event = answer.event
     assert isinstance(event, Event)
     return {
-        "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
-        "model": event.model, "mode": event.mode, "repeated": answer.status == "repeated",
-        "warnings": [{name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS}
-                     for warning in warnings],
-    }  # fmt: skip
+        "event_id": event.event_id,
+        "arm": event.arm,
+        "arm_name": arm_names[event.arm],
+        "propensity": event.propensity,
+        "model": event.model,
+        "mode": event.mode,
+        "repeated": answer.status == "repeated",
+        "warnings": [
+            {name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS}
+            for warning in warnings
+        ],
+    }
 
 
-def _make_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _make_response(
+    content: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return a response with this content as JSON."""
     return Response(orjson.dumps(content), status, headers, "application/json")
 
@@ -511,8 +653,11 @@ def _build_openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, An
         example_context = [example_context] * length
     if deployed.columns is not None:
         example_context = dict.fromkeys(deployed.columns, "...")
-    shape, template = tuple(deployed.reader.shape), _templates.get_template("openapi.json")
-    document = template.render(deployed=deployed, settings=settings, example_context=example_context, shape=shape)
+    shape = tuple(deployed.reader.shape)
+    template = _templates.get_template("openapi.json")
+    document = template.render(
+        deployed=deployed, settings=settings, example_context=example_context, shape=shape
+    )
     return dict(orjson.loads(document))
 
 
@@ -543,4 +688,6 @@ def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-_templates.filters.update(number=_format_number, percent=_format_percent, interval=_format_interval, time=_format_time)
+_templates.filters.update(
+    number=_format_number, percent=_format_percent, interval=_format_interval, time=_format_time
+)

@@ -1,6 +1,7 @@
 """Call the service from Python.
 
-``Client`` repeats calls that get no answer. This is safe, because every call has an id that the service remembers.
+``Client`` repeats calls that get no answer. This is safe, because every call has an id that the
+service remembers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _RETRY_STATUS_CODES = (429, 503)
 
 
 class ServiceError(DabandError, RuntimeError):
-    """The service rejected a call or did not answer. ``status`` is the HTTP status, or 0 without an answer."""
+    """The service rejected a call or did not answer.
+
+    ``status`` is the HTTP status, or 0 without an answer.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}" if status else message)
@@ -42,7 +46,8 @@ class ServiceDecision:
     propensity: float
     #: The number of the model that decided.
     model: int
-    #: "online" or "apprentice", the mode of the service; "control" or "fallback" if the incumbent's arm is played.
+    #: "online" or "apprentice", the mode of the service; "control" or "fallback" if the incumbent's
+    #: arm is played.
     mode: str
     #: True if an earlier call had the same event id. The decision is that of the first call.
     repeated: bool
@@ -58,7 +63,8 @@ class Client:
         token: the token for decisions.
         reward_token: the token for rewards; by default ``token``.
         timeout: the number of seconds to wait for the answer to one request.
-        patience: the number of seconds for which a call is repeated if the service does not answer or is overloaded.
+        patience: the number of seconds for which a call is repeated if the service does not answer
+            or is overloaded.
     """
 
     def __init__(
@@ -71,7 +77,8 @@ class Client:
         patience: float = 30.0,
     ) -> None:
         self._http = httpx.Client(base_url=address, timeout=timeout)
-        self._token, self._reward_token = token, token if reward_token is None else reward_token
+        self._token = token
+        self._reward_token = token if reward_token is None else reward_token
         self._patience = patience
 
     def decide(
@@ -93,12 +100,19 @@ class Client:
             incumbent_propensity: the probability with which the incumbent's arm would be played.
         """
         event: dict[str, Any] = {"context": context, "event_id": event_id or uuid.uuid4().hex}
-        optional_fields = {"eligible": eligible, "incumbent": incumbent, "incumbent_propensity": incumbent_propensity}
+        optional_fields = {
+            "eligible": eligible,
+            "incumbent": incumbent,
+            "incumbent_propensity": incumbent_propensity,
+        }
         event |= {name: value for name, value in optional_fields.items() if value is not None}
         return ServiceDecision(**self._post("/decide", event, self._token))
 
     def decide_many(self, events: Sequence[Mapping[str, Any]]) -> list[ServiceDecision]:
-        """Return decisions on several rows in one call. Each event is a mapping as in the body of ``POST /decide``."""
+        """Return decisions on several rows in one call.
+
+        Each event is a mapping as in the body of ``POST /decide``.
+        """
         if not events:
             raise InvalidInput("events must be a list of at least one event")
         events_with_ids = [{"event_id": uuid.uuid4().hex, **event} for event in events]
@@ -106,7 +120,9 @@ class Client:
         return [ServiceDecision(**decision) for decision in answer["events"]]
 
     def reward(self, event_id: str, reward: float) -> dict[str, Any]:
-        """Record the reward of the event ``event_id``, and return the service's answer, with the key ``status``."""
+        """Record the reward of the event ``event_id``, and return the service's answer, with the
+        key ``status``.
+        """
         return self._post(f"/events/{event_id}/reward", {"reward": reward}, self._reward_token)
 
     def close(self) -> None:
@@ -120,16 +136,23 @@ class Client:
         self.close()
 
     def _post(self, path: str, content: Any, token: str) -> dict[str, Any]:
-        """Return the answer to a POST request. Repeat the request if the service does not answer or is overloaded."""
+        """Return the answer to a POST request.
+
+        Repeat the request if the service does not answer or is overloaded.
+        """
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         body = orjson.dumps(content, _to_json_types, orjson.OPT_SERIALIZE_NUMPY)
-        deadline, pause_seconds = time.monotonic() + self._patience, 0.05
+        deadline = time.monotonic() + self._patience
+        pause_seconds = 0.05
         while True:
             try:
                 response = self._http.post(path, content=body, headers=headers)
-                if response.status_code not in _RETRY_STATUS_CODES or time.monotonic() + pause_seconds > deadline:
+                if (
+                    response.status_code not in _RETRY_STATUS_CODES
+                    or time.monotonic() + pause_seconds > deadline
+                ):
                     break
             except httpx.TransportError as error:
                 if time.monotonic() + pause_seconds > deadline:
@@ -146,7 +169,9 @@ class Client:
 
 
 def _to_json_types(value: Any) -> Any:
-    """Return a pandas row, a time or a tensor in JSON types. orjson calls this for types that it does not know."""
+    """Return a pandas row, a time or a tensor in JSON types. orjson calls this for types that it
+    does not know.
+    """
     if str(value) == "NaT":  # a missing time in pandas
         return None
     for method_name in ("to_dict", "isoformat", "tolist"):

@@ -1,6 +1,7 @@
 """Check the JSON of a request, decide with the deployed policy, and return the events for the log.
 
-``Decider.decide`` does all of this. ``Model`` is the policy that decides, and the first functions add arms to it.
+``Decider.decide`` does all of this. ``Model`` is the policy that decides, and the first functions
+add arms to it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,20 @@ from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 #: The allowed fields of an event in a request.
-_EVENT_FIELDS = ("event_id", "context", "eligible", "arms", "top", "domain", "incumbent", "incumbent_propensity")
+_EVENT_FIELDS = (
+    "event_id",
+    "context",
+    "eligible",
+    "arms",
+    "top",
+    "domain",
+    "incumbent",
+    "incumbent_propensity",
+)
 #: The allowed ids of events.
 _EVENT_ID_PATTERN = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
-#: Maximum number of columns of a row in addition to the policy's columns. More would slow down the service.
+#: Maximum number of columns of a row in addition to the policy's columns. More would slow down the
+#: service.
 _MAX_EXTRA_COLUMNS = 1000
 #: Maximum number of characters of an unknown name in an error.
 _MAX_SHOWN_CHARACTERS = 80
@@ -55,11 +66,12 @@ def load_model(content: bytes, number: int) -> Model:
 
 
 def with_added_arms(model: Model, note_json: str | None) -> Model:
-    """Return the model with the arms in the log's note ``arms``, in addition to the arms of its file.
+    """Return the model with the arms in the log's note ``arms``, in addition to the arms of its
+    file.
 
-    ``note_json`` is the note: {"arms": [...], "offered": [...]}. The first list has added arms with their features,
-    in the order of their indices. The second list has the names of the arms that may be chosen. It is null if all added
-    arms and the offered arms of the file may be chosen.
+    ``note_json`` is the note: {"arms": [...], "offered": [...]}. The first list has added arms with
+    their features, in the order of their indices. The second list has the names of the arms that
+    may be chosen. It is null if all added arms and the offered arms of the file may be chosen.
     """
     catalogue = model.deployed.frozen.catalogue
     if note_json is None or catalogue is None:
@@ -69,15 +81,23 @@ def with_added_arms(model: Model, note_json: str | None) -> Model:
     offered_names = note["offered"]
     if offered_names is None:
         mask = catalogue.offered[0]
-        file_arm_names = [name for name, is_offered in zip(catalogue.names, mask, strict=True) if is_offered]
+        file_arm_names = [
+            name for name, is_offered in zip(catalogue.names, mask, strict=True) if is_offered
+        ]
         offered_names = [*file_arm_names, *(arm["id"] for arm in new_arms)]
-    deployed = model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
+    deployed = (
+        model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
+    )
     assert deployed.frozen.catalogue is not None
-    known_names = [name for name in offered_names if name in deployed.frozen.catalogue.index_by_name]
+    known_names = [
+        name for name in offered_names if name in deployed.frozen.catalogue.index_by_name
+    ]
     return Model(model.number, deployed.with_arms(known_names))
 
 
-def extend_arms_note(note_json: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool) -> str:
+def extend_arms_note(
+    note_json: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool
+) -> str:
     """Return the note ``arms`` (see ``with_added_arms``) with further arms.
 
     With ``replace``, only the given arms may be chosen from now on.
@@ -88,10 +108,16 @@ def extend_arms_note(note_json: str | None, arms: list[Any], deployed: DeployedP
         raise InvalidInput("the policy was trained without a catalogue of arms")
     names, _, _ = catalogue.look_up(arms)  # raises an error for invalid features
     known_names = {*catalogue.names, *(arm["id"] for arm in note["arms"])}
-    new_arms = [{**arm, "id": name} for name, arm in zip(names, arms, strict=True) if name not in known_names]
+    new_arms = [
+        {**arm, "id": name}
+        for name, arm in zip(names, arms, strict=True)
+        if name not in known_names
+    ]
     if len(known_names) + len(new_arms) > _MAX_ARMS:
         raise InvalidInput(f"a service has at most {_MAX_ARMS:,} arms")
-    offered_names = None if note["offered"] is None else [*note["offered"], *(arm["id"] for arm in new_arms)]
+    offered_names = (
+        None if note["offered"] is None else [*note["offered"], *(arm["id"] for arm in new_arms)]
+    )
     offered_names = names if replace else offered_names
     return orjson.dumps({"arms": [*note["arms"], *new_arms], "offered": offered_names}).decode()
 
@@ -132,7 +158,9 @@ class _Choice(NamedTuple):
 
 
 def _build_eligible_mask(requests: list[_EventRequest], n_arms: int) -> Mask:
-    """Return a mask (n, K) that is True for the eligible arms of n requests; None if all arms are eligible."""
+    """Return a mask (n, K) that is True for the eligible arms of n requests; None if all arms are
+    eligible.
+    """
     if all(request.eligible is None for request in requests):
         return None
     mask = np.zeros((len(requests), n_arms), np.bool_)
@@ -142,7 +170,10 @@ def _build_eligible_mask(requests: list[_EventRequest], n_arms: int) -> Mask:
 
 
 class Decider:
-    """Decides on the events of requests. ``model`` may be replaced at any time, but each request uses one model."""
+    """Decides on the events of requests.
+
+    ``model`` may be replaced at any time, but each request uses one model.
+    """
 
     def __init__(self, model: Model, settings: Settings) -> None:
         self.model = model
@@ -151,39 +182,59 @@ class Decider:
         if settings.incumbent is not None:
             self._incumbent = model.deployed.find_arm_index(settings.incumbent, "incumbent")
         if settings.control and self._incumbent is None:
-            raise InvalidInput("control needs an incumbent: use --incumbent, or export the policy with one")
+            raise InvalidInput(
+                "control needs an incumbent: use --incumbent, or export the policy with one"
+            )
         #: The fraction of events for which the incumbent's arm is played.
         self.control_fraction = settings.control
 
     def find_new_arms(self, body: Any) -> list[Any]:
-        """Return the arms in the body of a request that have features and are not in the catalogue."""
+        """Return the arms in the body of a request that have features and are not in the
+        catalogue.
+        """
         catalogue = self.model.deployed.frozen.catalogue
         events = body.get("events", [body]) if isinstance(body, dict) else []
-        event_objects = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
-        arm_lists = [event["arms"] for event in event_objects if isinstance(event.get("arms"), list)]
+        event_objects = (
+            [event for event in events if isinstance(event, dict)]
+            if isinstance(events, list)
+            else []
+        )
+        arm_lists = [
+            event["arms"] for event in event_objects if isinstance(event.get("arms"), list)
+        ]
         arms = [arm for arm_list in arm_lists for arm in arm_list if isinstance(arm, dict)]
-        arms_by_id = {str(arm.get("id")): arm for arm in arms if len(arm) > 1} if catalogue is not None else {}
+        arms_by_id = (
+            {str(arm.get("id")): arm for arm in arms if len(arm) > 1}
+            if catalogue is not None
+            else {}
+        )
         known_ids = {} if catalogue is None else catalogue.index_by_name
         return [arm for arm_id, arm in arms_by_id.items() if arm_id not in known_ids]
 
-    def decide(self, body: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
+    def decide(
+        self, body: Any, now: float
+    ) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
         """Return the events of a request, and for each event its warnings and its ranking of arms.
 
-        ``body`` is the parsed JSON of the request, and ``now`` the time of the events. Nothing is written to the log.
+        ``body`` is the parsed JSON of the request, and ``now`` the time of the events. Nothing is
+        written to the log.
         """
-        model, settings = self.model, self._settings
+        model = self.model
+        settings = self._settings
         requests = self._read_events(body, model.deployed)
         choices, warnings, rankings = self._choose(model.deployed, requests, self.control_fraction)
         events = []
         for request, choice in zip(requests, choices, strict=True):
             mode: str = settings.mode
-            played_arm, played_propensity = choice.arm, choice.propensity
+            played_arm = choice.arm
+            played_propensity = choice.propensity
             if choice.in_control:
                 mode = "control" if choice.control_probability < 1.0 else "fallback"
             elif mode == "apprentice":
                 if request.incumbent is None:
                     raise InvalidInput(f"mode {mode} needs incumbent, the arm that is played")
-                played_arm, played_propensity = request.incumbent, request.incumbent_propensity
+                played_arm = request.incumbent
+                played_propensity = request.incumbent_propensity
             events.append(
                 Event(
                     event_id=request.event_id,
@@ -195,19 +246,27 @@ class Decider:
                     propensity=played_propensity,
                     own_arm=None if choice.in_control else choice.arm,
                     incumbent_arm=request.incumbent,
-                    control=choice.control_probability if 0.0 < choice.control_probability < 1.0 else None,
+                    control=(
+                        choice.control_probability
+                        if 0.0 < choice.control_probability < 1.0
+                        else None
+                    ),
                     **self._get_log_fields(request),
                 )
             )
         return events, warnings, rankings
 
     def _get_log_fields(self, request: _EventRequest) -> dict[str, str | None]:
-        """Return an event's ``context``, ``eligible`` and ``digest``, as far as ``Settings.contexts`` allows."""
+        """Return an event's ``context``, ``eligible`` and ``digest``, as far as
+        ``Settings.contexts`` allows.
+        """
         eligible = None if request.eligible is None else str(request.eligible)
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
         context_json = orjson.dumps(request.context)
-        normalised_json = orjson.dumps(_normalise_numbers(request.context), option=orjson.OPT_SORT_KEYS)
+        normalised_json = orjson.dumps(
+            _normalise_numbers(request.context), option=orjson.OPT_SORT_KEYS
+        )
         incumbent = -1 if request.incumbent is None else request.incumbent
         digest_input = b"%b|%b|%d" % (normalised_json, (eligible or "").encode(), incumbent)
         digest = hashlib.blake2b(digest_input, digest_size=16).hexdigest()
@@ -217,18 +276,33 @@ class Decider:
         self, deployed: DeployedPolicy, requests: list[_EventRequest], control_fraction: float
     ) -> tuple[list[_Choice], list[tuple[Any, ...]], list[tuple[str, ...]]]:
         """Return the choices, the warnings and the rankings of arms, one of each per request."""
-        incumbents = np.array([-1 if request.incumbent is None else request.incumbent for request in requests])
+        incumbents = np.array(
+            [-1 if request.incumbent is None else request.incumbent for request in requests]
+        )
         shared_options: dict[str, Any] = {"control": control_fraction, "incumbents": incumbents}
         shared_options["new_arms"] = self._settings.new_arms
-        if len(requests) > 1 and any(request.arms is not None or request.top is not None for request in requests):
+        if len(requests) > 1 and any(
+            request.arms is not None or request.top is not None for request in requests
+        ):
             results = [self._choose(deployed, [request], control_fraction) for request in requests]
             choices, warnings, rankings = zip(*results, strict=True)
-            return [choice for (choice,) in choices], [row for (row,) in warnings], [names for (names,) in rankings]
+            return (
+                [choice for (choice,) in choices],
+                [row for (row,) in warnings],
+                [names for (names,) in rankings],
+            )
         if len(requests) == 1:
             request = requests[0]
-            arms = _build_eligible_mask(requests, deployed.n_arms) if request.arms is None else request.arms
-            decision = deployed.decide_with_contexts(request.row, arms, request.top, **shared_options)[0]
-            arm, propensity = int(decision.arm), float(decision.propensity)
+            arms = (
+                _build_eligible_mask(requests, deployed.n_arms)
+                if request.arms is None
+                else request.arms
+            )
+            decision = deployed.decide_with_contexts(
+                request.row, arms, request.top, **shared_options
+            )[0]
+            arm = int(decision.arm)
+            propensity = float(decision.propensity)
             if request.arms is not None:
                 arm = deployed.arm_names.index(str(decision.arm_name))
             choice = _Choice(arm, propensity, float(decision.control), bool(decision.in_control))
@@ -245,16 +319,22 @@ class Decider:
     def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_EventRequest]:
         """Return the events in the body of a request. Raise an error if one is invalid."""
         if not isinstance(body, dict):
-            raise InvalidInput("the body must be an object with a context, or with events, a list of such objects")
+            raise InvalidInput(
+                "the body must be an object with a context, or with events, a list of such objects"
+            )
         if "events" not in body:
             return [self._read_event(body, deployed)]
         events = body["events"]
         if len(body) > 1:
-            raise InvalidInput("events must be the only field of the body; put other fields into each event")
+            raise InvalidInput(
+                "events must be the only field of the body; put other fields into each event"
+            )
         if not isinstance(events, list) or not events:
             raise InvalidInput("events must be a list of at least one object")
         if len(events) > self._settings.limits.batch:
-            raise InvalidInput(f"events must have at most {self._settings.limits.batch} objects, got {len(events)}")
+            raise InvalidInput(
+                f"events must have at most {self._settings.limits.batch} objects, got {len(events)}"
+            )
         requests = []
         for index, event in enumerate(events):
             try:
@@ -273,11 +353,14 @@ class Decider:
             if name not in _EVENT_FIELDS:
                 hint = did_you_mean(name[:_MAX_SHOWN_CHARACTERS], _EVENT_FIELDS)
                 raise InvalidInput(
-                    f"{name[:_MAX_SHOWN_CHARACTERS]!r} is not a field of an event{hint} ({', '.join(_EVENT_FIELDS)})"
+                    f"{name[:_MAX_SHOWN_CHARACTERS]!r} is not a field of an event{hint}"
+                    f" ({', '.join(_EVENT_FIELDS)})"
                 )
         context = event.get("context")
         if not isinstance(context, dict | list):
-            raise InvalidInput("context must be an object with the row's columns, or an array of numbers")
+            raise InvalidInput(
+                "context must be an object with the row's columns, or an array of numbers"
+            )
         event_id = event.get("event_id")
         domain = event.get("domain")
         if domain is not None and domain != deployed.domain:
@@ -287,7 +370,8 @@ class Decider:
             if not isinstance(eligible, list) or not 1 <= len(eligible) <= deployed.n_arms:
                 raise InvalidInput(f"eligible must be a list of 1 to {deployed.n_arms} arms")
             eligible = sorted({deployed.find_arm_index(arm, "eligible") for arm in eligible})
-        arms, top = event.get("arms"), event.get("top")
+        arms = event.get("arms")
+        top = event.get("top")
         if arms is not None:
             if eligible is not None:
                 raise InvalidInput("arms and eligible cannot both be given")
@@ -296,14 +380,22 @@ class Decider:
             raise InvalidInput(f"top must be an integer of at least 1, got {top!r}")
         incumbent = event.get("incumbent")
         propensity = event.get("incumbent_propensity", 1.0)
-        if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
+        if (
+            isinstance(propensity, bool)
+            or not isinstance(propensity, int | float)
+            or not 0 < propensity <= 1
+        ):
             raise InvalidInput(f"incumbent_propensity must be in (0, 1], got {propensity!r}")
         return _EventRequest(
             event_id=uuid.uuid4().hex if event_id is None else check_event_id(event_id),
             context=context,
             row=_read_context(context, deployed),
             eligible=eligible,
-            incumbent=self._incumbent if incumbent is None else deployed.find_arm_index(incumbent, "incumbent"),
+            incumbent=(
+                self._incumbent
+                if incumbent is None
+                else deployed.find_arm_index(incumbent, "incumbent")
+            ),
             incumbent_propensity=float(propensity),
             arms=arms,
             top=top,
@@ -311,7 +403,9 @@ class Decider:
 
 
 def _normalise_numbers(value: Any) -> Any:
-    """Return a JSON value in which floats such as 41.0 are integers, because programs write 41 or 41.0 alike."""
+    """Return a JSON value in which floats such as 41.0 are integers, because programs write 41 or
+    41.0 alike.
+    """
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < _MAX_EXACT_INTEGER else value
     if type(value) is dict:
@@ -320,23 +414,35 @@ def _normalise_numbers(value: Any) -> Any:
 
 
 def _read_context(context: Any, deployed: DeployedPolicy) -> Any:
-    """Return the context of a request as a row for ``DeployedPolicy.decide``: a mapping or an array of floats.
+    """Return the context of a request as a row for ``DeployedPolicy.decide``: a mapping or an array
+    of floats.
 
     Lists become arrays here, because ``decide`` would read strings in a list as file names.
     """
     if isinstance(context, Mapping):
         if deployed.columns is None:
-            raise InvalidInput("context must be an array of numbers, because the policy was exported without a table")
+            raise InvalidInput(
+                "context must be an array of numbers, because the policy was exported without a"
+                " table"
+            )
         max_columns = len(deployed.columns) + _MAX_EXTRA_COLUMNS
         if len(context) > max_columns:
-            raise InvalidInput(f"context must have at most {max_columns:,} columns, got {len(context):,}")
+            raise InvalidInput(
+                f"context must have at most {max_columns:,} columns, got {len(context):,}"
+            )
         encoded_columns = {} if deployed.reader.table is None else deployed.reader.table.encoded
-        image_columns = [name for name, kind in encoded_columns.items() if kind == "image" and name in context]
+        image_columns = [
+            name for name, kind in encoded_columns.items() if kind == "image" and name in context
+        ]
         # Paths are not allowed, because a request must not read files of the service.
-        image_contents = {name: read_image_bytes(context[name], allow_paths=False) for name in image_columns}
+        image_contents = {
+            name: read_image_bytes(context[name], allow_paths=False) for name in image_columns
+        }
         return {**context, **image_contents} if image_columns else context
     if deployed.columns is not None:  # a log has either mappings or arrays
-        raise InvalidInput(f"context must be an object with the columns {', '.join(deployed.columns)}")
+        raise InvalidInput(
+            f"context must be an object with the columns {', '.join(deployed.columns)}"
+        )
     try:
         array = np.array(context)
     except ValueError:
@@ -349,7 +455,10 @@ def _read_context(context: Any, deployed: DeployedPolicy) -> Any:
 
 
 def check_event_id(event_id: Any) -> str:
-    """Return the event id. Raise an error if it has characters that are not allowed in paths or logs."""
+    """Return the event id.
+
+    Raise an error if it has characters that are not allowed in paths or logs.
+    """
     if not isinstance(event_id, str) or not _EVENT_ID_PATTERN.fullmatch(event_id):
         raise InvalidInput("event_id must be 1 to 128 letters, digits or . _ : ~ -")
     return event_id

@@ -1,9 +1,10 @@
-"""Write and read the durable log of the service in SQLite or Postgres: events, rewards, models and notes.
+"""Write and read the durable log of the service in SQLite or Postgres: events, rewards, models and
+notes.
 
-When ``Store.append`` returns, its entries are on disk. Only one process writes at a time (by SQLite's write lock, or an
-advisory lock in Postgres), so the numbers ``seq`` increase in the order of commits. A reader that has read up to a
-number has not missed any entry before it, and all readers see the same order. ``Writer`` collects the entries of many
-requests in one transaction.
+When ``Store.append`` returns, its entries are on disk. Only one process writes at a time (by
+SQLite's write lock, or an advisory lock in Postgres), so the numbers ``seq`` increase in the order
+of commits. A reader that has read up to a number has not missed any entry before it, and all
+readers see the same order. ``Writer`` collects the entries of many requests in one transaction.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _BATCH_ROUNDS = 4096
 
 #: The tables of the log.
 _metadata = sa.MetaData()
-#: The column type of the numbers ``seq``. In SQLite, only an INTEGER column increments automatically.
+#: The column type of the numbers ``seq``. In SQLite, only an INTEGER column increments
+#: automatically.
 _BigInt = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -52,18 +54,21 @@ class Event:
     Attributes:
         event_id: the id of the event.
         time: the time of the decision, in seconds since 1970.
-        mode: "online", "apprentice", "control" (the incumbent's arm was played for an event drawn at random), or
-            "fallback" (the incumbent's arm was played because the policy is proven to be worse).
+        mode: "online", "apprentice", "control" (the incumbent's arm was played for an event drawn
+            at random), or "fallback" (the incumbent's arm was played because the policy is proven
+            to be worse).
         domain: the domain that the policy acts in.
         model: the number of the model that decided.
         arm: the arm that was played.
-        propensity: the probability with which this arm was chosen, by the model or by the incumbent.
+        propensity: the probability with which this arm was chosen, by the model or by the
+            incumbent.
         own_arm: the model's choice; None if the incumbent's arm was played in its place.
         incumbent_arm: the incumbent's choice; None if it is not known.
         context: the raw row as JSON; None if the log does not store contexts.
         eligible: the indices of the arms that could be chosen, as a JSON list; None for all.
         digest: a hash of the request, to detect a different request with the same id.
-        control: the probability of the control group; None if the event is not in the comparison with that group.
+        control: the probability of the control group; None if the event is not in the comparison
+            with that group.
     """
 
     event_id: str
@@ -83,7 +88,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The reward of an event. ``kind`` is "default" if no reward arrived in time, otherwise "given"."""
+    """The reward of an event.
+
+    ``kind`` is "default" if no reward arrived in time, otherwise "given".
+    """
 
     event_id: str
     reward: float
@@ -100,9 +108,10 @@ class LogAnswer:
     """The result of writing an entry.
 
     Attributes:
-        status: "recorded", or "repeated" if the log already had the entry. For an event also "conflict" (a different
-            request has this id) or "refused" (another event of its group is in conflict). For a reward also "refused"
-            (the event has a different reward) or "unknown" (there is no such event).
+        status: "recorded", or "repeated" if the log already had the entry. For an event also
+            "conflict" (a different request has this id) or "refused" (another event of its group is
+            in conflict). For a reward also "refused" (the event has a different reward) or
+            "unknown" (there is no such event).
         event: the event in the log, which is that of the first request if it was repeated.
         reward: the reward in the log.
         kind: the kind of this reward.
@@ -116,7 +125,10 @@ class LogAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LoggedReward:
-    """A reward in the log with its event. ``seq`` is the number of the reward, ``event_seq`` that of the event."""
+    """A reward in the log with its event.
+
+    ``seq`` is the number of the reward, ``event_seq`` that of the event.
+    """
 
     seq: int
     event_seq: int
@@ -154,11 +166,17 @@ _COLUMN_TYPES = {"str": sa.Text, "float": sa.Double, "int": sa.Integer}
 
 
 def _build_columns(row_class: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
-    """Return a column for each field of a dataclass. ``options`` has arguments of ``sa.Column`` by field name."""
+    """Return a column for each field of a dataclass.
+
+    ``options`` has arguments of ``sa.Column`` by field name.
+    """
     columns = []
     for name, field in row_class.__dataclass_fields__.items():
         type_name, _, none_type = str(field.type).partition(" | ")
-        arguments: dict[str, Any] = {"type_": _COLUMN_TYPES.get(type_name, sa.Text)(), "nullable": bool(none_type)}
+        arguments: dict[str, Any] = {
+            "type_": _COLUMN_TYPES.get(type_name, sa.Text)(),
+            "nullable": bool(none_type),
+        }
         arguments |= options.get(name, {})
         columns.append(sa.Column(name, **arguments))
     return columns
@@ -188,14 +206,16 @@ _models = sa.Table(
     ),
     sa.Column("content", sa.LargeBinary),
     sa.Column("state", sa.LargeBinary),
-    # A learned model often ends with the same bytes as an exported file, for example with the same encoder. These bytes
-    # are stored only once, with that file. ``file`` is the number of its model, and the other two columns have the
-    # numbers of bytes that are shared with it.
+    # A learned model often ends with the same bytes as an exported file, for example with the same
+    # encoder. These bytes are stored only once, with that file. ``file`` is the number of its
+    # model, and the other two columns have the numbers of bytes that are shared with it.
     sa.Column("file", sa.Integer),
     sa.Column("content_shared", _BigInt),
     sa.Column("state_shared", _BigInt),
 )
-_notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
+_notes = sa.Table(
+    "notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text)
+)
 #: The columns of a ``LoggedReward`` after its two numbers, of an ``Event`` and of a ``ModelRow``.
 _REWARD_COLUMNS = [_rewards.c[name] for name in ("reward", "kind", "time")]
 _EVENT_COLUMNS = [_events.c[name] for name in Event.__dataclass_fields__]
@@ -205,7 +225,8 @@ _IS_EXPORTED_FILE = _models.c.origin == "file"
 
 
 class Store:
-    """A log, which is opened by its address: ``sqlite:///events.db`` or ``postgresql://user@host/name``.
+    """A log, which is opened by its address: ``sqlite:///events.db`` or
+    ``postgresql://user@host/name``.
 
     With ``create=False``, an SQLite file that does not exist raises an error.
     """
@@ -221,35 +242,57 @@ class Store:
         if self.backend == "sqlite":
             if url.database in (None, "", ":memory:"):
                 raise InvalidInput(
-                    "log must be a file, e.g. sqlite:///events.db, because a log in memory would be lost"
+                    "log must be a file, e.g. sqlite:///events.db, because a log in memory would be"
+                    " lost"
                 )
             if not create and not Path(url.database).is_file():
-                raise DataError(f"there is no log {url.database}; use the address that the service has as --log")
-            self._engine = sa.create_engine(url, connect_args={"timeout": 30.0, "check_same_thread": False})
+                raise DataError(
+                    f"there is no log {url.database}; use the address that the service has as --log"
+                )
+            self._engine = sa.create_engine(
+                url, connect_args={"timeout": 30.0, "check_same_thread": False}
+            )
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
         else:
             try:
-                self._engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+                self._engine = sa.create_engine(
+                    url.set(drivername="postgresql+psycopg"), pool_pre_ping=True
+                )
             except ModuleNotFoundError:
-                raise InvalidInput("a log in Postgres needs psycopg: pip install 'daband[serve]'") from None
+                raise InvalidInput(
+                    "a log in Postgres needs psycopg: pip install 'daband[serve]'"
+                ) from None
             sa.event.listen(self._engine, "connect", _prepare_postgres)
         try:
             with self._connect_to_write() as connection:
                 _metadata.create_all(connection)
-                version = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "version")).scalar()
+                version = connection.execute(
+                    sa.select(_notes.c.text).where(_notes.c.name == "version")
+                ).scalar()
                 if version is None:
                     connection.execute(sa.insert(_notes).values(name="version", text=_VERSION))
         except sa.exc.DBAPIError as error:
             shown_address = url.render_as_string(hide_password=True)
             raise DataError(f"the log {shown_address} cannot be opened: {error.orig}") from None
         if version not in (None, _VERSION):
-            raise DataError(f"the log is of version {version}, this daband reads version {_VERSION}; update daband")
+            raise DataError(
+                f"the log is of version {version}, this daband reads version {_VERSION}; update"
+                " daband"
+            )
 
     def close(self) -> None:
-        """Close all connections. A connection that another thread uses is closed when it is returned."""
-        sa.event.listen(self._engine.pool, "checkin", lambda connection, record: record.invalidate())  # noqa: ARG005
-        self._engine.dispose()  # threads that still run get connections of a new pool, with the same listeners
+        """Close all connections.
+
+        A connection that another thread uses is closed when it is returned.
+        """
+        sa.event.listen(
+            self._engine.pool,
+            "checkin",
+            lambda connection, record: record.invalidate(),  # noqa: ARG005
+        )
+        # threads that still run get connections of a new pool, with the same listeners
+        self._engine.dispose()
 
     # Events and rewards.
 
@@ -260,9 +303,9 @@ class Store:
     def append_groups(self, groups: Sequence[Sequence[Entry]]) -> list[list[LogAnswer]]:
         """Write the entries of several requests in one transaction, and return their results.
 
-        Each group holds the entries of one request. Entries are on disk when this returns. Events are written first,
-        then rewards. Ids that are in the log are not written again. If a different request has the id of an event, no
-        event of its group is written.
+        Each group holds the entries of one request. Entries are on disk when this returns. Events
+        are written first, then rewards. Ids that are in the log are not written again. If a
+        different request has the id of an event, no event of its group is written.
         """
         entries = [entry for group in groups for entry in group]
         event_groups = [[entry for entry in group if isinstance(entry, Event)] for group in groups]
@@ -271,7 +314,9 @@ class Store:
             try:
                 with self._connect_to_write() as connection:
                     # Ids are rarely repeated, so the first attempt does not check them.
-                    answers: dict[int, LogAnswer] = _write_events(connection, event_groups, check_ids=attempt > 0)
+                    answers: dict[int, LogAnswer] = _write_events(
+                        connection, event_groups, check_ids=attempt > 0
+                    )
                     answers.update(_write_rewards(connection, rewards))
                 return [[answers[id(entry)] for entry in group] for group in groups]
             except sa.exc.IntegrityError:
@@ -280,8 +325,14 @@ class Store:
         raise AssertionError("unreachable")
 
     def read_events(self, after_seq: int, limit: int) -> list[tuple[int, Event]]:
-        """Return at most ``limit`` events with a number above ``after_seq``, in order, each with its number."""
-        query = sa.select(_events.c.seq, *_EVENT_COLUMNS).where(_events.c.seq > after_seq).order_by(_events.c.seq)
+        """Return at most ``limit`` events with a number above ``after_seq``, in order, each with
+        its number.
+        """
+        query = (
+            sa.select(_events.c.seq, *_EVENT_COLUMNS)
+            .where(_events.c.seq > after_seq)
+            .order_by(_events.c.seq)
+        )
         with self._connect_to_read() as connection:
             return [(row[0], Event(*row[1:])) for row in connection.execute(query.limit(limit))]
 
@@ -304,11 +355,16 @@ class Store:
 
     def find_newest_time(self) -> float:
         """Return the time of the newest entry; 0 if there is none."""
-        queries = (sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1) for table in (_events, _rewards))
+        queries = (
+            sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1)
+            for table in (_events, _rewards)
+        )
         times = [self._fetch_value(query) for query in queries]
         return max((newest_time for newest_time in times if newest_time is not None), default=0.0)
 
-    def find_unrewarded(self, after_time: float, until_time: float, limit: int) -> list[tuple[float, str]]:
+    def find_unrewarded(
+        self, after_time: float, until_time: float, limit: int
+    ) -> list[tuple[float, str]]:
         """Return the times and ids of at most ``limit`` events without a reward, oldest first.
 
         Their times are in (after_time, until_time].
@@ -316,21 +372,31 @@ class Store:
         query = (
             sa.select(_events.c.time, _events.c.event_id)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
-            .where(_events.c.time > after_time, _events.c.time <= until_time, _rewards.c.seq.is_(None))
+            .where(
+                _events.c.time > after_time, _events.c.time <= until_time, _rewards.c.seq.is_(None)
+            )
             .order_by(_events.c.time)
             .limit(limit)
         )
         with self._connect_to_read() as connection:
             return [(row[0], row[1]) for row in connection.execute(query)]
 
-    def read_rounds(self, start_time: float, end_time: float) -> Iterator[list[tuple[Event, float, str]]]:
-        """Yield batches of events with a time in [start_time, end_time), each with its reward and the reward's kind."""
+    def read_rounds(
+        self, start_time: float, end_time: float
+    ) -> Iterator[list[tuple[Event, float, str]]]:
+        """Yield batches of events with a time in [start_time, end_time), each with its reward and
+        the reward's kind.
+        """
         last_seq = 0
         while True:
             query = (
                 sa.select(_events.c.seq, _rewards.c.reward, _rewards.c.kind, *_EVENT_COLUMNS)
                 .join(_rewards, _rewards.c.event_id == _events.c.event_id)
-                .where(_events.c.seq > last_seq, _events.c.time >= start_time, _events.c.time < end_time)
+                .where(
+                    _events.c.seq > last_seq,
+                    _events.c.time >= start_time,
+                    _events.c.time < end_time,
+                )
                 .order_by(_events.c.seq)
                 .limit(_BATCH_ROUNDS)
             )
@@ -358,8 +424,8 @@ class Store:
     ) -> ModelRow:
         """Add a model with the next number, and return its row.
 
-        Older contents and states are deleted. The log stores the content of exported files, of the newest 50 learned
-        models and of the pinned model, and the state of the newest learned model.
+        Older contents and states are deleted. The log stores the content of exported files, of the
+        newest 50 learned models and of the pinned model, and the state of the newest learned model.
 
         Args:
             content: the exported file.
@@ -370,16 +436,24 @@ class Store:
             learned_seq: as in ``ModelRow``; by default the number of the newest reward.
             rounds: as in ``ModelRow``.
             state: the saved policy, from which the learner can continue.
-            file_number: the number of the exported file that a learned model replaces. It must be the newest file.
+            file_number: the number of the exported file that a learned model replaces. It must be
+                the newest file.
         """
-        max_number, max_seq = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
+        max_number = sa.func.max(_models.c.number)
+        max_seq = sa.func.max(_rewards.c.seq)
         with self._connect_to_write() as connection:
             last_number = connection.execute(sa.select(max_number)).scalar()
-            newest_file_number = connection.execute(sa.select(max_number).where(_IS_EXPORTED_FILE)).scalar()
+            newest_file_number = connection.execute(
+                sa.select(max_number).where(_IS_EXPORTED_FILE)
+            ).scalar()
             if file_number not in (None, newest_file_number):
-                raise InvalidInput("another file was published since, which this model does not belong to")
+                raise InvalidInput(
+                    "another file was published since, which this model does not belong to"
+                )
             file_query = sa.select(_models.c.content).where(_models.c.number == file_number)
-            file_content = b"" if file_number is None else bytes(connection.execute(file_query).scalar_one())
+            file_content = (
+                b"" if file_number is None else bytes(connection.execute(file_query).scalar_one())
+            )
             n_content_shared = _count_common_suffix(content, file_content)
             n_state_shared = _count_common_suffix(state or b"", file_content)
             if start_seq is None or learned_seq is None:
@@ -395,30 +469,50 @@ class Store:
                 digest=hashlib.sha256(content).hexdigest(),
             )
             if state is not None:
-                connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
-            columns = {"content": content[: len(content) - n_content_shared], "content_shared": n_content_shared}
-            columns |= {"state": state and state[: len(state) - n_state_shared], "state_shared": n_state_shared}
-            connection.execute(sa.insert(_models).values(**asdict(row), **columns, file=file_number))
+                connection.execute(
+                    sa.update(_models).values(state=None).where(_models.c.state.is_not(None))
+                )
+            columns = {
+                "content": content[: len(content) - n_content_shared],
+                "content_shared": n_content_shared,
+            }
+            columns |= {
+                "state": state and state[: len(state) - n_state_shared],
+                "state_shared": n_state_shared,
+            }
+            connection.execute(
+                sa.insert(_models).values(**asdict(row), **columns, file=file_number)
+            )
             is_old = _models.c.number < row.number - _MAX_STORED_MODELS
-            pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()
+            pinned = connection.execute(
+                sa.select(_notes.c.text).where(_notes.c.name == "pinned")
+            ).scalar()
             if pinned:
                 is_old &= _models.c.number != int(pinned)
-            connection.execute(sa.update(_models).values(content=None).where(is_old, _models.c.origin == "learned"))
+            connection.execute(
+                sa.update(_models).values(content=None).where(is_old, _models.c.origin == "learned")
+            )
         return row
 
     def list_models(self) -> list[tuple[ModelRow, bool]]:
         """Return all models, newest first, each with True if its content is stored."""
-        query = sa.select(_models.c.content.is_not(None), *_MODEL_COLUMNS).order_by(_models.c.number.desc())
+        query = sa.select(_models.c.content.is_not(None), *_MODEL_COLUMNS).order_by(
+            _models.c.number.desc()
+        )
         with self._connect_to_read() as connection:
             return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
 
     def find_newest_file(self) -> int:
         """Return the model number of the newest exported file; -1 if there is none."""
-        number = self._fetch_value(sa.select(sa.func.max(_models.c.number)).where(_IS_EXPORTED_FILE))
+        number = self._fetch_value(
+            sa.select(sa.func.max(_models.c.number)).where(_IS_EXPORTED_FILE)
+        )
         return -1 if number is None else int(number)
 
     def find_current_model(self) -> int | None:
-        """Return the number of the model that decides: the pinned model, or the newest; None without models."""
+        """Return the number of the model that decides: the pinned model, or the newest; None
+        without models.
+        """
         pinned = self.read_note("pinned")
         if pinned:
             return int(pinned)
@@ -432,14 +526,20 @@ class Store:
         return content
 
     def read_state(self, number: int) -> bytes | None:
-        """Return the state of the learner when it published this model; None if it is not stored."""
+        """Return the state of the learner when it published this model; None if it is not
+        stored.
+        """
         return self._read_bytes(number, "state")
 
     def _read_bytes(self, number: int, column: str) -> bytes | None:
-        """Return the "content" or "state" of a model, including the bytes that it shares with its file."""
+        """Return the "content" or "state" of a model, including the bytes that it shares with its
+        file.
+        """
         columns = _models.c[column], _models.c.file, _models.c[f"{column}_shared"]
         with self._connect_to_read() as connection:
-            row = connection.execute(sa.select(*columns).where(_models.c.number == number)).one_or_none()
+            row = connection.execute(
+                sa.select(*columns).where(_models.c.number == number)
+            ).one_or_none()
         own_bytes, file_number, n_shared = (None, -1, 0) if row is None else row
         if own_bytes is None:
             return None
@@ -452,14 +552,22 @@ class Store:
         self.write_note("pinned", "" if number is None else str(number))
 
     def read_note(self, name: str) -> str | None:
-        """Return a note, i.e. a text that all processes of the service can read and write; None if it is missing."""
+        """Return a note, i.e. a text that all processes of the service can read and write; None if
+        it is missing.
+        """
         return self._fetch_value(sa.select(_notes.c.text).where(_notes.c.name == name))
 
     def change_note(self, name: str, change: Callable[[str | None], str]) -> str:
-        """Replace the note with this name by ``change(note)`` in one transaction, and return the new text."""
+        """Replace the note with this name by ``change(note)`` in one transaction, and return the
+        new text.
+        """
         with self._connect_to_write() as connection:
-            text = change(connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar())
-            update_result = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
+            text = change(
+                connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar()
+            )
+            update_result = connection.execute(
+                sa.update(_notes).values(text=text).where(_notes.c.name == name)
+            )
             if not update_result.rowcount:
                 connection.execute(sa.insert(_notes).values(name=name, text=text))
         return text
@@ -470,7 +578,9 @@ class Store:
 
     @contextlib.contextmanager
     def try_worker_lock(self) -> Iterator[bool]:
-        """Yield True if this process got the lock of the worker, else False. It is held while the context is open.
+        """Yield True if this process got the lock of the worker, else False.
+
+        It is held while the context is open.
 
         Only the process with this lock may do the background work of the log.
         """
@@ -487,7 +597,11 @@ class Store:
                     yield True
             return
         with self._engine.connect() as connection:
-            has_lock = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK_ID))).scalar())
+            has_lock = bool(
+                connection.execute(
+                    sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK_ID))
+                ).scalar()
+            )
             connection.commit()
             try:
                 yield has_lock
@@ -523,7 +637,8 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:  # noqa: ARG001
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
-    if limit := os.environ.get("DABAND_SQLITE_MAX_PAGES"):  # a limit on the size of the log, for operators and tests
+    # a limit on the size of the log, for operators and tests
+    if limit := os.environ.get("DABAND_SQLITE_MAX_PAGES"):
         cursor.execute(f"PRAGMA max_page_count={int(limit)}")
     cursor.close()
 
@@ -552,7 +667,9 @@ def _find_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Eve
     """Return the events in the log with these ids, by id."""
     events_by_id = {}
     for id_batch in _split_ids(ids):
-        for row in connection.execute(sa.select(*_EVENT_COLUMNS).where(_events.c.event_id.in_(id_batch))):
+        for row in connection.execute(
+            sa.select(*_EVENT_COLUMNS).where(_events.c.event_id.in_(id_batch))
+        ):
             events_by_id[row[0]] = Event(*row)
     return events_by_id
 
@@ -560,12 +677,18 @@ def _find_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Eve
 def _write_events(
     connection: sa.Connection, groups: Sequence[Sequence[Event]], *, check_ids: bool
 ) -> dict[int, LogAnswer]:
-    """Write events, and return the result of each by ``id(event)``. ``check_ids`` looks for events with their ids."""
+    """Write events, and return the result of each by ``id(event)``.
+
+    ``check_ids`` looks for events with their ids.
+    """
     ids = (event.event_id for group in groups for event in group)
     events_by_id = _find_events(connection, ids) if check_ids else {}
-    answers, new_rows = {}, []
+    answers = {}
+    new_rows = []
     for group in groups:
-        has_conflict = any(events_by_id.get(event.event_id, event).digest != event.digest for event in group)
+        has_conflict = any(
+            events_by_id.get(event.event_id, event).digest != event.digest for event in group
+        )
         for event in group:
             old_event = events_by_id.get(event.event_id)
             if old_event is not None:
@@ -595,14 +718,17 @@ def _write_rewards(connection: sa.Connection, rewards: Sequence[Reward]) -> dict
             .where(_events.c.event_id.in_(id_batch))
         )
         rewards_by_id.update({row[0]: (row[1], row[2]) for row in connection.execute(query)})
-    answers, new_rows = {}, []
+    answers = {}
+    new_rows = []
     for entry in rewards:
         old_reward, old_kind = rewards_by_id.get(entry.event_id, (None, None))
         if entry.event_id not in rewards_by_id:
             answers[id(entry)] = LogAnswer("unknown")
         elif old_reward is not None:
             is_repeated = old_reward == entry.reward or entry.kind == "default"
-            answers[id(entry)] = LogAnswer("repeated" if is_repeated else "refused", None, old_reward, old_kind)
+            answers[id(entry)] = LogAnswer(
+                "repeated" if is_repeated else "refused", None, old_reward, old_kind
+            )
         else:
             rewards_by_id[entry.event_id] = entry.reward, entry.kind
             answers[id(entry)] = LogAnswer("recorded", None, entry.reward, entry.kind)
@@ -617,10 +743,11 @@ class LogFailed(DabandError, RuntimeError):
 
 
 class Writer:
-    """Writes the entries of many requests in one transaction, because the rate is limited by flushes to disk.
+    """Writes the entries of many requests in one transaction, because the rate is limited by
+    flushes to disk.
 
-    While the entries of some requests are written in a thread, the entries of the next requests are collected. A
-    request is answered when its entries are on disk.
+    While the entries of some requests are written in a thread, the entries of the next requests are
+    collected. A request is answered when its entries are on disk.
 
     Attributes:
         failure: the reason why the last transaction failed, or empty.
@@ -643,7 +770,9 @@ class Writer:
     async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
         """Write the entries of a request, and return their results when they are on disk."""
         if self._n_waiting_entries + len(entries) > self._max_waiting_entries:
-            raise LogFailed(f"{self._n_waiting_entries:,} entries wait for the log; try again later")
+            raise LogFailed(
+                f"{self._n_waiting_entries:,} entries wait for the log; try again later"
+            )
         future: asyncio.Future[list[LogAnswer]] = asyncio.get_running_loop().create_future()
         self._waiting_requests.append((entries, future))
         self._n_waiting_entries += len(entries)
@@ -662,7 +791,8 @@ class Writer:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting_requests:
-                requests, self._waiting_requests = self._waiting_requests, []
+                requests = self._waiting_requests
+                self._waiting_requests = []
                 entry_groups = [entries for entries, _ in requests]
                 outcomes = await loop.run_in_executor(self._thread, self._write_once, entry_groups)
                 for (entries, future), outcome in zip(requests, outcomes, strict=True):
@@ -677,7 +807,10 @@ class Writer:
             self._writing_task = None
 
     def _write_once(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
-        """Write all groups in one transaction, and return their results. If that fails, write each group separately."""
+        """Write all groups in one transaction, and return their results.
+
+        If that fails, write each group separately.
+        """
         started_at = time.perf_counter()
         try:
             outcomes: list[list[LogAnswer] | Exception] = [*self._store.append_groups(groups)]
@@ -699,6 +832,8 @@ class Writer:
 def _count_common_suffix(left: bytes, right: bytes) -> int:
     """Return the length of the longest common suffix of two byte strings."""
     length = min(len(left), len(right))
-    ends = (np.frombuffer(content, np.uint8, length, len(content) - length) for content in (left, right))
+    ends = (
+        np.frombuffer(content, np.uint8, length, len(content) - length) for content in (left, right)
+    )
     differing_indices = np.flatnonzero(np.not_equal(*ends))
     return length if not len(differing_indices) else length - 1 - int(differing_indices[-1])

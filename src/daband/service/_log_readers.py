@@ -1,7 +1,8 @@
-"""Read the log of a service: export it for training, and compute the statistics of the service's web page.
+"""Read the log of a service: export it for training, and compute the statistics of the service's
+web page.
 
-``export_events`` writes a Parquet file. ``Statistics`` counts events and rewards, ``RewardSums`` estimates mean
-rewards.
+``export_events`` writes a Parquet file. ``Statistics`` counts events and rewards, ``RewardSums``
+estimates mean rewards.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from daband.serving._monitor import Monitor
 
 #: The confidence level of intervals.
 _CONFIDENCE = 0.95
-#: Maximum number of contexts that are monitored each time the log is read, at equal distances in the log.
+#: Maximum number of contexts that are monitored each time the log is read, at equal distances in
+#: the log.
 _MAX_MONITORED_CONTEXTS = 100
 #: The number of contexts per call of the monitor.
 _CONTEXTS_PER_CALL = 20
@@ -40,13 +42,17 @@ _LOG_COLUMNS = ("arm", "reward", "propensity")
 
 
 def read_rows(contexts: Iterable[str]) -> Any:
-    """Return n contexts of the log, which are JSON texts, as a list of mappings or as an array (n, *C)."""
+    """Return n contexts of the log, which are JSON texts, as a list of mappings or as an array (n,
+    *C).
+    """
     rows: list[Any] = orjson.loads(f"[{','.join(contexts)}]")
     return rows if isinstance(rows[0], dict) else np.asarray(rows, np.float64)
 
 
 def can_policy_read(context: str | None, deployed: DeployedPolicy) -> bool:
-    """Return True if a policy can read a context of the log, which may be the context of another policy."""
+    """Return True if a policy can read a context of the log, which may be the context of another
+    policy.
+    """
     if context is None or context.startswith("{") is (deployed.columns is None):
         return False
     try:
@@ -64,28 +70,35 @@ def export_events(
     defaults: bool = True,
     ids: bool = False,
 ) -> int:
-    """Write the events with rewards to a Parquet file, in the order of the log, and return their number.
+    """Write the events with rewards to a Parquet file, in the order of the log, and return their
+    number.
 
-    Columns of raw rows keep their names. Contexts that are arrays are written as a column ``context`` of lists. ``arm``
-    is the arm that was played, ``propensity`` its probability, and ``reward`` its reward. The column ``offered`` lists
-    the eligible arms, if not all arms were eligible for some event.
+    Columns of raw rows keep their names. Contexts that are arrays are written as a column
+    ``context`` of lists. ``arm`` is the arm that was played, ``propensity`` its probability, and
+    ``reward`` its reward. The column ``offered`` lists the eligible arms, if not all arms were
+    eligible for some event.
 
     Args:
         log: the address of the log, as in ``serve``, or an open ``Store``.
-        path: the file to write. It is built in memory, so a large log should be exported in several parts.
-        since: events before this time are dropped. It is a ``datetime`` or a text in ISO 8601, in local time if it has
-            no time zone.
+        path: the file to write. It is built in memory, so a large log should be exported in several
+            parts.
+        since: events before this time are dropped. It is a ``datetime`` or a text in ISO 8601, in
+            local time if it has no time zone.
         until: events from this time on are dropped.
         defaults: False to drop events with a default reward.
-        ids: True to add the columns ``event_id``, ``time``, ``model`` and ``mode``. The reader of the file must then be
-            told which columns are the context.
+        ids: True to add the columns ``event_id``, ``time``, ``model`` and ``mode``. The reader of
+            the file must then be told which columns are the context.
     """
     check_writable(path)
     store = Store(log, create=False) if isinstance(log, str) else log
     frames = []
     try:
-        for rounds in store.read_rounds(_to_seconds(since, -math.inf), _to_seconds(until, math.inf)):
-            used_rounds = [(event, reward) for event, reward, kind in rounds if defaults or kind != "default"]
+        for rounds in store.read_rounds(
+            _to_seconds(since, -math.inf), _to_seconds(until, math.inf)
+        ):
+            used_rounds = [
+                (event, reward) for event, reward, kind in rounds if defaults or kind != "default"
+            ]
             rows = [_to_row(event, reward, with_ids=ids) for event, reward in used_rounds]
             if rows:
                 frames.append(pl.DataFrame(rows, infer_schema_length=None))
@@ -107,17 +120,28 @@ def _to_row(event: Event, reward: float, *, with_ids: bool) -> dict[str, Any]:
     ``with_ids`` adds the columns ``event_id``, ``time``, ``model`` and ``mode``.
     """
     if event.context is None:
-        raise DataError("the log has no contexts (--contexts drop), so policies cannot be trained or evaluated on it")
+        raise DataError(
+            "the log has no contexts (--contexts drop), so policies cannot be trained or evaluated"
+            " on it"
+        )
     context = orjson.loads(event.context)
     if isinstance(context, list):
         context = {"context": np.asarray(context, np.float64).reshape(-1).tolist()}
     offered = {} if event.eligible is None else {"offered": orjson.loads(event.eligible)}
     reserved_names = [name for name in (*_LOG_COLUMNS, *offered) if name in context]
     if reserved_names:
-        raise DataError(f"the context has a column {reserved_names[0]!r}, which is needed for the log; rename it")
+        raise DataError(
+            f"the context has a column {reserved_names[0]!r}, which is needed for the log;"
+            " rename it"
+        )
     row = {**context, "arm": event.arm, "reward": reward, "propensity": event.propensity, **offered}
     if with_ids:
-        row |= {"event_id": event.event_id, "time": event.time, "model": event.model, "mode": event.mode}
+        row |= {
+            "event_id": event.event_id,
+            "time": event.time,
+            "model": event.model,
+            "mode": event.mode,
+        }
     return row
 
 
@@ -134,11 +158,12 @@ def _to_seconds(time: str | datetime | None, default: float) -> float:
 
 
 class RewardSums:
-    """Running sums for the mean reward of the played arms, and for the self-normalised estimate of another policy.
+    """Running sums for the mean reward of the played arms, and for the self-normalised estimate of
+    another policy.
 
-    The policy that was not played is called the other policy. ``sums[a, b]`` is the sum of w^a r^b over rounds, where r
-    is the reward of a round and w the importance weight of the other policy. Standard errors are computed by the delta
-    method.
+    The policy that was not played is called the other policy. ``sums[a, b]`` is the sum of w^a r^b
+    over rounds, where r is the reward of a round and w the importance weight of the other policy.
+    Standard errors are computed by the delta method.
     """
 
     def __init__(self) -> None:
@@ -166,42 +191,72 @@ class RewardSums:
     @property
     def effective_sample_size(self) -> float:
         """The effective sample size, (sum of w)^2 / sum of w^2."""
-        weight_sum, squared_sum = self._sums[1][0], self._sums[2][0]
+        weight_sum = self._sums[1][0]
+        squared_sum = self._sums[2][0]
         return weight_sum**2 / squared_sum if squared_sum > 0 else 0.0
 
     def estimate_mean(self, power: int = 0) -> MeanEstimate:
-        """Return the mean reward with weights w^power: ``power`` is 0 for the played arms, 1 for the other policy."""
-        sums, n = self.sums, self.n
+        """Return the mean reward with weights w^power: ``power`` is 0 for the played arms, 1 for
+        the other policy.
+        """
+        sums = self.sums
+        n = self.n
         weight_sum = float(sums[power, 0])
         if weight_sum <= 0.0:
             return MeanEstimate(math.nan, math.inf)
         value = float(sums[power, 1]) / weight_sum
-        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ sums[2 * power])  # of w^power (r - value)
-        return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / weight_sum if n > 1 else math.inf)
+        # of w^power (r - value)
+        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ sums[2 * power])
+        return MeanEstimate(
+            value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / weight_sum if n > 1 else math.inf
+        )
 
     def estimate_difference(self) -> MeanEstimate:
-        """Return the mean reward of the played arms minus the mean reward of the other policy, on the same rounds."""
-        sums, n, played, other = self.sums, self.n, self.estimate_mean(0), self.estimate_mean(1)
+        """Return the mean reward of the played arms minus the mean reward of the other policy, on
+        the same rounds.
+        """
+        sums = self.sums
+        n = self.n
+        played = self.estimate_mean(0)
+        other = self.estimate_mean(1)
         if not math.isfinite(other.standard_error):
             return MeanEstimate(math.nan, math.inf)
-        played_mean, other_mean, scale = played.value, other.value, n / float(sums[1, 0])
-        # These are the sums of squares and of products of the terms r - played_mean and w (r - other_mean).
-        played_squares = float(sums[0, 2] - 2 * played_mean * sums[0, 1] + played_mean * played_mean * sums[0, 0])
-        products = float(sums[1, 2] - (played_mean + other_mean) * sums[1, 1] + played_mean * other_mean * sums[1, 0])
-        other_squares = float(sums[2, 2] - 2 * other_mean * sums[2, 1] + other_mean * other_mean * sums[2, 0])
+        played_mean = played.value
+        other_mean = other.value
+        scale = n / float(sums[1, 0])
+        # These are the sums of squares and of products of the terms r - played_mean and w (r -
+        # other_mean).
+        played_squares = float(
+            sums[0, 2] - 2 * played_mean * sums[0, 1] + played_mean * played_mean * sums[0, 0]
+        )
+        products = float(
+            sums[1, 2]
+            - (played_mean + other_mean) * sums[1, 1]
+            + played_mean * other_mean * sums[1, 0]
+        )
+        other_squares = float(
+            sums[2, 2] - 2 * other_mean * sums[2, 1] + other_mean * other_mean * sums[2, 0]
+        )
         squares = played_squares - 2.0 * scale * products + scale * scale * other_squares
         return MeanEstimate(played_mean - other_mean, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
 
 class Statistics:
-    """Statistics of events and rewards for the service's page. Entries must be added in the order of the log.
+    """Statistics of events and rewards for the service's page.
 
-    ``deployed`` is the newest exported file, which is model ``first_model`` of the log. Decisions of earlier models are
-    counted, but they are not in the lift, and their contexts are not monitored.
+    Entries must be added in the order of the log.
+
+    ``deployed`` is the newest exported file, which is model ``first_model`` of the log. Decisions
+    of earlier models are counted, but they are not in the lift, and their contexts are not
+    monitored.
     """
 
-    def __init__(self, deployed: DeployedPolicy, settings: Settings, *, first_model: int = 0) -> None:
-        self.deployed, self.settings, self._first_model = deployed, settings, first_model
+    def __init__(
+        self, deployed: DeployedPolicy, settings: Settings, *, first_model: int = 0
+    ) -> None:
+        self.deployed = deployed
+        self.settings = settings
+        self._first_model = first_model
         self._monitor: Monitor | None = None
         if deployed.reference is not None and settings.contexts == "keep":
             self._monitor = Monitor(deployed, false_alarms=settings.false_alarms, seed=0)
@@ -220,8 +275,8 @@ class Statistics:
         self._alarm_event: int | None = None
         #: The estimated lift of the policy over the control group.
         self.lift = LiftSequence(_CONFIDENCE)
-        #: The rewards of events that are not yet in the lift, by event id in the order of the log; None if the reward
-        #: has not arrived.
+        #: The rewards of events that are not yet in the lift, by event id in the order of the log;
+        #: None if the reward has not arrived.
         self._pending_rewards: dict[str, LoggedReward | None] = {}
 
     def add_events(self, events: Sequence[Event]) -> None:
@@ -247,7 +302,9 @@ class Statistics:
             self._check_contexts(monitored_contexts[start : start + _CONTEXTS_PER_CALL])
 
     def _check_contexts(self, monitored_contexts: Sequence[tuple[int, str]]) -> None:
-        """Update the monitor with contexts, given as pairs of the event's number and the JSON text."""
+        """Update the monitor with contexts, given as pairs of the event's number and the
+        JSON text.
+        """
         assert self._monitor is not None
         self._monitor.observe(read_rows(context for _, context in monitored_contexts))
         if self._monitor.alarm and self._alarm_event is None:
@@ -271,34 +328,54 @@ class Statistics:
         return event.control is not None and event.model >= self._first_model
 
     def _update_lift(self) -> None:
-        """Add rewards to the lift in the order of their events, up to the first event without a reward.
+        """Add rewards to the lift in the order of their events, up to the first event without a
+        reward.
 
-        Rewards of purchases arrive sooner than the default rewards of visitors who buy nothing, so the rewards that
-        have arrived are not representative. Without ``Settings.wait``, some rewards never arrive. Events are then added
-        to ``_pending_rewards`` only with their rewards, so rewards are added as they arrive.
+        Rewards of purchases arrive sooner than the default rewards of visitors who buy nothing, so
+        the rewards that have arrived are not representative. Without ``Settings.wait``, some
+        rewards never arrive. Events are then added to ``_pending_rewards`` only with their rewards,
+        so rewards are added as they arrive.
         """
-        while self._pending_rewards and (entry := next(iter(self._pending_rewards.values()))) is not None:
+        while (
+            self._pending_rewards
+            and (entry := next(iter(self._pending_rewards.values()))) is not None
+        ):
             del self._pending_rewards[entry.event.event_id]
             assert entry.event.control is not None
-            self.lift.add(entry.reward, entry.event.control, in_control=entry.event.mode == "control")
+            self.lift.add(
+                entry.reward, entry.event.control, in_control=entry.event.mode == "control"
+            )
 
     def describe_lift(self) -> dict[str, Any]:
         """Return the lift, its interval, the number of rewards of both groups, and the verdict.
 
         The verdict is "worse" or "better" once that is proven, otherwise "".
         """
-        value, low, high = (number if math.isfinite(number) else None for number in self.lift.compute_lift())
+        value, low, high = (
+            number if math.isfinite(number) else None for number in self.lift.compute_lift()
+        )
         verdict = "worse" if self.lift.is_worse else "better" if self.lift.is_better else ""
         n_policy, n_control = self.lift.counts
-        return {"value": value, "low": low, "high": high, "policy": n_policy, "control": n_control, "verdict": verdict}
+        return {
+            "value": value,
+            "low": low,
+            "high": high,
+            "policy": n_policy,
+            "control": n_control,
+            "verdict": verdict,
+        }
 
     def build_snapshot(self, now: float) -> dict[str, Any]:
         """Return all statistics at the time ``now``, as a dictionary of JSON types."""
-        counts, arm_names, uplift = self._counts, self.deployed.arm_names, self._weighted_sums.estimate_difference()
+        counts = self._counts
+        arm_names = self.deployed.arm_names
+        uplift = self._weighted_sums.estimate_difference()
         n_rewarded = counts["given"] + counts["defaulted"]
         if self.settings.mode == "apprentice":
             uplift = MeanEstimate(-uplift.value, uplift.standard_error)
-        model_limits = {number: _to_limits(sums.estimate_mean()) for number, sums in self._model_sums.items()}
+        model_limits = {
+            number: _to_limits(sums.estimate_mean()) for number, sums in self._model_sums.items()
+        }
         return {
             "time": now,
             "mode": self.settings.mode,
@@ -307,18 +384,28 @@ class Statistics:
             "join_rate": counts["given"] / counts["events"] if counts["events"] else None,
             "defaulted_fraction": counts["defaulted"] / n_rewarded if n_rewarded else None,
             "min_propensity": self._min_propensity,
-            "equal_fraction": counts["equal"] / counts["both_known"] if counts["both_known"] else None,
+            "equal_fraction": (
+                counts["equal"] / counts["both_known"] if counts["both_known"] else None
+            ),
             "played": _to_limits(self._all_sums.estimate_mean()),
             "other": _to_limits(self._weighted_sums.estimate_mean(1)),
             "uplift": _to_limits(uplift),
             "lift": self.describe_lift(),
             "compared_rounds": self._weighted_sums.n,
             "effective_sample_size": self._weighted_sums.effective_sample_size,
-            "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
+            "assessed": (
+                None if self.deployed.assessment is None else self.deployed.assessment.get("value")
+            ),
             "shift": self._describe_shift(),
-            "arms": [[name, self._arm_counts[arm], self._own_arm_counts[arm]] for arm, name in enumerate(arm_names)],
+            "arms": [
+                [name, self._arm_counts[arm], self._own_arm_counts[arm]]
+                for arm, name in enumerate(arm_names)
+            ],
             "new_arms": self.deployed.new_arms,
-            "models": {number: {"n": self._model_sums[number].n, **limits} for number, limits in model_limits.items()},
+            "models": {
+                number: {"n": self._model_sums[number].n, **limits}
+                for number, limits in model_limits.items()
+            },
         }
 
     def _describe_shift(self) -> dict[str, Any] | None:
@@ -326,7 +413,9 @@ class Statistics:
         if self._monitor is None:
             return None
         report = self._monitor.report()
-        scores = sorted(report.scores, key=lambda score: (not score.changed, -score.evidence))[:_MAX_SCORES]
+        scores = sorted(report.scores, key=lambda score: (not score.changed, -score.evidence))[
+            :_MAX_SCORES
+        ]
         field_names = ("name", "changed", "since", "evidence")
         return {
             "rounds": report.rounds,
@@ -337,7 +426,9 @@ class Statistics:
         }
 
     def _weigh_other_policy(self, event: Event) -> float | None:
-        """Return the importance weight of the policy that was not played; None if its choice is not known."""
+        """Return the importance weight of the policy that was not played; None if its choice is not
+        known.
+        """
         other_arm = event.incumbent_arm if event.mode == "online" else event.own_arm
         if other_arm is None or event.mode != self.settings.mode or event.control is not None:
             return None
@@ -345,8 +436,15 @@ class Statistics:
 
 
 def _to_limits(estimate: MeanEstimate) -> dict[str, float | None]:
-    """Return the value, lower and upper limit of an estimate, in JSON types. Numbers that are not finite are None."""
+    """Return the value, lower and upper limit of an estimate, in JSON types.
+
+    Numbers that are not finite are None.
+    """
     if not (math.isfinite(estimate.value) and math.isfinite(estimate.standard_error)):
-        return {"value": estimate.value if math.isfinite(estimate.value) else None, "low": None, "high": None}
+        return {
+            "value": estimate.value if math.isfinite(estimate.value) else None,
+            "low": None,
+            "high": None,
+        }
     low, high = estimate.compute_interval(_CONFIDENCE)
     return {"value": estimate.value, "low": low, "high": high}

@@ -1,6 +1,7 @@
 """Start the service.
 
-``serve`` runs the application in uvicorn, with limits on connections, and starts the worker process.
+``serve`` runs the application in uvicorn, with limits on connections, and starts the worker
+process.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _POLL_SECONDS = 1.0
 _RESTART_SECONDS = 3.0
 #: Seconds that a connection may be idle between two requests.
 _KEEP_ALIVE_SECONDS = 75
-#: Maximum number of connections that the kernel queues. The event loop accepts all queued connections at once.
+#: Maximum number of connections that the kernel queues. The event loop accepts all queued
+#: connections at once.
 _BACKLOG_CONNECTIONS = 64
 #: The number of file descriptors that are reserved for the log, its lock and new connections.
 _N_RESERVED_FILES = 64 + _BACKLOG_CONNECTIONS
@@ -41,7 +43,8 @@ _N_RESERVED_FILES = 64 + _BACKLOG_CONNECTIONS
 _MIN_CONNECTIONS = 8
 #: Maximum size of a header in bytes, unless ``Limits.body_bytes`` is larger.
 _MAX_HEADER_BYTES = 1 << 16
-#: If at least this many bytes of a request arrive within ``Limits.request_seconds``, the time limit starts again.
+#: If at least this many bytes of a request arrive within ``Limits.request_seconds``, the time limit
+#: starts again.
 _MIN_BYTES_PER_PERIOD = 1 << 20
 
 
@@ -59,9 +62,11 @@ def serve(
 
     Args:
         file: the file that ``daband.export`` wrote.
-        log: the log's address: ``sqlite:///events.db``, or ``postgresql://...``, which several services may share.
+        log: the log's address: ``sqlite:///events.db``, or ``postgresql://...``, which several
+            services may share.
         settings: the behaviour of the service; by default ``Settings()``.
-        learn: the file of the saved policy that ``file`` was exported from, to continue learning from the log.
+        learn: the file of the saved policy that ``file`` was exported from, to continue learning
+            from the log.
         learn_every: the policy is updated after this many new rewards.
         host: the address to listen on.
         port: the port to listen on.
@@ -69,10 +74,15 @@ def serve(
     settings = settings or Settings()
     _check_learning(learn, settings)
     app = create_app(file, log, settings)
-    stop_event, policy_file = threading.Event(), None if learn is None else str(learn)
-    supervisor = threading.Thread(target=_supervise_worker, args=(stop_event, log, settings, policy_file, learn_every))
+    stop_event = threading.Event()
+    policy_file = None if learn is None else str(learn)
+    supervisor = threading.Thread(
+        target=_supervise_worker, args=(stop_event, log, settings, policy_file, learn_every)
+    )
     supervisor.start()
-    config = build_uvicorn_config(app, settings.limits, host=host, port=port, access_log=False, log_level="warning")
+    config = build_uvicorn_config(
+        app, settings.limits, host=host, port=port, access_log=False, log_level="warning"
+    )
     try:
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run()
@@ -82,7 +92,8 @@ def serve(
 
 
 def build_uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
-    """Return the configuration of a server that drops incomplete requests and limits its connections.
+    """Return the configuration of a server that drops incomplete requests and limits its
+    connections.
 
     ``options`` are further arguments of ``uvicorn.Config``.
     """
@@ -98,15 +109,19 @@ def build_uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Co
 
 
 def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP protocol with a time limit for incoming requests and a limit on connections.
+    """Return uvicorn's HTTP protocol with a time limit for incoming requests and a limit on
+    connections.
 
-    uvicorn has neither limit. It checks ``limit_concurrency`` when the header of a request is complete, and it stops
-    its keep-alive timer at the first byte of a request. So a client that sends an incomplete request would keep a
-    file descriptor for ever. Here a request must arrive within ``limits.request_seconds``. A connection above the limit
-    replaces the connection that has waited longest for a request. If all others are busy, the new one is closed.
+    uvicorn has neither limit. It checks ``limit_concurrency`` when the header of a request is
+    complete, and it stops its keep-alive timer at the first byte of a request. So a client that
+    sends an incomplete request would keep a file descriptor for ever. Here a request must arrive
+    within ``limits.request_seconds``. A connection above the limit replaces the connection that has
+    waited longest for a request. If all others are busy, the new one is closed.
     """
     max_open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    max_connections = min(limits.connections, max(max_open_files - _N_RESERVED_FILES, _MIN_CONNECTIONS))
+    max_connections = min(
+        limits.connections, max(max_open_files - _N_RESERVED_FILES, _MIN_CONNECTIONS)
+    )
 
     class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """The HTTP protocol of one connection, with a timer while it waits for the client."""
@@ -119,18 +134,32 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         @property
         def _waits_for_client(self) -> bool:
-            """True if the client must act next, i.e. send the rest of a request or read its answer."""
+            """True if the client must act next, i.e. send the rest of a request or read its
+            answer.
+            """
             cycle = self.cycle
-            must_send = cycle is None or cycle.response_complete or (cycle.more_body and not self.flow.read_paused)
+            must_send = (
+                cycle is None
+                or cycle.response_complete
+                or (cycle.more_body and not self.flow.read_paused)
+            )
             return bool(must_send or self.flow.write_paused)
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._start_timer()
-            open_connections = [connection for connection in self.connections if not connection.transport.is_closing()]
+            open_connections = [
+                connection
+                for connection in self.connections
+                if not connection.transport.is_closing()
+            ]
             if len(open_connections) > max_connections:
-                idle_connections = [connection for connection in open_connections if connection._waits_for_client]
-                min(idle_connections, key=lambda connection: connection._timer_started_at).transport.abort()
+                idle_connections = [
+                    connection for connection in open_connections if connection._waits_for_client
+                ]
+                min(
+                    idle_connections, key=lambda connection: connection._timer_started_at
+                ).transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
@@ -159,7 +188,8 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def _start_timer(self) -> None:
             """Start the timer, or start it again if it runs."""
             self._stop_timer()
-            self._timer_started_at, self._n_received_bytes = self.loop.time(), 0
+            self._timer_started_at = self.loop.time()
+            self._n_received_bytes = 0
             self._timer = self.loop.call_later(limits.request_seconds, self._on_timeout)
 
         def _stop_timer(self) -> None:
@@ -180,11 +210,15 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
 
 def _check_learning(policy_file: str | Path | None, settings: Settings) -> None:
-    """Raise an error if the policy to learn with cannot be read, or if the log does not store contexts."""
+    """Raise an error if the policy to learn with cannot be read, or if the log does not store
+    contexts.
+    """
     if policy_file is None:
         return
     if not Path(policy_file).is_file():
-        raise InvalidInput(f"learn must be a file that policy.save wrote, and {policy_file} is not a file")
+        raise InvalidInput(
+            f"learn must be a file that policy.save wrote, and {policy_file} is not a file"
+        )
     read_checkpoint(policy_file)  # raises an error for a damaged file before the log is created
     if settings.contexts != "keep":
         raise InvalidInput(f"learning needs contexts='keep', got {settings.contexts!r}")
@@ -209,18 +243,25 @@ def _supervise_worker(stop_event: threading.Event, *worker_arguments: Any) -> No
             _logger.error("the worker %s; it is started again", reason)
 
 
-def _start_worker(log: str, settings: Settings, policy_file: str | None, learn_every: int) -> subprocess.Popen[bytes]:
+def _start_worker(
+    log: str, settings: Settings, policy_file: str | None, learn_every: int
+) -> subprocess.Popen[bytes]:
     """Start the worker process, and return it.
 
-    The worker reads its task from the standard input, because the address of the log may contain a password.
+    The worker reads its task from the standard input, because the address of the log may contain a
+    password.
     """
     task = {
-        "log": log, "settings": {**asdict(settings), "tokens": {}}, "policy_file": policy_file,
-        "learn_every": learn_every, "parent_pid": os.getpid(),
-    }  # fmt: skip
+        "log": log,
+        "settings": {**asdict(settings), "tokens": {}},
+        "policy_file": policy_file,
+        "learn_every": learn_every,
+        "parent_pid": os.getpid(),
+    }
     command = [sys.executable, "-c", "from daband.service._worker import main; main()"]
-    # In its own session, the worker does not receive Ctrl-C, which would print a traceback. The supervisor stops it.
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - our own module
+    # In its own session, the worker does not receive Ctrl-C, which would print a traceback. The
+    # supervisor stops it.
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
     assert process.stdin is not None
     process.stdin.write(orjson.dumps(task))
     process.stdin.close()

@@ -1,4 +1,6 @@
-"""Define the settings of a service (``Settings``, with ``Tokens`` and ``Limits``), and the clock of its events."""
+"""Define the settings of a service (``Settings``, with ``Tokens`` and ``Limits``), and the clock of
+its events.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from daband._arguments import check_finite, check_fraction, check_int, check_one_of, check_probability
+from daband._arguments import (
+    check_finite,
+    check_fraction,
+    check_int,
+    check_one_of,
+    check_probability,
+)
 from daband.errors import InvalidInput
 
 #: The mode of a service, see ``Settings``.
@@ -22,7 +30,8 @@ _MAX_CLOCK_DIFFERENCE_SECONDS = 5.0
 class Tokens:
     """A token for each role. A role without a token is open to every client that reaches the port.
 
-    A role may have several tokens, separated by commas, so that one can be replaced without interruption.
+    A role may have several tokens, separated by commas, so that one can be replaced without
+    interruption.
     """
 
     #: For POST /decide.
@@ -48,12 +57,14 @@ class Limits:
     body_bytes: int = 1 << 20
     #: Maximum number of events in one request.
     batch: int = 1000
-    #: Maximum number of entries that wait to be written to the log. Further requests are answered with 503.
+    #: Maximum number of entries that wait to be written to the log. Further requests are answered
+    #: with 503.
     waiting: int = 20_000
-    #: Maximum number of open connections. It is smaller if the process may open few files. A new connection replaces
-    #: the connection that has been idle longest.
+    #: Maximum number of open connections. It is smaller if the process may open few files. A new
+    #: connection replaces the connection that has been idle longest.
     connections: int = 512
-    #: The number of seconds in which a request must arrive. The time starts again if at least 1 MiB has arrived in it.
+    #: The number of seconds in which a request must arrive. The time starts again if at least 1 MiB
+    #: has arrived in it.
     request_seconds: float = 15.0
 
     def __post_init__(self) -> None:
@@ -65,22 +76,30 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """The behaviour of a service. ``wait``, ``control``, ``widen`` and ``new_arms`` are options of ``daband serve``.
+    """The behaviour of a service.
+
+    ``wait``, ``control``, ``widen`` and ``new_arms`` are options of ``daband serve``.
 
     Args:
-        mode: "online" (the model's arm is played) or "apprentice" (the incumbent's arm is played, the model's arm is
-            logged).
+        mode: "online" (the model's arm is played) or "apprentice" (the incumbent's arm is played,
+            the model's arm is logged).
         contexts: "keep" to store contexts in the log, "drop" to store none.
-        wait: the number of seconds after which an event without a reward gets ``default_reward``; None for never.
+        wait: the number of seconds after which an event without a reward gets ``default_reward``;
+            None for never.
         default_reward: the reward of such an event, in the unit of the policy's rewards.
-        incumbent: the arm, by name or index, that was always played before the policy; by default the incumbent in the
-            exported file.
-        control: the fraction of events, drawn at random, for which the incumbent's arm is played (the control group).
-            If the policy is proven to be worse, the incumbent's arm is played for all events.
-        widen: the fraction that replaces ``control`` once the policy is proven to be better; None for no change.
-        new_arms: the largest fraction of events that choose an arm without any reward; None for the value in the file.
-        false_alarms: an upper bound on the probability of ever raising an alarm while nothing has changed.
-        hosts: the host names of the service in requests, in addition to localhost and its address; "*" for any.
+        incumbent: the arm, by name or index, that was always played before the policy; by default
+            the incumbent in the exported file.
+        control: the fraction of events, drawn at random, for which the incumbent's arm is played
+            (the control group). If the policy is proven to be worse, the incumbent's arm is played
+            for all events.
+        widen: the fraction that replaces ``control`` once the policy is proven to be better; None
+            for no change.
+        new_arms: the largest fraction of events that choose an arm without any reward; None for the
+            value in the file.
+        false_alarms: an upper bound on the probability of ever raising an alarm while nothing has
+            changed.
+        hosts: the host names of the service in requests, in addition to localhost and its address;
+            "*" for any.
         tokens: the tokens of each role.
         limits: limits on requests, clients and connections.
     """
@@ -109,17 +128,21 @@ class Settings:
             check_fraction("new_arms", self.new_arms, allow_one=True)
         for name in ("control", "widen"):
             if not 0.0 <= check_finite(name, getattr(self, name) or 0.0) < 1.0:
-                raise InvalidInput(f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}")
+                raise InvalidInput(
+                    f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}"
+                )
         if self.control and self.mode != "online":
             raise InvalidInput(
-                f"control needs mode 'online', because mode {self.mode!r} always plays the incumbent's arm"
+                f"control needs mode 'online', because mode {self.mode!r} always plays the"
+                " incumbent's arm"
             )
         if isinstance(self.hosts, str) or not all(isinstance(host, str) for host in self.hosts):
             raise InvalidInput(f"hosts must be a list of names, got {self.hosts!r}")
 
 
 class Clock:
-    """A clock that reads the time of day once, and then follows a steady clock, so that it never jumps or goes back.
+    """A clock that reads the time of day once, and then follows a steady clock, so that it never
+    jumps or goes back.
 
     Args:
         newest_time: the time of the newest entry of the log. The clock does not start before it.
@@ -134,7 +157,8 @@ class Clock:
         get_wall_time: Callable[[], float] = time.time,
         get_steady_time: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._get_wall_time, self._get_steady_time = get_wall_time, get_steady_time
+        self._get_wall_time = get_wall_time
+        self._get_steady_time = get_steady_time
         #: The difference between the time of this clock and the steady time, in seconds.
         self._offset = max(get_wall_time(), newest_time) - get_steady_time()
 
@@ -150,6 +174,6 @@ class Clock:
             return ""
         direction = "ahead of" if seconds_ahead > 0 else "behind"
         return (
-            f"the machine's clock is {abs(seconds_ahead):.0f} s {direction} the service's; events keep the service's "
-            "time"
+            f"the machine's clock is {abs(seconds_ahead):.0f} s {direction} the service's; events"
+            " keep the service's time"
         )

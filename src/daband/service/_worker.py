@@ -1,7 +1,9 @@
-"""Run the worker process, which learns from the log, sets default rewards, and computes the service's statistics.
+"""Run the worker process, which learns from the log, sets default rewards, and computes the
+service's statistics.
 
-``main`` is the entry point of the process, ``Worker`` does the work, and ``LogLearner`` is its part that learns. Only
-one worker per log is active. When it exits, a worker of another process takes over. Decisions never wait for it.
+``main`` is the entry point of the process, ``Worker`` does the work, and ``LogLearner`` is its part
+that learns. Only one worker per log is active. When it exits, a worker of another process takes
+over. Decisions never wait for it.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from daband.serving._export import export
 _logger = logging.getLogger("daband.service")
 #: Seconds between two reads of a log without new entries.
 _PAUSE_SECONDS = 0.5
-#: The largest mean difference between the predictions of a policy and of its exported file, as a fraction of the
-#: largest prediction. Machines round differently.
+#: The largest mean difference between the predictions of a policy and of its exported file, as a
+#: fraction of the largest prediction. Machines round differently.
 _MAX_RELATIVE_ERROR = 1e-3
 #: The number of entries of the log that are read at a time.
 _BATCH_ENTRIES = 500
@@ -44,8 +46,9 @@ _BATCH_ENTRIES = 500
 _LINEAR_PUBLISH_SECONDS = 5.0
 #: Seconds between two published models of a policy that learns by gradients.
 _GRADIENT_PUBLISH_SECONDS = 60.0
-#: The worker sets no default rewards for this number of seconds after its start, or for ``Settings.wait`` if that is
-#: less, because clients may have waited for the service to report rewards.
+#: The worker sets no default rewards for this number of seconds after its start, or for
+#: ``Settings.wait`` if that is less, because clients may have waited for the service to report
+#: rewards.
 _MAX_GRACE_SECONDS = 60.0
 #: The largest difference in seconds between the clocks of machines that use one log.
 _MAX_CLOCK_DIFFERENCE_SECONDS = 60.0
@@ -56,11 +59,12 @@ _SNAPSHOT_SECONDS = 1.0
 
 
 class LogLearner:
-    """A policy that learns the rewards of a log in groups of fixed size, and is published as numbered models.
+    """A policy that learns the rewards of a log in groups of fixed size, and is published as
+    numbered models.
 
-    A model depends only on the policy file and the log, because groups have a fixed size and are learned in the log's
-    order. The first policy file of a log learns from the first reward on. A later file learns from the next reward that
-    arrives after it.
+    A model depends only on the policy file and the log, because groups have a fixed size and are
+    learned in the log's order. The first policy file of a log learns from the first reward on. A
+    later file learns from the next reward that arrives after it.
 
     Args:
         store: the log.
@@ -69,21 +73,29 @@ class LogLearner:
         group_size: the number of rewards in a group.
     """
 
-    def __init__(self, store: Store, policy_file: str | Path, exported_model: Model, *, group_size: int = 100) -> None:
-        self._store, self._exported_model, self._group_size = store, exported_model, group_size
+    def __init__(
+        self, store: Store, policy_file: str | Path, exported_model: Model, *, group_size: int = 100
+    ) -> None:
+        self._store = store
+        self._exported_model = exported_model
+        self._group_size = group_size
         deployed = exported_model.deployed
         content = Path(policy_file).read_bytes()
-        #: The digest of the policy file and the size of groups, which identify the sequence of learned models.
+        #: The digest of the policy file and the size of groups, which identify the sequence of
+        #: learned models.
         self.sequence_id = f"{hashlib.sha256(content).hexdigest()}/{group_size}"
         all_models = [row for row, _ in store.list_models()]
-        learned_models = [row for row in all_models if row.origin == "learned" and row.base == self.sequence_id]
+        learned_models = [
+            row for row in all_models if row.origin == "learned" and row.base == self.sequence_id
+        ]
         state = store.read_state(learned_models[0].number) if learned_models else None
         self.policy = _load_policy(policy_file, deployed)
         if not _was_exported_from(deployed, self.policy):
             raise InvalidInput(
-                f"model {exported_model.number} was exported from another policy, which had learned "
-                f"{deployed.rounds_learned:,} rounds (this one has learned {self.policy.rounds_learned:,}). Start the "
-                "service with --learn and the policy that the file was exported from"
+                f"model {exported_model.number} was exported from another policy, which had learned"
+                f" {deployed.rounds_learned:,} rounds (this one has learned"
+                f" {self.policy.rounds_learned:,}). Start the service with --learn and the policy"
+                " that the file was exported from"
             )
         #: The number of the reward after which learning started.
         self.start_seq = self._find_start(is_new=not learned_models)
@@ -93,7 +105,8 @@ class LogLearner:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "state of the learner"
                 path.write_bytes(state)
-                self.policy, self.learned_seq = _load_policy(path, deployed), learned_models[0].learned_seq
+                self.policy = _load_policy(path, deployed)
+                self.learned_seq = learned_models[0].learned_seq
         self._published_seq = self.learned_seq
 
     def learn_group(self) -> bool:
@@ -108,15 +121,21 @@ class LogLearner:
 
     def _add_arms(self) -> None:
         """Add the arms in the log that the policy does not have."""
-        catalogue, arms_note = self.policy.catalogue, self._store.read_note("arms")
+        catalogue = self.policy.catalogue
+        arms_note = self._store.read_note("arms")
         if catalogue is not None and arms_note is not None:
             for arm in orjson.loads(arms_note)["arms"]:
                 if arm["id"] not in catalogue.index_by_name:
                     columns = {name: value for name, value in arm.items() if name != "id"}
-                    self.policy.add_arm(arm["id"], columns if catalogue.table is not None else columns["features"])
+                    self.policy.add_arm(
+                        arm["id"], columns if catalogue.table is not None else columns["features"]
+                    )
 
     def publish(self, now: float) -> ModelRow | None:
-        """Publish a model if rewards were learned since the last model. Return its row, or None without new rewards."""
+        """Publish a model if rewards were learned since the last model.
+
+        Return its row, or None without new rewards.
+        """
         if self.learned_seq == self._published_seq:
             return None
         row = self._store.add_model(
@@ -134,7 +153,8 @@ class LogLearner:
         return row
 
     def _find_start(self, *, is_new: bool) -> int:
-        """Return the number of the reward after which this policy file learns, and write it as a note of the log.
+        """Return the number of the reward after which this policy file learns, and write it as a
+        note of the log.
 
         ``is_new`` is True if the log has no models learned from this policy file.
         """
@@ -142,23 +162,36 @@ class LogLearner:
         saved_start = self._store.read_note(note_name)
         if saved_start is not None:
             return int(saved_start)
-        start = self._store.find_last_reward_seq() if is_new and self._store.read_note("learner") is not None else 0
+        start = (
+            self._store.find_last_reward_seq()
+            if is_new and self._store.read_note("learner") is not None
+            else 0
+        )
         self._store.write_note(note_name, str(start))
         self._store.write_note("learner", self.sequence_id)
         return start
 
 
-def learn_rewards(policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy) -> None:
+def learn_rewards(
+    policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy
+) -> None:
     """Update a policy with a group of rewards.
 
-    Rounds of events whose mode is not "online" are weighted by propensity, because the incumbent chose their arm.
+    Rounds of events whose mode is not "online" are weighted by propensity, because the incumbent
+    chose their arm.
     """
-    readable_rewards = [entry for entry in logged_rewards if can_policy_read(entry.event.context, deployed)]
+    readable_rewards = [
+        entry for entry in logged_rewards if can_policy_read(entry.event.context, deployed)
+    ]
     for is_online in (True, False):
-        entries = [entry for entry in readable_rewards if (entry.event.mode == "online") is is_online]
+        entries = [
+            entry for entry in readable_rewards if (entry.event.mode == "online") is is_online
+        ]
         if not entries:
             continue
-        contexts = deployed.reader.read(read_rows(str(entry.event.context) for entry in entries)).contexts
+        contexts = deployed.reader.read(
+            read_rows(str(entry.event.context) for entry in entries)
+        ).contexts
         propensities = [entry.event.propensity for entry in entries]
         eligible_masks = np.ones((len(entries), policy.n_arms), np.bool_)
         for mask, entry in zip(eligible_masks, entries, strict=True):
@@ -169,7 +202,9 @@ def learn_rewards(policy: Policy, logged_rewards: Sequence[LoggedReward], deploy
             [entry.event.arm for entry in entries],
             [entry.reward for entry in entries],
             deployed.domain,
-            weights=None if is_online else weigh_logged_rounds(policy, propensities, eligible_masks),
+            weights=(
+                None if is_online else weigh_logged_rounds(policy, propensities, eligible_masks)
+            ),
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)
@@ -178,7 +213,9 @@ def learn_rewards(policy: Policy, logged_rewards: Sequence[LoggedReward], deploy
 
 
 def export_to_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
-    """Export the policy with the settings of the served file, and return the content of the exported file."""
+    """Export the policy with the settings of the served file, and return the content of the
+    exported file.
+    """
     return _write_to_bytes(
         lambda path: export(
             policy,
@@ -204,26 +241,35 @@ def _write_to_bytes(write: Callable[[Path], object]) -> bytes:
 
 
 def _load_policy(file: str | Path, deployed: DeployedPolicy) -> Policy:
-    """Return a saved policy. Raise an error if its arms or contexts differ from those of the served file."""
+    """Return a saved policy.
+
+    Raise an error if its arms or contexts differ from those of the served file.
+    """
     policy = load_policy(file)
     has_new_arms = policy.catalogue is not None and policy.n_arms > len(deployed.arm_names)
     has_same_shape = tuple(policy.context_shape) == tuple(deployed.context_shape)
     if (policy.n_arms != len(deployed.arm_names) and not has_new_arms) or not has_same_shape:
         raise InvalidInput(
-            f"the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the served file "
-            f"{len(deployed.arm_names)} and {deployed.context_shape}; use the policy that it was exported from"
+            f"the policy has {policy.n_arms} arms and contexts {policy.context_shape}, the served"
+            f" file {len(deployed.arm_names)} and {deployed.context_shape}; use the policy that it"
+            " was exported from"
         )
     return policy
 
 
 def _was_exported_from(deployed: DeployedPolicy, policy: Policy) -> bool:
-    """Return True if file and policy have the same predictions, up to rounding, and the same number of rounds."""
+    """Return True if file and policy have the same predictions, up to rounding, and the same number
+    of rounds.
+    """
     if policy.rounds_learned != deployed.rounds_learned:
         return False
     contexts = np.random.default_rng(0).normal(size=(64, *deployed.frozen.row_shape))
     predictions = policy.frozen(deployed.domain).score(contexts)[0]
     file_predictions = deployed.frozen.score(contexts)[0]
-    return bool(np.abs(predictions - file_predictions).mean() <= _MAX_RELATIVE_ERROR * np.abs(predictions).max())
+    return bool(
+        np.abs(predictions - file_predictions).mean()
+        <= _MAX_RELATIVE_ERROR * np.abs(predictions).max()
+    )
 
 
 class Worker:
@@ -234,7 +280,8 @@ class Worker:
         settings: the settings of the service.
         policy_file: the saved policy to continue learning with; None to learn nothing.
         learn_every: the number of rewards that are learned at a time.
-        publish_seconds: the seconds between two published models; None for a default that depends on the policy.
+        publish_seconds: the seconds between two published models; None for a default that depends
+            on the policy.
         snapshot_seconds: the seconds between two writes of the statistics.
         clock: the clock of the worker; by default one that starts now.
     """
@@ -250,7 +297,8 @@ class Worker:
         snapshot_seconds: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
-        self.store, self.settings = store, settings
+        self.store = store
+        self.settings = settings
         self._clock = clock or Clock(store.find_newest_time())
         file_number = store.find_newest_file()
         self._model = load_model(store.read_content(file_number), file_number)
@@ -262,15 +310,19 @@ class Worker:
                 _logger.warning("%s cannot learn from the log: %s", policy_file, error)
         if publish_seconds is None:
             has_gradients = self._learner is not None and self._learner.policy.learns_by_gradients
-            publish_seconds = _GRADIENT_PUBLISH_SECONDS if has_gradients else _LINEAR_PUBLISH_SECONDS
-        self._publish_seconds, self._snapshot_seconds = publish_seconds, snapshot_seconds
+            publish_seconds = (
+                _GRADIENT_PUBLISH_SECONDS if has_gradients else _LINEAR_PUBLISH_SECONDS
+            )
+        self._publish_seconds = publish_seconds
+        self._snapshot_seconds = snapshot_seconds
         self._published_at = -publish_seconds
         self._started_at = self._clock.now()
         #: Events up to this time have a reward or a default reward.
         self._defaulted_until = 0.0
         self._reset_time_note = self._lift_verdict = ""
         self._arms_note: str | None
-        self._snapshot_json, self._snapshot_written_at = b"", 0.0
+        self._snapshot_json = b""
+        self._snapshot_written_at = 0.0
         self._restart_statistics()
 
     @property
@@ -293,25 +345,41 @@ class Worker:
         if self._clock.now() - self._snapshot_written_at < self._snapshot_seconds:
             return
         snapshot = self._statistics.build_snapshot(0.0)
-        lift, verdict = snapshot["lift"], snapshot["lift"]["verdict"]
+        lift = snapshot["lift"]
+        verdict = snapshot["lift"]["verdict"]
         if verdict != self._lift_verdict:
             self._lift_verdict = verdict
             if verdict:
                 limits = lift["value"], lift["low"], lift["high"]
-                _logger.warning("the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", verdict, *limits)
-            self.store.write_note("verdict", f"{self._reset_time_note}/{self._model.number}/{verdict}")
+                _logger.warning(
+                    "the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", verdict, *limits
+                )
+            self.store.write_note(
+                "verdict", f"{self._reset_time_note}/{self._model.number}/{verdict}"
+            )
         snapshot["learning"] = self._learner is not None
         snapshot_json = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         now = self._clock.now()
-        if snapshot_json != self._snapshot_json or now - self._snapshot_written_at >= _HEARTBEAT_SECONDS:
-            self._snapshot_json, self._snapshot_written_at = snapshot_json, now
+        if (
+            snapshot_json != self._snapshot_json
+            or now - self._snapshot_written_at >= _HEARTBEAT_SECONDS
+        ):
+            self._snapshot_json = snapshot_json
+            self._snapshot_written_at = now
             snapshot["time"] = now
-            self.store.write_note("snapshot", orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS).decode())
+            self.store.write_note(
+                "snapshot", orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS).decode()
+            )
 
     def _restart_statistics(self) -> None:
-        """Start the statistics again. The log is read from its start, but events before the last reset do not count."""
+        """Start the statistics again.
+
+        The log is read from its start, but events before the last reset do not count.
+        """
         self._reset_time_note = self.store.read_note("watch_from") or "0"
-        self._statistics = Statistics(self._model.deployed, self.settings, first_model=self._model.number)
+        self._statistics = Statistics(
+            self._model.deployed, self.settings, first_model=self._model.number
+        )
         self._event_seq = self._reward_seq = 0
         self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
         self._lift_verdict = ""
@@ -323,7 +391,10 @@ class Worker:
         reset_time = float(self._reset_time_note)
         arms_note = self.store.read_note("arms")
         if arms_note != self._arms_note:
-            self._arms_note, self._statistics.deployed = arms_note, with_added_arms(self._model, arms_note).deployed
+            self._arms_note, self._statistics.deployed = (
+                arms_note,
+                with_added_arms(self._model, arms_note).deployed,
+            )
         events = self.store.read_events(self._event_seq, _BATCH_ENTRIES)
         if events:
             self._event_seq = events[-1][0]
@@ -333,20 +404,31 @@ class Worker:
         rewards = list(takewhile(lambda entry: entry.event_seq <= self._event_seq, rewards))
         if rewards:
             self._reward_seq = rewards[-1].seq
-            self._statistics.add_rewards([entry for entry in rewards if entry.event.time >= reset_time])
+            self._statistics.add_rewards(
+                [entry for entry in rewards if entry.event.time >= reset_time]
+            )
         return len(events) == _BATCH_ENTRIES or len(rewards) == _BATCH_ENTRIES
 
     def _write_default_rewards(self) -> bool:
-        """Write the default rewards of events that have waited long enough. Return True if there may be more."""
-        wait_seconds, now = self.settings.wait, self._clock.now()
+        """Write the default rewards of events that have waited long enough.
+
+        Return True if there may be more.
+        """
+        wait_seconds = self.settings.wait
+        now = self._clock.now()
         if wait_seconds is None or now - self._started_at < min(wait_seconds, _MAX_GRACE_SECONDS):
             return False
-        due_events = self.store.find_unrewarded(self._defaulted_until, now - wait_seconds, _BATCH_ENTRIES)
+        due_events = self.store.find_unrewarded(
+            self._defaulted_until, now - wait_seconds, _BATCH_ENTRIES
+        )
         if due_events:
             reward = self.settings.default_reward
-            self.store.append([Reward(event_id, reward, now, kind="default") for _, event_id in due_events])
-        # Further events may have the same time as the last one of a full batch, so that time is read again. Otherwise
-        # the last minute is read again, because the clocks of other machines may be late.
+            self.store.append(
+                [Reward(event_id, reward, now, kind="default") for _, event_id in due_events]
+            )
+        # Further events may have the same time as the last one of a full batch, so that time is
+        # read again. Otherwise the last minute is read again, because the clocks of other machines
+        # may be late.
         has_more = len(due_events) == _BATCH_ENTRIES
         read_until = now - wait_seconds - _MAX_CLOCK_DIFFERENCE_SECONDS
         if has_more:
@@ -356,7 +438,10 @@ class Worker:
 
 
 def run_worker(store: Store, make_worker: Callable[[], Worker], parent_pid: int) -> None:
-    """Run a worker until the parent process ends. Wait while another process runs one. Try again after an error."""
+    """Run a worker until the parent process ends. Wait while another process runs one.
+
+    Try again after an error.
+    """
     while os.getppid() == parent_pid:
         try:
             with store.try_worker_lock() as has_lock:
@@ -380,7 +465,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     task = orjson.loads(sys.stdin.buffer.read())
     settings_fields = task["settings"]
-    settings = Settings(**{**settings_fields, "tokens": Tokens(), "limits": Limits(**settings_fields["limits"])})
+    settings = Settings(
+        **{**settings_fields, "tokens": Tokens(), "limits": Limits(**settings_fields["limits"])}
+    )
     store = Store(task["log"])
 
     def make_worker() -> Worker:

@@ -1,7 +1,8 @@
 """Deploy a policy as one file, which decides on raw rows and has no training data.
 
-``export`` writes the file, ``load_deployed`` reads it as a ``DeployedPolicy``, and a ``Monitor`` detects when contexts
-change. This package needs numpy and safetensors. It imports neither torch nor polars.
+``export`` writes the file, ``load_deployed`` reads it as a ``DeployedPolicy``, and a ``Monitor``
+detects when contexts change. This package needs numpy and safetensors. It imports neither torch nor
+polars.
 """
 
 from daband._table_transform import RowWarning
@@ -10,6 +11,12 @@ from daband.serving._export import ExportWarning, export
 from daband.serving._monitor import Monitor, MonitorReport
 
 __all__ = [
-    "DeployedDecision", "DeployedPolicy", "ExportWarning", "Monitor", "MonitorReport", "RowWarning", "export",
+    "DeployedDecision",
+    "DeployedPolicy",
+    "ExportWarning",
+    "Monitor",
+    "MonitorReport",
+    "RowWarning",
+    "export",
     "load_deployed",
-]  # fmt: skip
+]

@@ -1,7 +1,7 @@
 """Load a policy from an exported file, and decide with it.
 
-``load_deployed`` reads the file and returns a ``DeployedPolicy``. Its method ``decide`` returns a ``DeployedDecision``.
-A deployed policy never changes, so threads may share it.
+``load_deployed`` reads the file and returns a ``DeployedPolicy``. Its method ``decide`` returns a
+``DeployedDecision``. A deployed policy never changes, so threads may share it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,24 @@ _MAX_ROUND_NUMBER = (1 << 63) - 1
 _MAX_ARMS = 1000
 #: Fields that the header of a file must have.
 _REQUIRED_FIELDS = (
-    "arms", "assessment", "domain", "images", "incumbent", "policy", "reference", "reward_unit", "table", "versions",
-)  # fmt: skip
+    "arms",
+    "assessment",
+    "domain",
+    "images",
+    "incumbent",
+    "policy",
+    "reference",
+    "reward_unit",
+    "table",
+    "versions",
+)
 #: The format of exported files.
 FORMAT = FileFormat(
     name="daband-deployed",
-    description="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
+    description=(
+        "a policy exported by daband (daband.export writes one; daband.load reads what policy.save"
+        " wrote)"
+    ),
     version=EXPORT_VERSION,
     remedy="export it again",
     required_keys=_REQUIRED_FIELDS,
@@ -43,7 +55,10 @@ FORMAT = FileFormat(
 
 
 class DeployedDecision(NamedTuple):
-    """The result of ``decide``. For a batch of n rows, fields are arrays (n, ...) or tuples of length n."""
+    """The result of ``decide``.
+
+    For a batch of n rows, fields are arrays (n, ...) or tuples of length n.
+    """
 
     #: The chosen arm, 0..K-1.
     arm: int | IntArray
@@ -61,14 +76,17 @@ class DeployedDecision(NamedTuple):
     control: float | FloatArray = 0.0
     #: True if the row is in the control group, in which the incumbent is chosen.
     in_control: bool | BoolArray = False
-    #: The names of the ``top`` best arms: the chosen arm, then the others by score; () without ``top``. A batch has a
-    #: tuple per row.
+    #: The names of the ``top`` best arms: the chosen arm, then the others by score; () without
+    #: ``top``. A batch has a tuple per row.
     ranking: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
 class DeployedPolicy:
-    """An exported policy, as ``daband.load_deployed("market.daband")`` returns it. It never changes."""
+    """An exported policy, as ``daband.load_deployed("market.daband")`` returns it.
+
+    It never changes.
+    """
 
     #: The arrays from which decisions are computed.
     frozen: FrozenPolicy = field(compare=False)
@@ -121,7 +139,9 @@ class DeployedPolicy:
 
     @property
     def version(self) -> int:
-        """The number of target logs that the policy had learned (``daband.learn_log``); 0 after training."""
+        """The number of target logs that the policy had learned (``daband.learn_log``); 0 after
+        training.
+        """
         return int(self.versions.get("policy", "0"))
 
     @property
@@ -143,27 +163,33 @@ class DeployedPolicy:
         """Choose an arm for one row, or for each row of a batch.
 
         Args:
-            row: a mapping from column to value, a pandas row, an array of ``context_shape``, or the bytes or path of an
-                image file. A batch is a list of these, a pandas or polars frame, or an array of n contexts.
-            arms: the arms that may be chosen; all by default. Either a list of at most 1,000 arms, e.g.
-                ``["letter", "call"]``, by name or index, or as mappings with the "id" and the features of an arm, which
-                may be new. ``arm``, ``mean`` and ``bonus`` then refer to this list. Or booleans (K,), or (n, K) for a
-                batch, like ``available`` of ``policy.select``.
-            top: the number of arms in ``ranking``: the chosen arm, then the others by score. The propensity is for the
-                chosen arm.
-            round_number: the number of the round, or of the first round of a batch. Random draws are then those of the
-                exported policy's seed for this round. By default the draws cannot be repeated.
+            row: a mapping from column to value, a pandas row, an array of ``context_shape``, or the
+                bytes or path of an image file. A batch is a list of these, a pandas or polars
+                frame, or an array of n contexts.
+            arms: the arms that may be chosen; all by default. Either a list of at most 1,000 arms,
+                e.g. ``["letter", "call"]``, by name or index, or as mappings with the "id" and the
+                features of an arm, which may be new. ``arm``, ``mean`` and ``bonus`` then refer to
+                this list. Or booleans (K,), or (n, K) for a batch, like ``available`` of
+                ``policy.select``.
+            top: the number of arms in ``ranking``: the chosen arm, then the others by score. The
+                propensity is for the chosen arm.
+            round_number: the number of the round, or of the first round of a batch. Random draws
+                are then those of the exported policy's seed for this round. By default the draws
+                cannot be repeated.
             strict: True to raise an error for a row with warnings.
-            control: the probability that a row is in the control group. For such rows, the incumbent in the file is
-                chosen (``daband.export(incumbent=)``). Propensities take the control group into account.
-            new_arms: the largest fraction of rows that choose an arm without any reward, unless a row has no other arm.
-                By default it is the value in the file (``daband.export(new_arms=)``). Propensities take this limit into
-                account.
+            control: the probability that a row is in the control group. For such rows, the
+                incumbent in the file is chosen (``daband.export(incumbent=)``). Propensities take
+                the control group into account.
+            new_arms: the largest fraction of rows that choose an arm without any reward, unless a
+                row has no other arm. By default it is the value in the file
+                (``daband.export(new_arms=)``). Propensities take this limit into account.
 
-        A missing column, a value of the wrong type, numbers that are not finite, arrays of another shape and damaged
-        images always raise an error.
+        A missing column, a value of the wrong type, numbers that are not finite, arrays of another
+        shape and damaged images always raise an error.
         """
-        return self.decide_with_contexts(row, arms, top, round_number, strict, control, None, new_arms)[0]
+        return self.decide_with_contexts(
+            row, arms, top, round_number, strict, control, None, new_arms
+        )[0]
 
     def decide_with_contexts(
         self,
@@ -178,22 +204,42 @@ class DeployedPolicy:
     ) -> tuple[DeployedDecision, ReadRows]:
         """Decide as ``decide`` does, and also return the contexts and warnings of the rows.
 
-        Arguments are as in ``decide``. ``incumbents`` (n,) are the incumbents of the rows, -1 for none; by default, all
-        rows have the incumbent in the file.
+        Arguments are as in ``decide``. ``incumbents`` (n,) are the incumbents of the rows, -1 for
+        none; by default, all rows have the incumbent in the file.
         """
         read_rows = self.reader.read(row)
         if strict:
             _raise_for_warnings(read_rows)
-        if round_number is not None and check_int("round_number", round_number, minimum=0) > _MAX_ROUND_NUMBER:
-            raise InvalidInput(f"round_number must be at most {_MAX_ROUND_NUMBER:,}, got {round_number}")
-        frozen, indices, mask = self.frozen, None, None
+        if (
+            round_number is not None
+            and check_int("round_number", round_number, minimum=0) > _MAX_ROUND_NUMBER
+        ):
+            raise InvalidInput(
+                f"round_number must be at most {_MAX_ROUND_NUMBER:,}, got {round_number}"
+            )
+        frozen = self.frozen
+        indices = None
+        mask = None
         limit = self.limit_new_arms(new_arms)
         names: Sequence[str] = self.arm_names
         if arms is not None and not _is_mask(arms):
             names, indices, vectors = self.look_up_arms(arms)
-            if read_rows.is_single and vectors is None and limit is None and not control and top is None:
-                mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number, indices)
-                return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
+            if (
+                read_rows.is_single
+                and vectors is None
+                and limit is None
+                and not control
+                and top is None
+            ):
+                mean, bonus, arm, propensity = frozen.decide_row(
+                    read_rows.contexts[0], round_number, indices
+                )
+                return (
+                    DeployedDecision(
+                        arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]
+                    ),
+                    read_rows,
+                )
             mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
             if limit is not None:
                 limit = limit._replace(is_unrewarded=(indices < 0) | limit.is_unrewarded[indices])
@@ -202,50 +248,88 @@ class DeployedPolicy:
                 mask = self.make_arm_mask(arms, len(read_rows.contexts))
             elif frozen.offered is not None:
                 mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
-            if read_rows.is_single and mask is None and limit is None and not control and top is None:
-                mean, bonus, arm, propensity = frozen.decide_row(read_rows.contexts[0], round_number)
-                return DeployedDecision(arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]), read_rows
+            if (
+                read_rows.is_single
+                and mask is None
+                and limit is None
+                and not control
+                and top is None
+            ):
+                mean, bonus, arm, propensity = frozen.decide_row(
+                    read_rows.contexts[0], round_number
+                )
+                return (
+                    DeployedDecision(
+                        arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]
+                    ),
+                    read_rows,
+                )
             mean, bonus = frozen.score(read_rows.contexts)
-        controls: list[Any] = []  # the fields ``control`` and ``in_control`` of the decision, (n,) each
+        # the fields ``control`` and ``in_control`` of the decision, (n,) each
+        controls: list[Any] = []
         if control:
             check_fraction("control", control, allow_one=True)
             if incumbents is None:
                 incumbents = np.full(len(mean), self._require_incumbent())
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
-                index_in_request = {int(arm): index for index, arm in enumerate(indices) if arm >= 0}
+                index_in_request = {
+                    int(arm): index for index, arm in enumerate(indices) if arm >= 0
+                }
                 incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
-            choices, *controls = frozen.choose_with_control(mean, bonus, mask, round_number, control, incumbents, limit)
+            choices, *controls = frozen.choose_with_control(
+                mean, bonus, mask, round_number, control, incumbents, limit
+            )
         else:
             choices = frozen.choose(mean, bonus, mask, round_number, limit=limit)
-        rankings = _rank_arms(frozen.exploration.bonus_factor, mean, bonus, mask, choices, names, top)
+        rankings = _rank_arms(
+            frozen.exploration.bonus_factor, mean, bonus, mask, choices, names, top
+        )
         if not read_rows.is_single:
             chosen_names = tuple(names[arm] for arm, _ in choices)
             chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
-            scores, warnings = frozen.to_user_units(mean, bonus), tuple(read_rows.warnings)
-            batch = DeployedDecision(chosen_arms, chosen_names, propensities, *scores, warnings, *controls)
+            scores = frozen.to_user_units(mean, bonus)
+            warnings = tuple(read_rows.warnings)
+            batch = DeployedDecision(
+                chosen_arms, chosen_names, propensities, *scores, warnings, *controls
+            )
             return batch._replace(ranking=rankings), read_rows
         (arm, propensity), scores = choices[0], frozen.to_user_units(mean[0], bonus[0])
         row_control = (column[0].item() for column in controls)
-        decision = DeployedDecision(arm, names[arm], propensity, *scores, read_rows.warnings[0], *row_control)
+        decision = DeployedDecision(
+            arm, names[arm], propensity, *scores, read_rows.warnings[0], *row_control
+        )
         return decision._replace(ranking=rankings[0]) if rankings else decision, read_rows
 
     def look_up_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
         """Return the names, indices (-1 for a new arm) and vectors of the arms of a request.
 
-        ``arms`` are as in ``decide``. Vectors are None if no arm has features. Arms of the catalogue may be given even
-        if the policy's domain does not offer them.
+        ``arms`` are as in ``decide``. Vectors are None if no arm has features. Arms of the
+        catalogue may be given even if the policy's domain does not offer them.
         """
-        if isinstance(arms, str | bytes | Mapping) or not hasattr(arms, "__len__") or not 1 <= len(arms) <= _MAX_ARMS:
-            raise InvalidInput(f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}")
+        if (
+            isinstance(arms, str | bytes | Mapping)
+            or not hasattr(arms, "__len__")
+            or not 1 <= len(arms) <= _MAX_ARMS
+        ):
+            raise InvalidInput(
+                f"arms must be a list of 1 to {_MAX_ARMS:,} arms, got {repr(arms)[:80]}"
+            )
         catalogue = self.frozen.catalogue
         if not {int, np.int64}.isdisjoint(map(type, arms)):
             index_type = int | np.integer
             arms = [
-                self.arm_names[self.find_arm_index(arm, "arms")] if isinstance(arm, index_type) else arm for arm in arms
+                (
+                    self.arm_names[self.find_arm_index(arm, "arms")]
+                    if isinstance(arm, index_type)
+                    else arm
+                )
+                for arm in arms
             ]
         if catalogue is None:
             if any(isinstance(arm, Mapping) and len(arm) > 1 for arm in arms):
-                raise InvalidInput("arms has features, but the policy was trained without a catalogue of arms")
+                raise InvalidInput(
+                    "arms has features, but the policy was trained without a catalogue of arms"
+                )
             ids = [arm.get("id") if isinstance(arm, Mapping) else arm for arm in arms]
             indices = [self.find_arm_index(arm, "arms") for arm in ids]
             if len(set(indices)) < len(indices):
@@ -258,18 +342,22 @@ class DeployedPolicy:
         """Return the policy with a new list of arms.
 
         Args:
-            arms: a frame or a list of mappings, with the "id" and the features of each arm. Known arms keep their
-                index. Arms that are not in the list are no longer offered. New arms get the next indices.
+            arms: a frame or a list of mappings, with the "id" and the features of each arm. Known
+                arms keep their index. Arms that are not in the list are no longer offered. New arms
+                get the next indices.
         """
         frozen = self.frozen
         if frozen.catalogue is None:
-            raise InvalidInput("the policy was trained without a catalogue of arms, so it cannot get new ones")
+            raise InvalidInput(
+                "the policy was trained without a catalogue of arms, so it cannot get new ones"
+            )
         arm_rows = arms.to_dicts() if hasattr(arms, "to_dicts") else list(arms)
         names, indices, vectors = frozen.catalogue.look_up(arm_rows)
         vectors = frozen.catalogue.vectors[indices] if vectors is None else vectors
         new_names = [name for name, index in zip(names, indices, strict=True) if index < 0]
         all_names = (*frozen.catalogue.names, *new_names)
-        n_arms, index_by_name = len(all_names), {name: index for index, name in enumerate(all_names)}
+        n_arms = len(all_names)
+        index_by_name = {name: index for index, name in enumerate(all_names)}
         all_vectors = np.zeros((n_arms, vectors.shape[1]))
         all_vectors[: frozen.n_arms] = frozen.catalogue.vectors
         all_vectors[[index_by_name[name] for name in names]] = vectors
@@ -279,17 +367,26 @@ class DeployedPolicy:
         is_unrewarded = None if frozen.is_unrewarded is None else np.ones(n_arms, np.bool_)
         if is_unrewarded is not None:
             is_unrewarded[: frozen.n_arms] = frozen.is_unrewarded
-        frozen = replace(frozen, n_arms=n_arms, catalogue=catalogue, members=members, is_unrewarded=is_unrewarded)
+        frozen = replace(
+            frozen, n_arms=n_arms, catalogue=catalogue, members=members, is_unrewarded=is_unrewarded
+        )
         return replace(self, frozen=frozen, arm_names=catalogue.names)
 
     @functools.cached_property
     def new_arms(self) -> dict[str, float]:
-        """The offered arms without any reward, with the distance of their features to the nearest arm with rewards.
+        """The offered arms without any reward, with the distance of their features to the nearest
+        arm with rewards.
 
-        The unit is the median distance of an arm with rewards to its nearest neighbour. Empty without a catalogue.
+        The unit is the median distance of an arm with rewards to its nearest neighbour. Empty
+        without a catalogue.
         """
-        catalogue, is_unrewarded = self.frozen.catalogue, self.frozen.is_unrewarded
-        if catalogue is None or is_unrewarded is None or not (is_unrewarded & catalogue.offered[0]).any():
+        catalogue = self.frozen.catalogue
+        is_unrewarded = self.frozen.is_unrewarded
+        if (
+            catalogue is None
+            or is_unrewarded is None
+            or not (is_unrewarded & catalogue.offered[0]).any()
+        ):
             return {}
         distances = catalogue.compute_distances(~is_unrewarded)
         indices = np.flatnonzero(is_unrewarded & catalogue.offered[0])
@@ -304,46 +401,66 @@ class DeployedPolicy:
         if check_fraction("new_arms", fraction, allow_one=True) == 1.0:
             return None
         if self.frozen.is_unrewarded is None:
-            raise InvalidInput(f"new_arms: a {self.policy!r} policy does not count the rewards of each arm")
+            raise InvalidInput(
+                f"new_arms: a {self.policy!r} policy does not count the rewards of each arm"
+            )
         return ArmLimit(self.frozen.is_unrewarded, fraction)
 
     def _require_incumbent(self) -> int:
         """Return the index of the incumbent. Raise an error if the file has none."""
         if self.incumbent is None:
-            raise InvalidInput("control needs an incumbent: use daband.export(policy, path, incumbent=arm)")
+            raise InvalidInput(
+                "control needs an incumbent: use daband.export(policy, path, incumbent=arm)"
+            )
         return self.incumbent
 
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
-        """Return a monitor that decides by this policy, and detects when contexts or arms differ from training.
+        """Return a monitor that decides by this policy, and detects when contexts or arms differ
+        from training.
 
-        ``false_alarms`` is an upper bound on the probability of ever raising an alarm while nothing has changed.
+        ``false_alarms`` is an upper bound on the probability of ever raising an alarm while nothing
+        has changed.
         """
         return Monitor(self, false_alarms=false_alarms)
 
     def make_arm_mask(self, arms: Any, n_rows: int) -> BoolArray:
-        """Return a mask (n, K) of the arms that may be chosen, from booleans (K,) or (n, K), or None for all."""
+        """Return a mask (n, K) of the arms that may be chosen, from booleans (K,) or (n, K), or
+        None for all.
+        """
         all_arms = np.ones((n_rows, self.n_arms), np.bool_)
         mask = all_arms if arms is None else check_available(arms, n_rows, self.n_arms, "arms")
         if self.frozen.offered is not None:
             mask = mask & self.frozen.offered
         if not mask.any(axis=1).all():
-            raise InvalidInput("arms must allow at least one arm that the domain offers in each row")
+            raise InvalidInput(
+                "arms must allow at least one arm that the domain offers in each row"
+            )
         return mask
 
     def find_arm_index(self, arm: Any, argument: str) -> int:
-        """Return the index of an arm that is given by name or index. ``argument`` is the argument's name in errors."""
+        """Return the index of an arm that is given by name or index.
+
+        ``argument`` is the argument's name in errors.
+        """
         return find_arm_index(arm, self.arm_names, argument)
 
     def __repr__(self) -> str:
-        inputs = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
-        return f"<DeployedPolicy({self.policy!r}, {inputs}, arms={list(self.arm_names)}, acts in the {self.domain})>"
+        inputs = (
+            f"context_shape={self.context_shape}"
+            if self.columns is None
+            else f"columns={list(self.columns)}"
+        )
+        return (
+            f"<DeployedPolicy({self.policy!r}, {inputs}, arms={list(self.arm_names)}, acts in the"
+            f" {self.domain})>"
+        )
 
 
 def load_deployed(path: str | Path) -> DeployedPolicy:
     """Return the policy that ``daband.export`` wrote to ``path``.
 
-    A damaged file, a file of a newer format, and any other file raise a ``CheckpointError``. torch is never needed. A
-    policy with an encoder of images or texts needs onnxruntime, extra "onnx".
+    A damaged file, a file of a newer format, and any other file raise a ``CheckpointError``. torch
+    is never needed. A policy with an encoder of images or texts needs onnxruntime, extra "onnx".
 
     >>> policy = daband.Constant(context_shape=(2,), n_arms=2, alpha=0.0, seed=0)
     >>> skipped = policy.update([[0.0, 0.0]] * 4, [0, 0, 1, 1], [0, 0, 1, 1])
@@ -358,25 +475,48 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
         return build_deployed(
             load_frozen(header, arrays),
             header,
-            feature_moments=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
+            feature_moments=(
+                (arrays["ranges/centre"], arrays["ranges/scale"])
+                if "ranges/centre" in arrays
+                else None
+            ),
             reference=load_reference(header["reference"], drop_prefix("reference/", arrays)),
         )
     except InvalidInput as error:
         raise CheckpointError(f"{path}: {error}") from None
     except (
-        KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, OverflowError, DataError
-    ) as error:  # fmt: skip
-        raise CheckpointError(f"{path} does not hold the data that its header describes: {error}") from error
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+        AttributeError,
+        OverflowError,
+        DataError,
+    ) as error:
+        raise CheckpointError(
+            f"{path} does not hold the data that its header describes: {error}"
+        ) from error
 
 
 def find_arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:
-    """Return the index of an arm that is given by name or index. ``argument`` is the argument's name in errors."""
+    """Return the index of an arm that is given by name or index.
+
+    ``argument`` is the argument's name in errors.
+    """
     if isinstance(arm, str) and arm in arm_names:
         return arm_names.index(arm)
-    if isinstance(arm, int | np.integer) and not isinstance(arm, bool) and 0 <= arm < len(arm_names):
+    if (
+        isinstance(arm, int | np.integer)
+        and not isinstance(arm, bool)
+        and 0 <= arm < len(arm_names)
+    ):
         return int(arm)
     hint = did_you_mean(arm, arm_names) if isinstance(arm, str) else ""
-    raise InvalidInput(f"{argument}: {arm!r} is not an arm{hint} (0..{len(arm_names) - 1}, or {', '.join(arm_names)})")
+    raise InvalidInput(
+        f"{argument}: {arm!r} is not an arm{hint} (0..{len(arm_names) - 1}, or"
+        f" {', '.join(arm_names)})"
+    )
 
 
 def is_deployed_file(path: str | Path) -> bool:
@@ -392,12 +532,16 @@ def build_deployed(
     feature_moments: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
 ) -> DeployedPolicy:
-    """Return a deployed policy. All its parts are checked here, so that ``decide`` does not need to.
+    """Return a deployed policy.
+
+    All its parts are checked here, so that ``decide`` does not need to.
 
     Args:
         frozen: the frozen policy.
-        header: the header of the file, with the names of arms and features, images, the assessment, and so on.
-        feature_moments: the mean and standard deviation of each feature in training, (d,) each; None if not known.
+        header: the header of the file, with the names of arms and features, images, the assessment,
+            and so on.
+        feature_moments: the mean and standard deviation of each feature in training, (d,) each;
+            None if not known.
         reference: counts of reference contexts; None if there are none.
     """
     arm_names = tuple(str(name) for name in header["arm_names"])
@@ -405,10 +549,17 @@ def build_deployed(
         raise ValueError(f"{frozen.n_arms} arms need as many distinct names, got {arm_names[:8]}")
     feature_names = tuple(str(name) for name in header["feature_names"])
     incumbent = header["incumbent"]
-    if incumbent is not None and not (isinstance(incumbent, int) and 0 <= incumbent < frozen.n_arms):
-        raise ValueError(f"the incumbent is {incumbent!r}, which is not one of {frozen.n_arms} arms")
+    if incumbent is not None and not (
+        isinstance(incumbent, int) and 0 <= incumbent < frozen.n_arms
+    ):
+        raise ValueError(
+            f"the incumbent is {incumbent!r}, which is not one of {frozen.n_arms} arms"
+        )
     if reference is not None and reference.arm_counts.shape not in ((0,), (frozen.n_arms,)):
-        raise ValueError(f"the reference has arm counts of shape {reference.arm_counts.shape} for {frozen.n_arms} arms")
+        raise ValueError(
+            f"the reference has arm counts of shape {reference.arm_counts.shape} for"
+            f" {frozen.n_arms} arms"
+        )
     return DeployedPolicy(
         frozen=frozen,
         arm_names=arm_names,
@@ -445,16 +596,22 @@ def _rank_arms(
     names: Sequence[str],
     top: int | None,
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the names of ``top`` arms of each row: the chosen arm, then the others by score; () without ``top``."""
+    """Return the names of ``top`` arms of each row: the chosen arm, then the others by score; ()
+    without ``top``.
+    """
     if top is None:
         return ()
     scores = mean + bonus_factor * bonus
     if mask is not None:
         scores = np.where(mask, scores, -np.inf)
-    rankings, n_ranked = [], check_int("top", top, minimum=1)
+    rankings = []
+    n_ranked = check_int("top", top, minimum=1)
     for row_scores, (arm, _) in zip(scores, choices, strict=True):
         arms_by_score = np.argsort(-row_scores, kind="stable")[: n_ranked + 1].tolist()
-        ranked_arms = [arm, *(index for index in arms_by_score if index != arm and row_scores[index] > -np.inf)]
+        ranked_arms = [
+            arm,
+            *(index for index in arms_by_score if index != arm and row_scores[index] > -np.inf),
+        ]
         rankings.append(tuple(names[index] for index in ranked_arms[:n_ranked]))
     return tuple(rankings)
 
@@ -463,5 +620,8 @@ def _raise_for_warnings(read_rows: ReadRows) -> None:
     """Raise an error with the first warning of the rows, if there is one."""
     for index, warnings in enumerate(read_rows.warnings):
         if warnings:
-            prefix, warning = "" if read_rows.is_single else f"row {index}: ", warnings[0]
-            raise InvalidInput(f"{prefix}strict=True does not allow warnings ({warning.kind}): {warning.message}")
+            prefix = "" if read_rows.is_single else f"row {index}: "
+            warning = warnings[0]
+            raise InvalidInput(
+                f"{prefix}strict=True does not allow warnings ({warning.kind}): {warning.message}"
+            )

@@ -1,6 +1,7 @@
 """Write a trained policy to one file, without its training data. ``load_deployed`` reads the file.
 
-``export`` is the public function. The functions after it check the policy, and compute the parts of the file.
+``export`` is the public function. The functions after it check the policy, and compute the parts of
+the file.
 """
 
 from __future__ import annotations
@@ -24,16 +25,23 @@ from daband._image_layout import find_image_layout
 from daband._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear._standardise import StandardiseStep
-from daband.serving._deployed_policy import FORMAT, DeployedPolicy, build_deployed, find_arm_index, load_deployed
+from daband.serving._deployed_policy import (
+    FORMAT,
+    DeployedPolicy,
+    build_deployed,
+    find_arm_index,
+    load_deployed,
+)
 from daband.serving._frozen_policy import LARGE_INVERSE_BYTES, FrozenPolicy, Member
 from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
-#: The smallest standard deviation of a feature, as a fraction of its absolute mean, or of 1 if that is larger.
+#: The smallest standard deviation of a feature, as a fraction of its absolute mean, or of 1 if that
+#: is larger.
 _MIN_DEVIATION = 1e-9
 #: The number of contexts on which the written file is compared with the policy.
 _N_CHECKED_CONTEXTS = 4
-#: The largest allowed difference of scores between file and policy, as a fraction of the largest score. Networks are
-#: written in single precision.
+#: The largest allowed difference of scores between file and policy, as a fraction of the largest
+#: score. Networks are written in single precision.
 _MAX_RELATIVE_ERROR = 1e-3
 
 
@@ -58,35 +66,43 @@ def export(
 ) -> None:
     """Write a policy to a file that ``daband.load_deployed`` reads.
 
-    Before the file is written to ``path``, its decisions on a few contexts are compared with the policy's.
+    Before the file is written to ``path``, its decisions on a few contexts are compared with the
+    policy's.
 
-    The file has no contexts and no round ids. But statistics of few rounds can reveal individual rounds. If an arm was
-    chosen once, the context and the reward of this round can be computed from the file. If rounds are confidential, set
-    ``min_rounds``.
+    The file has no contexts and no round ids. But statistics of few rounds can reveal individual
+    rounds. If an arm was chosen once, the context and the reward of this round can be computed from
+    the file. If rounds are confidential, set ``min_rounds``.
 
     Args:
         policy: a trained policy.
         path: the file to write.
-        pair: the ``daband.domains.Pair`` that the policy was trained on. It provides the names of arms, the table, the
-            size of images and the reference.
-        domain: the domain that the policy will act in; by default the domain set by ``policy.deploy``.
-        arm_names: a name per arm; by default ``policy.arm_names``, otherwise the pair's, otherwise "0", "1", ...
-        reference: contexts of the domain that the policy will act in, (n, *C), or a domain's ``Contexts``. Their means,
-            deviations and histograms are written to the file, for warnings and for ``DeployedPolicy.monitor``. The
-            default is the contexts of the pair, or without a pair the contexts that the policy stores for replay. If
-            ``reference`` is a ``DeployedPolicy``, its means and standard deviations are copied. Its histograms are
+        pair: the ``daband.domains.Pair`` that the policy was trained on. It provides the names of
+            arms, the table, the size of images and the reference.
+        domain: the domain that the policy will act in; by default the domain set by
+            ``policy.deploy``.
+        arm_names: a name per arm; by default ``policy.arm_names``, otherwise the pair's, otherwise
+            "0", "1", ...
+        reference: contexts of the domain that the policy will act in, (n, *C), or a domain's
+            ``Contexts``. Their means, deviations and histograms are written to the file, for
+            warnings and for ``DeployedPolicy.monitor``. The default is the contexts of the pair, or
+            without a pair the contexts that the policy stores for replay. If ``reference`` is a
+            ``DeployedPolicy``, its means and standard deviations are copied. Its histograms are
             not, because they depend on its predictions.
-        assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it, or a mapping.
-        incumbent: the arm, by name or index, that is always chosen today; by default the arm that the assessment
-            compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve --control`` choose it for some rows.
-        epsilon: the probability with which an arm is drawn uniformly; by default the policy's value. A log of such
-            decisions can be used to evaluate other policies and to learn.
-        explore: "ucb", "thompson" or "greedy"; by default "greedy" if ``epsilon`` is given, otherwise the policy's
-            rule. A deployed policy does not learn, so with "ucb" it chooses the same uncertain arm in every round
-            until it is replaced. With "greedy", matrices above 8 MiB that are only used for bonuses are dropped.
+        assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it,
+            or a mapping.
+        incumbent: the arm, by name or index, that is always chosen today; by default the arm that
+            the assessment compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve
+            --control`` choose it for some rows.
+        epsilon: the probability with which an arm is drawn uniformly; by default the policy's
+            value. A log of such decisions can be used to evaluate other policies and to learn.
+        explore: "ucb", "thompson" or "greedy"; by default "greedy" if ``epsilon`` is given,
+            otherwise the policy's rule. A deployed policy does not learn, so with "ucb" it chooses
+            the same uncertain arm in every round until it is replaced. With "greedy", matrices
+            above 8 MiB that are only used for bonuses are dropped.
         min_rounds: raise an error if an arm was learned from fewer rounds than this.
-        new_arms: the largest fraction of decisions that choose an arm without any reward, such as 0.05. Other decisions
-            choose among arms with rewards, if there are any. Propensities take this limit into account.
+        new_arms: the largest fraction of decisions that choose an arm without any reward, such as
+            0.05. Other decisions choose among arms with rewards, if there are any. Propensities
+            take this limit into account.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
@@ -97,11 +113,15 @@ def export(
     frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
     _check_counts(frozen, check_int("min_rounds", min_rounds, minimum=0))
     round_counts = frozen.round_counts
-    is_unrewarded = None if round_counts is None or len(round_counts) != frozen.n_arms else round_counts == 0
+    is_unrewarded = (
+        None if round_counts is None or len(round_counts) != frozen.n_arms else round_counts == 0
+    )
     new_arms = check_fraction("new_arms", new_arms, allow_one=True)
     frozen = dataclasses.replace(frozen, new_arm_fraction=new_arms, is_unrewarded=is_unrewarded)
     if frozen.new_arm_fraction < 1.0 and is_unrewarded is None:
-        raise InvalidInput(f"new_arms: a {frozen.policy!r} policy does not count the rewards of each arm")
+        raise InvalidInput(
+            f"new_arms: a {frozen.policy!r} policy does not count the rewards of each arm"
+        )
     _warn_about_unused_features(frozen)
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     framing = getattr(policy, "framing", None)
@@ -113,18 +133,28 @@ def export(
         framing = framing or getattr(pair.target, "framing", None)
         if reference is None:
             reference = pair.source if frozen.domain == "source" else pair.target
-    layout = find_image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
+    layout = (
+        find_image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
+    )
     old_policy = reference if isinstance(reference, DeployedPolicy) else None
     reference_data: Any = None if old_policy is not None else reference
-    contexts = frozen.reference if reference_data is None else _sample_reference(frozen, reference_data)
+    contexts = (
+        frozen.reference if reference_data is None else _sample_reference(frozen, reference_data)
+    )
     table = frozen.table
     header: dict[str, Any] = {
-        **frozen.build_header(), "arm_names": list(check_class_names(arm_names, frozen.n_arms, "arm_names")),
-        "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
-        "images": _to_image_rule(frozen, framing, layout), "assessment": _assessment_to_json(assessment),
+        **frozen.build_header(),
+        "arm_names": list(check_class_names(arm_names, frozen.n_arms, "arm_names")),
+        "feature_names": list(
+            table.feature_names if table is not None else () if pair is None else pair.feature_names
+        ),
+        "images": _to_image_rule(frozen, framing, layout),
+        "assessment": _assessment_to_json(assessment),
         "versions": {**_get_package_versions(), "policy": str(getattr(policy, "version", 0))},
-        "log_parts": sorted(getattr(policy, "log_parts", ())), "incumbent": None, "reference": None,
-    }  # fmt: skip
+        "log_parts": sorted(getattr(policy, "log_parts", ())),
+        "incumbent": None,
+        "reference": None,
+    }
     if incumbent is None and header["assessment"] is not None:
         incumbent = header["assessment"].get("incumbent_arm")
     if incumbent is not None:
@@ -132,15 +162,27 @@ def export(
     arrays = frozen.collect_arrays()
     moments = None
     if layout is None:
-        moments = old_policy.reader.feature_moments if old_policy else _compute_feature_moments(frozen, contexts)
+        moments = (
+            old_policy.reader.feature_moments
+            if old_policy
+            else _compute_feature_moments(frozen, contexts)
+        )
     if moments is not None:
         arrays["ranges/centre"], arrays["ranges/scale"] = moments
-    deployed = build_deployed(frozen, _copy_as_json(header), feature_moments=moments, reference=None)
+    deployed = build_deployed(
+        frozen, _copy_as_json(header), feature_moments=moments, reference=None
+    )
     if contexts is not None:
         new_reference = build_reference(deployed, contexts)
         if new_reference is not None:
-            header["reference"] = {"names": list(new_reference.names), "contexts": int(new_reference.counts[0].sum())}
-            arrays |= {"reference/edges": new_reference.edges, "reference/counts": new_reference.counts}
+            header["reference"] = {
+                "names": list(new_reference.names),
+                "contexts": int(new_reference.counts[0].sum()),
+            }
+            arrays |= {
+                "reference/edges": new_reference.edges,
+                "reference/counts": new_reference.counts,
+            }
             arrays["reference/arms"] = new_reference.arm_counts
     check_writable(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -150,10 +192,13 @@ def export(
         write_bytes(path, temporary_file.read_bytes())
 
 
-def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None, domain_data: Any) -> None:
+def _check_file(
+    file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None, domain_data: Any
+) -> None:
     """Raise an error if the scores of the file on a few contexts differ from the policy's scores.
 
-    If the policy has an encoder of images or texts, raw rows of ``domain_data`` are used if available.
+    If the policy has an encoder of images or texts, raw rows of ``domain_data`` are used if
+    available.
     """
     deployed = load_deployed(file)
     rng = np.random.default_rng(0)
@@ -164,39 +209,61 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
     else:
         rows = rng.normal(size=(_N_CHECKED_CONTEXTS, *frozen.row_shape))
     raw_rows: Any = rows
-    if frozen.table is not None and frozen.table.row_reader.encoded and getattr(domain_data, "table", None) is not None:
+    if (
+        frozen.table is not None
+        and frozen.table.row_reader.encoded
+        and getattr(domain_data, "table", None) is not None
+    ):
         indices = np.arange(min(len(domain_data), _N_CHECKED_CONTEXTS))
-        rows, raw_rows = domain_data.read(indices), domain_data.read_raw(indices).select(frozen.table.names)
-    bonus_factor = frozen.exploration.bonus_factor or frozen.exploration.alpha * (frozen.exploration.rule == "thompson")
+        rows = domain_data.read(indices)
+        raw_rows = domain_data.read_raw(indices).select(frozen.table.names)
+    bonus_factor = frozen.exploration.bonus_factor or frozen.exploration.alpha * (
+        frozen.exploration.rule == "thompson"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the rows may be far from the training rows
         by_policy = policy.decide(rows, frozen.domain, rule="ucb" if bonus_factor else "greedy")
         by_file = deployed.decide(raw_rows)
-    expected_scores = by_policy.mean + bonus_factor * by_policy.bonus if bonus_factor else by_policy.mean
+    expected_scores = (
+        by_policy.mean + bonus_factor * by_policy.bonus if bonus_factor else by_policy.mean
+    )
     file_scores = by_file.mean + bonus_factor * by_file.bonus if bonus_factor else by_file.mean
-    max_score, has_same_shape = float(np.abs(expected_scores).max()), expected_scores.shape == file_scores.shape
-    max_difference = float(np.abs(expected_scores - file_scores).max()) if has_same_shape else np.inf
+    max_score = float(np.abs(expected_scores).max())
+    has_same_shape = expected_scores.shape == file_scores.shape
+    max_difference = (
+        float(np.abs(expected_scores - file_scores).max()) if has_same_shape else np.inf
+    )
     if max_difference <= _MAX_RELATIVE_ERROR * max_score:
         return
     current_rule = policy.frozen(frozen.domain)  # another thread may have changed the policy since
-    if current_rule.n_arms == frozen.n_arms and np.array_equal(current_rule.score(rows)[0], frozen.score(rows)[0]):
+    if current_rule.n_arms == frozen.n_arms and np.array_equal(
+        current_rule.score(rows)[0], frozen.score(rows)[0]
+    ):
         raise CheckpointError(
-            f"nothing was written, because the file does not decide as the policy does: scores of up to {max_score:g} "
-            f"differ by {max_difference:g}. This is a defect of {type(policy).__name__}._freeze, or of daband"
+            "nothing was written, because the file does not decide as the policy does: scores of"
+            f" up to {max_score:g} differ by {max_difference:g}. This is a defect of"
+            f" {type(policy).__name__}._freeze, or of daband"
         )
 
 
-def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
-    """Return the decision rule of a policy in a domain. ``epsilon`` and ``explore`` replace its settings if given."""
+def freeze(
+    policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None
+) -> FrozenPolicy:
+    """Return the decision rule of a policy in a domain.
+
+    ``epsilon`` and ``explore`` replace its settings if given.
+    """
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
     if not isinstance(frozen, FrozenPolicy):
-        raise InvalidInput(f"{type(policy).__name__}.frozen must return a FrozenPolicy, got {frozen!r}")
+        raise InvalidInput(
+            f"{type(policy).__name__}.frozen must return a FrozenPolicy, got {frozen!r}"
+        )
     if domain is None and frozen.domain == "source" and frozen.has_seen_target:
         warnings.warn(
-            "the policy has seen target contexts but is exported for the source, because policy.deploy was not called; "
-            "pass domain='target', or domain='source' to confirm",
+            "the policy has seen target contexts but is exported for the source, because"
+            " policy.deploy was not called; pass domain='target', or domain='source' to confirm",
             ExportWarning,
             stacklevel=3,
         )
@@ -205,38 +272,57 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         exploration = dataclasses.replace(exploration, epsilon=check_finite("epsilon", epsilon))
     if explore is not None:
         exploration = dataclasses.replace(exploration, rule=explore)
-    members = _drop_large_inverses(frozen.members) if exploration.rule == "greedy" else frozen.members
+    members = (
+        _drop_large_inverses(frozen.members) if exploration.rule == "greedy" else frozen.members
+    )
     return dataclasses.replace(frozen, exploration=exploration, members=members)
 
 
 def _drop_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
-    """Return the members of a greedy policy without large matrices, which are only used for bonuses.
+    """Return the members of a greedy policy without large matrices, which are only used for
+    bonuses.
 
-    Small matrices remain, because decisions report bonuses and a monitor counts them. The weights of the remaining
-    bonuses are scaled to the same sum.
+    Small matrices remain, because decisions report bonuses and a monitor counts them. The weights
+    of the remaining bonuses are scaled to the same sum.
     """
     small_members = []
     for member in members:
         is_large = member.inverse.nbytes > LARGE_INVERSE_BYTES
         no_inverse = np.zeros((len(member.theta), 0, 0))
-        small_members.append(dataclasses.replace(member, inverse=no_inverse, bonus_weight=0.0) if is_large else member)
-    old_sum, new_sum = (sum(member.bonus_weight for member in group) for group in (members, small_members))
+        small_members.append(
+            dataclasses.replace(member, inverse=no_inverse, bonus_weight=0.0)
+            if is_large
+            else member
+        )
+    old_sum, new_sum = (
+        sum(member.bonus_weight for member in group) for group in (members, small_members)
+    )
     scale = old_sum / new_sum if new_sum > 0 else 1.0
-    scaled_members = [dataclasses.replace(member, bonus_weight=scale * member.bonus_weight) for member in small_members]
-    return tuple(member for member in scaled_members if member.weight > 0 or member.bonus_weight > 0)
+    scaled_members = [
+        dataclasses.replace(member, bonus_weight=scale * member.bonus_weight)
+        for member in small_members
+    ]
+    return tuple(
+        member for member in scaled_members if member.weight > 0 or member.bonus_weight > 0
+    )
 
 
 def _warn_about_unused_features(frozen: FrozenPolicy) -> None:
     """Warn if arms have no reward, and the policy does not use their features."""
-    catalogue, is_unrewarded = frozen.catalogue, frozen.is_unrewarded
-    if catalogue is None or is_unrewarded is None or any(member.vectors is not None for member in frozen.members):
+    catalogue = frozen.catalogue
+    is_unrewarded = frozen.is_unrewarded
+    if (
+        catalogue is None
+        or is_unrewarded is None
+        or any(member.vectors is not None for member in frozen.members)
+    ):
         return
     n_unrewarded = int((is_unrewarded & catalogue.offered[0]).sum())
     if n_unrewarded and frozen.new_arm_fraction > 0.0:
         warnings.warn(
-            f"{n_unrewarded} arms have no reward, and this {frozen.policy!r} policy does not use arm features, so it "
-            "cannot predict their rewards: use for_pair of LinUCB, NeuralLinUCB, DABand or Mixture, or exclude these "
-            "arms with new_arms=0",
+            f"{n_unrewarded} arms have no reward, and this {frozen.policy!r} policy does not use"
+            " arm features, so it cannot predict their rewards: use for_pair of LinUCB,"
+            " NeuralLinUCB, DABand or Mixture, or exclude these arms with new_arms=0",
             ExportWarning,
             stacklevel=3,
         )
@@ -249,33 +335,54 @@ def _check_counts(frozen: FrozenPolicy, minimum: int) -> None:
     rare_arms = np.flatnonzero(frozen.round_counts < minimum)
     if len(rare_arms):
         raise InvalidInput(
-            f"min_rounds={minimum}: arm {rare_arms[0]} was learned from {frozen.round_counts[rare_arms[0]]} rounds"
-            + (f", and {len(rare_arms) - 1} more from fewer than {minimum}" if len(rare_arms) > 1 else "")
-            + "; statistics of few rounds can reveal individual rounds, so learn more rounds or remove the arm"
+            f"min_rounds={minimum}: arm {rare_arms[0]} was learned from"
+            f" {frozen.round_counts[rare_arms[0]]} rounds"
+            + (
+                f", and {len(rare_arms) - 1} more from fewer than {minimum}"
+                if len(rare_arms) > 1
+                else ""
+            )
+            + "; statistics of few rounds can reveal individual rounds, so learn more rounds or"
+            " remove the arm"
         )
 
 
 def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
     """Raise an error if the policy cannot have been trained on this pair."""
-    pair_attributes = ("class_names", "table", "source", "target", "context_shape", "arms", "feature_names")
+    pair_attributes = (
+        "class_names",
+        "table",
+        "source",
+        "target",
+        "context_shape",
+        "arms",
+        "feature_names",
+    )
     if not all(hasattr(pair, name) for name in pair_attributes):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     if pair.context_shape != frozen.context_shape or pair.arms != frozen.arms:
         raise InvalidInput(
-            f"pair has {pair.arms} arms and contexts of shape {pair.context_shape}, the policy {frozen.arms} arms and "
-            f"{frozen.context_shape}; pass the pair that it was trained on"
+            f"pair has {pair.arms} arms and contexts of shape {pair.context_shape}, the policy"
+            f" {frozen.arms} arms and {frozen.context_shape}; pass the pair that it was trained on"
         )
 
 
-def _to_image_rule(frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: str | None) -> dict[str, Any] | None:
-    """Return the fields of an ``ImageRule``, or None if contexts are not images. ``framing`` is (resize, crop)."""
+def _to_image_rule(
+    frozen: FrozenPolicy, framing: tuple[int, int] | None, layout: str | None
+) -> dict[str, Any] | None:
+    """Return the fields of an ``ImageRule``, or None if contexts are not images.
+
+    ``framing`` is (resize, crop).
+    """
     if layout is None or frozen.arms == "shared":
         return None
     if framing is None:
         return {"layout": layout}
     resize, crop = framing
     if frozen.context_shape != (3, crop, crop):
-        raise InvalidInput(f"policy.framing must crop to the contexts {frozen.context_shape}, got {framing}")
+        raise InvalidInput(
+            f"policy.framing must crop to the contexts {frozen.context_shape}, got {framing}"
+        )
     return {"layout": layout, "resize": resize, "crop": crop}
 
 
@@ -295,13 +402,18 @@ def _sample_reference(frozen: FrozenPolicy, reference: Any) -> AnyArray:
     return contexts
 
 
-def _compute_feature_moments(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
-    """Return the mean and standard deviation of each feature, (d,) each, or None if they are not known."""
+def _compute_feature_moments(
+    frozen: FrozenPolicy, contexts: AnyArray | None
+) -> tuple[FloatArray, FloatArray] | None:
+    """Return the mean and standard deviation of each feature, (d,) each, or None if they are not
+    known.
+    """
     if frozen.table is not None:
         return frozen.table.row_reader.feature_moments
     if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
         rows = contexts.reshape(-1, int(np.prod(frozen.context_shape))).astype(np.float64)
-        centre, deviation = rows.mean(axis=0), rows.std(axis=0)
+        centre = rows.mean(axis=0)
+        deviation = rows.std(axis=0)
         return centre, np.maximum(deviation, _MIN_DEVIATION * np.maximum(1.0, np.abs(centre)))
     if isinstance(frozen.transform, StandardiseStep):
         return frozen.transform.mean, frozen.transform.deviation
@@ -309,13 +421,17 @@ def _compute_feature_moments(frozen: FrozenPolicy, contexts: AnyArray | None) ->
 
 
 def _assessment_to_json(assessment: Any) -> Any:
-    """Return an assessment, which is a mapping or has ``as_dict``, as a dictionary of JSON types."""
+    """Return an assessment, which is a mapping or has ``as_dict``, as a dictionary of JSON
+    types.
+    """
     if assessment is None:
         return None
     if callable(getattr(assessment, "as_dict", None)):
         assessment = assessment.as_dict()
     if not isinstance(assessment, Mapping):
-        raise InvalidInput(f"assessment must be a daband Assessment or a mapping, got {assessment!r}")
+        raise InvalidInput(
+            f"assessment must be a daband Assessment or a mapping, got {assessment!r}"
+        )
     try:
         return _copy_as_json(dict(assessment))
     except (TypeError, ValueError) as error:
@@ -328,7 +444,10 @@ def _copy_as_json(value: Any) -> Any:
 
 
 def _to_python_type(value: Any) -> Any:
-    """Return a numpy value as Python numbers or lists. ``json`` calls this for types that it does not know."""
+    """Return a numpy value as Python numbers or lists.
+
+    ``json`` calls this for types that it does not know.
+    """
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,9 +1,10 @@
 """Define the decision rule of a policy as arrays, without its training data.
 
-Start with ``FrozenPolicy``, which ``policy.frozen()`` returns. It has one or several ``Member`` objects. Contexts are
-first transformed by the policy's transform. Every member then computes features (the context, a transform of it, the
-features of a network, or a constant) and predicts rewards by ridge regressions on them. ``Exploration`` chooses an arm
-by the weighted mean of these predictions. ``_RowScorer`` computes the same scores for single rows, but faster.
+Start with ``FrozenPolicy``, which ``policy.frozen()`` returns. It has one or several ``Member``
+objects. Contexts are first transformed by the policy's transform. Every member then computes
+features (the context, a transform of it, the features of a network, or a constant) and predicts
+rewards by ridge regressions on them. ``Exploration`` chooses an arm by the weighted mean of these
+predictions. ``_RowScorer`` computes the same scores for single rows, but faster.
 """
 
 from __future__ import annotations
@@ -17,27 +18,47 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, drop_prefix, to_floats
-from daband._image_layout import ImageLayout, find_image_layout, to_channels_first, to_channels_first_shape
+from daband._image_layout import (
+    ImageLayout,
+    find_image_layout,
+    to_channels_first,
+    to_channels_first_shape,
+)
 from daband._table_transform import TableTransform
 from daband.linear._catalogue import Catalogue
-from daband.linear._exploration import DrawFunction, Exploration, Scaling, draw_fresh, make_seeded_draw
-from daband.linear._joint_ridge import append_one, compute_arm_heads, count_effects, count_features, score_context
+from daband.linear._exploration import (
+    DrawFunction,
+    Exploration,
+    Scaling,
+    draw_fresh,
+    make_seeded_draw,
+)
+from daband.linear._joint_ridge import (
+    append_one,
+    compute_arm_heads,
+    count_effects,
+    count_features,
+    score_context,
+)
 from daband.linear._kernels import make_draw_key
 from daband.linear._primal_ridge import compute_ridge_scores, mix_scores
 from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, build_step
 from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, load_network
 
-#: The inverse matrices of a member are *large* above this size in bytes. Large ones are written in single precision.
+#: The inverse matrices of a member are *large* above this size in bytes. Large ones are written in
+#: single precision.
 LARGE_INVERSE_BYTES = 8 << 20
 #: Maximum number of weights for which ``_RowScorer`` is used. With more weights it is not faster.
 _MAX_FOLDED_WEIGHTS = 1 << 20
-#: Maximum number of weights of the regressions of all arms of a catalogue for which ``_RowScorer`` is used. For more, a
-#: batch of one row is faster (measured with 100 and 1,000 arms).
+#: Maximum number of weights of the regressions of all arms of a catalogue for which ``_RowScorer``
+#: is used. For more, a batch of one row is faster (measured with 100 and 1,000 arms).
 _MAX_FOLDED_ARM_WEIGHTS = 1 << 17
-#: If the relative difference of two scores is smaller, it may come from rounding in single precision.
+#: If the relative difference of two scores is smaller, it may come from rounding in single
+#: precision.
 _TIE_TOLERANCE = 1e-5
-#: The largest bias in the first product of ``_RowScorer``. With larger ones, differences would lose precision.
+#: The largest bias in the first product of ``_RowScorer``. With larger ones, differences would lose
+#: precision.
 _MAX_BIAS = 1e6
 #: The largest bias for which the first product may be computed in single precision.
 _MAX_SINGLE_BIAS = 4.0
@@ -52,15 +73,19 @@ __all__ = ["LARGE_INVERSE_BYTES", "FrozenParts", "FrozenPolicy", "Member", "load
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One predictor of a policy. It computes features, and predicts rewards by ridge regressions on them.
+    """One predictor of a policy.
 
-    There is one regression per arm. If each arm has its own context, or if arms have ``vectors``, there is only one
-    regression in total. Features are contexts after ``transform`` and ``network``, or a single 1 if ``is_constant``.
+    It computes features, and predicts rewards by ridge regressions on them.
+
+    There is one regression per arm. If each arm has its own context, or if arms have ``vectors``,
+    there is only one regression in total. Features are contexts after ``transform`` and
+    ``network``, or a single 1 if ``is_constant``.
     """
 
     #: The coefficients of the regressions, (heads, d).
     theta: FloatArray
-    #: The inverse of the regularised Gram matrix A of each regression, (heads, d, d), or (heads, 0, 0) without bonuses.
+    #: The inverse of the regularised Gram matrix A of each regression, (heads, d, d), or (heads, 0,
+    #: 0) without bonuses.
     inverse: FloatArray
     #: The weight of the predicted rewards in the policy's predictions.
     weight: float = 1.0
@@ -72,13 +97,16 @@ class Member:
     network: Network | None = None
     #: True if the only feature is a constant 1.
     is_constant: bool = False
-    #: The feature vectors of the arms, (K, m). The regression is on products of context features and these.
+    #: The feature vectors of the arms, (K, m). The regression is on products of context features
+    #: and these.
     vectors: FloatArray | None = None
-    #: The factors of each arm's prediction and bonus, (2, K), in a mixture that also has regressions per arm.
+    #: The factors of each arm's prediction and bonus, (2, K), in a mixture that also has
+    #: regressions per arm.
     arm_factors: FloatArray | None = None
     #: The prior variance of the effect of an arm without rounds.
     new_effect_variance: float = 0.0
-    #: The coefficients of an arm without rounds, (d,); None if its prediction is 0. It is not used with arm vectors.
+    #: The coefficients of an arm without rounds, (d,); None if its prediction is 0. It is not used
+    #: with arm vectors.
     new_theta: FloatArray | None = None
 
     def __post_init__(self) -> None:
@@ -86,14 +114,18 @@ class Member:
         if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != shape:
             raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
         if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
-            raise ValueError(f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64")
+            raise ValueError(
+                f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64"
+            )
         new_theta = self.theta[0] if self.new_theta is None else self.new_theta
         if new_theta.shape != self.theta.shape[1:]:
             raise ValueError(f"theta has shape {self.theta.shape}, new_theta {new_theta.shape}")
         if not all(np.isfinite(array).all() for array in (self.theta, self.inverse, new_theta)):
             raise ValueError("theta, inverse or new_theta has a NaN or infinite value")
         if not all(0.0 <= weight < math.inf for weight in (self.weight, self.bonus_weight)):
-            raise ValueError(f"weight and bonus_weight must be >= 0, got {self.weight} and {self.bonus_weight}")
+            raise ValueError(
+                f"weight and bonus_weight must be >= 0, got {self.weight} and {self.bonus_weight}"
+            )
         object.__setattr__(self, "inverse", np.ascontiguousarray(self.inverse))
 
     @property
@@ -107,13 +139,18 @@ class Member:
         return self.inverse.size > 0 or self.bonus_weight > 0.0
 
     def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
-        """Raise ``ValueError`` unless the member takes contexts of this shape and predicts ``n_heads`` rewards."""
+        """Raise ``ValueError`` unless the member takes contexts of this shape and predicts
+        ``n_heads`` rewards.
+        """
         if len(self.theta if self.vectors is None else self.vectors) != n_heads:
             raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
         n_features = math.prod(shape)
         if self.transform is not None:
             if self.transform.n_inputs != n_features:
-                raise ValueError(f"a transform takes {self.transform.n_inputs} numbers, contexts have {n_features}")
+                raise ValueError(
+                    f"a transform takes {self.transform.n_inputs} numbers, contexts have"
+                    f" {n_features}"
+                )
             n_features = self.transform.n_features
             shape = (n_features,)
         if self.network is not None:
@@ -121,27 +158,41 @@ class Member:
             n_features = self.network.dimension
         if self.vectors is not None:
             n_features = count_features(n_features, self.vectors)
-            if len(self.theta) != 1 or (self.arm_factors is not None and self.arm_factors.shape != (2, n_heads)):
-                raise ValueError("a member with arm vectors must have one regression, and two factors per arm or none")
+            if len(self.theta) != 1 or (
+                self.arm_factors is not None and self.arm_factors.shape != (2, n_heads)
+            ):
+                raise ValueError(
+                    "a member with arm vectors must have one regression, and two factors per arm or"
+                    " none"
+                )
         if self.dimension != (1 if self.is_constant else n_features):
-            raise ValueError(f"the regressions of a member take {self.dimension} features, but it has {n_features}")
+            raise ValueError(
+                f"the regressions of a member take {self.dimension} features, but it has"
+                f" {n_features}"
+            )
 
     def compute_features(self, rows: AnyArray) -> FloatArray:
         """Return the features (n, d) of contexts (n, *C)."""
         if self.is_constant:
             return np.ones((len(rows), 1))
         if self.transform is not None:
-            rows = self.transform(to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
+            rows = self.transform(
+                to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
+            )
         if self.network is not None:
             return self.network(rows)
         return to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and bonuses of contexts (n, *C), (n, heads) each; (n, K) with arm vectors."""
+        """Return predicted rewards and bonuses of contexts (n, *C), (n, heads) each; (n, K) with
+        arm vectors.
+        """
         if self.vectors is not None:
             if self._arm_regressions is None:
                 return self.score_arms(rows, np.arange(len(self.vectors)), self.vectors)
-            mean, variance = compute_ridge_scores(*self._arm_regressions, append_one(self.compute_features(rows)))
+            mean, variance = compute_ridge_scores(
+                *self._arm_regressions, append_one(self.compute_features(rows))
+            )
             return mean, np.sqrt(np.maximum(variance, 0.0, out=variance))
         if not self.has_bonuses:
             mean = self.compute_features(rows) @ self.theta.T
@@ -151,27 +202,39 @@ class Member:
 
     @functools.cached_property
     def _arm_regressions(self) -> tuple[FloatArray, FloatArray | None] | None:
-        """The regression of each arm of the catalogue, scaled by ``arm_factors``; None if they take too much memory."""
+        """The regression of each arm of the catalogue, scaled by ``arm_factors``; None if they take
+        too much memory.
+        """
         assert self.vectors is not None
-        n_arms, n_features = len(self.vectors), self._n_context_features
+        n_arms = len(self.vectors)
+        n_features = self._n_context_features
         if n_arms * (n_features + 1) ** 2 > _MAX_ARM_WEIGHTS:
             return None
         inverse = self.inverse[0] if self.inverse.size else None
-        theta, inverses = compute_arm_heads(self.theta[0], inverse, self.vectors, np.arange(n_arms), n_features)
+        theta, inverses = compute_arm_heads(
+            self.theta[0], inverse, self.vectors, np.arange(n_arms), n_features
+        )
         if self.arm_factors is not None:
             theta *= self.arm_factors[0][:, None]
-            inverses = None if inverses is None else inverses * self.arm_factors[1][:, None, None] ** 2
+            inverses = (
+                None if inverses is None else inverses * self.arm_factors[1][:, None, None] ** 2
+            )
         return theta, inverses
 
     def with_arm_regressions(self, policy_transform: TransformStep | None) -> Member | None:
-        """Return the member with one regression per arm instead of one on products, or None if that is not possible.
+        """Return the member with one regression per arm instead of one on products, or None if that
+        is not possible.
 
         ``policy_transform`` is used if the member has no transform. Its last feature must be 1.
         """
         if self.vectors is None:
             return self
-        n_features, transform = self._n_context_features, self.transform or policy_transform
-        if len(self.vectors) * n_features**2 > _MAX_FOLDED_ARM_WEIGHTS or self._arm_regressions is None:
+        n_features = self._n_context_features
+        transform = self.transform or policy_transform
+        if (
+            len(self.vectors) * n_features**2 > _MAX_FOLDED_ARM_WEIGHTS
+            or self._arm_regressions is None
+        ):
             return None
         if self.network is not None or not isinstance(transform, StandardiseStep):
             return None
@@ -179,7 +242,9 @@ class Member:
         # The matrix of ``append_one``.
         to_rows = np.concatenate([np.eye(n_features) / math.sqrt(n_features), constant_row])
         theta, inverses = self._arm_regressions
-        inverse = np.zeros((len(theta), 0, 0)) if inverses is None else to_rows.T @ inverses @ to_rows
+        inverse = (
+            np.zeros((len(theta), 0, 0)) if inverses is None else to_rows.T @ inverses @ to_rows
+        )
         return replace(self, theta=theta @ to_rows, inverse=inverse, vectors=None, arm_factors=None)
 
     @property
@@ -189,14 +254,17 @@ class Member:
         return (self.dimension - count_effects(len(self.vectors))) // self.vectors.shape[1] - 1
 
     def with_arms(self, vectors: FloatArray) -> Member:
-        """Return the member for K arms with these vectors (K, m). The present arms come first; others have no rounds.
+        """Return the member for K arms with these vectors (K, m).
+
+        The present arms come first; others have no rounds.
 
         A member without vectors uses ``new_theta`` for arms without rounds, or predicts 0.
         """
         if self.vectors is None:
             n_new = len(vectors) - len(self.theta)
             theta, inverse = (
-                np.pad(array, ((0, n_new), *[(0, 0)] * (array.ndim - 1))) for array in (self.theta, self.inverse)
+                np.pad(array, ((0, n_new), *[(0, 0)] * (array.ndim - 1)))
+                for array in (self.theta, self.inverse)
             )
             if self.new_theta is not None:
                 theta[len(self.theta) :] = self.new_theta
@@ -214,15 +282,24 @@ class Member:
             inverse[0, new_effects, new_effects] = self.new_effect_variance
         return replace(self, theta=theta, inverse=inverse, vectors=vectors, arm_factors=arm_factors)
 
-    def score_arms(self, rows: AnyArray, indices: IntArray, vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def score_arms(
+        self, rows: AnyArray, indices: IntArray, vectors: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """Return predicted rewards and bonuses (n, k) of contexts (n, *C) for k arms.
 
-        ``indices`` (k,) are the indices of the arms, -1 for new arms, and ``vectors`` (k, m) their vectors.
+        ``indices`` (k,) are the indices of the arms, -1 for new arms, and ``vectors`` (k, m) their
+        vectors.
         """
         if self.vectors is None:  # a regression per arm
             mean, bonus = self.score(rows)
-            new_mean = 0.0 if self.new_theta is None else self.compute_features(rows) @ self.new_theta[:, None]
-            return np.where(indices < 0, new_mean, mean[:, indices]), np.where(indices < 0, 0.0, bonus[:, indices])
+            new_mean = (
+                0.0
+                if self.new_theta is None
+                else self.compute_features(rows) @ self.new_theta[:, None]
+            )
+            return np.where(indices < 0, new_mean, mean[:, indices]), np.where(
+                indices < 0, 0.0, bonus[:, indices]
+            )
         inverse = self.inverse[0] if self.inverse.size else None
         scores = [
             score_context(self.theta[0], inverse, row, vectors, indices, self.new_effect_variance)
@@ -237,13 +314,16 @@ class Member:
 
 
 class _RowScorer:
-    """A function that scores one context with few numpy calls. For one context, calls take longer than the arithmetic.
+    """A function that scores one context with few numpy calls.
 
-    The *first product* multiplies the context by one matrix. It computes the features of members without a network, and
-    the first layers of all networks. They are clipped, which is also the ReLU of the layers. A second product predicts
-    the rewards by all members together, in the unit of the user. The bonus of a member is the norm of R'z, where z are
-    its features and A^-1 = R R'. If there are networks, all products but the first are in single precision, like the
-    features of networks.
+    For one context, calls take longer than the arithmetic.
+
+    The *first product* multiplies the context by one matrix. It computes the features of members
+    without a network, and the first layers of all networks. They are clipped, which is also the
+    ReLU of the layers. A second product predicts the rewards by all members together, in the unit
+    of the user. The bonus of a member is the norm of R'z, where z are its features and A^-1 = R R'.
+    If there are networks, all products but the first are in single precision, like the features of
+    networks.
 
     Args:
         members: the predictors.
@@ -251,7 +331,8 @@ class _RowScorer:
         n_inputs: the number of values of a context, or of its feature maps.
         reward_unit: the centre and scale of rewards.
         bonus_factor: the factor of the bonus in a score.
-        inputs_are_maps: True if the inputs are feature maps, which the convolutions of a network compute.
+        inputs_are_maps: True if the inputs are feature maps, which the convolutions of a network
+            compute.
     """
 
     def __init__(
@@ -264,29 +345,42 @@ class _RowScorer:
         inputs_are_maps: bool = False,
     ) -> None:
         centre, scale = reward_unit
-        n_arms, n_features = len(members[0].theta), n_inputs if transform is None else transform.n_features
+        n_arms = len(members[0].theta)
+        n_features = n_inputs if transform is None else transform.n_features
         networks = [_fold_layers(member) for member in members if member.network is not None]
         dtype: Any = np.float32 if networks else np.float64
-        # One vector has all features, in this order: the features of networks, the features of the policy (if a member
-        # uses them directly), a constant 1, the features of members' transforms, and the first layers of networks.
+        # One vector has all features, in this order: the features of networks, the features of the
+        # policy (if a member uses them directly), a constant 1, the features of members'
+        # transforms, and the first layers of networks.
         transformed_members = [member for member in members if member.transform is not None]
-        n_indirect_members = len(networks) + len(transformed_members) + sum(member.is_constant for member in members)
-        n_direct_features = 1 + (n_features if n_indirect_members < len(members) else 0)  # with the constant
+        n_indirect_members = (
+            len(networks) + len(transformed_members) + sum(member.is_constant for member in members)
+        )
+        # with the constant
+        n_direct_features = 1 + (n_features if n_indirect_members < len(members) else 0)
         n_network_features = sum(layers[-1].shape[1] for layers in networks)
-        network_start, transformed_start = 0, n_network_features + n_direct_features
-        constant_index, no_limits = transformed_start - 1, np.full(n_direct_features, np.inf)
+        network_start = 0
+        transformed_start = n_network_features + n_direct_features
+        constant_index = transformed_start - 1
+        no_limits = np.full(n_direct_features, np.inf)
         #: The weights, and the lower and upper limits, of each part of the first product.
         first_parts = [(np.eye(n_features + 1)[:, -n_direct_features:], -no_limits, no_limits)]
-        theta = np.zeros((transformed_start + sum(member.dimension for member in transformed_members), n_arms))
+        theta = np.zeros(
+            (transformed_start + sum(member.dimension for member in transformed_members), n_arms)
+        )
         theta[constant_index] = centre
-        #: The slice of features, and the matrices R of all arms (d, d * K), of every member with a bonus.
+        #: The slice of features, and the matrices R of all arms (d, d * K), of every member with a
+        #: bonus.
         self._roots: list[tuple[slice, AnyArray]] = []
         for member in members:
-            start, size = constant_index if member.is_constant else n_network_features, member.dimension
+            start = constant_index if member.is_constant else n_network_features
+            size = member.dimension
             if member.network is not None:
-                start, network_start = network_start, network_start + size
+                start = network_start
+                network_start = network_start + size
             elif member.transform is not None:
-                start, transformed_start = transformed_start, transformed_start + size
+                start = transformed_start
+                transformed_start = transformed_start + size
                 first_parts.append(member.transform.to_clipped_linear())
             theta[start : start + size] += scale * member.weight * member.theta.T
             if member.bonus_weight:
@@ -294,12 +388,18 @@ class _RowScorer:
                 root = roots.transpose(1, 2, 0).reshape(size, -1).astype(dtype)
                 self._roots.append((slice(start, start + size), root))
         first_layers = [layers[0] for layers in networks]
-        first_parts += [(layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf)) for layer in first_layers]
-        matrix, lower, upper = (np.concatenate(arrays, axis=-1) for arrays in zip(*first_parts, strict=True))
+        first_parts += [
+            (layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf))
+            for layer in first_layers
+        ]
+        matrix, lower, upper = (
+            np.concatenate(arrays, axis=-1) for arrays in zip(*first_parts, strict=True)
+        )
         #: The limits at which inputs are clipped; None if the policy has no transform.
         self._input_range: tuple[FloatArray, FloatArray] | None = None
         if transform is not None:  # it is linear in this range, and its last feature is 1
-            half_range, slope = transform.clip * transform.deviation, transform.scale / transform.deviation
+            half_range = transform.clip * transform.deviation
+            slope = transform.scale / transform.deviation
             self._input_range = transform.mean - half_range, transform.mean + half_range
             bias = matrix[-1] + matrix[-2] - (transform.mean * slope) @ matrix[:-2]
             matrix = np.vstack([slope[:, None] * matrix[:-2], bias])
@@ -307,21 +407,31 @@ class _RowScorer:
         if not max_bias < _MAX_BIAS:
             raise ValueError("differences of large numbers would lose precision")
         # Clipped numbers near zero, and feature maps, are in single precision from the start.
-        is_single_precision = networks and (transform is not None or inputs_are_maps) and max_bias < _MAX_SINGLE_BIAS
+        is_single_precision = (
+            networks and (transform is not None or inputs_are_maps) and max_bias < _MAX_SINGLE_BIAS
+        )
         # The matrix of the first product, and the limits at which its result is clipped.
         self._matrix, self._lower, self._upper = (
-            array.astype(np.float32 if is_single_precision else np.float64) for array in (matrix, lower, upper)
+            array.astype(np.float32 if is_single_precision else np.float64)
+            for array in (matrix, lower, upper)
         )
         #: The coefficients of all members, (features, K), and the number of features of networks.
-        self._theta, self._n_network_features = theta.astype(dtype), n_network_features
+        self._theta = theta.astype(dtype)
+        self._n_network_features = n_network_features
         #: The layers of each network after the first one.
         self._layers = [[layer.astype(dtype) for layer in layers[1:]] for layers in networks]
         n_squares = [root.shape[1] // n_arms for _, root in self._roots]
         #: A matrix that adds the squares of each member, and leaves the mean unchanged.
-        self._square_sums = np.repeat(np.eye(1 + len(n_squares), dtype=dtype), [1, *n_squares], axis=1)
+        self._square_sums = np.repeat(
+            np.eye(1 + len(n_squares), dtype=dtype), [1, *n_squares], axis=1
+        )
         #: A matrix from the mean and the members' bonuses to means, bonuses and scores.
         self._combination = np.ones((3, 1 + len(n_squares)))
-        self._combination[0, 1:], self._combination[1, 0], self._combination[2, 1:] = 0.0, 0.0, bonus_factor
+        self._combination[0, 1:], self._combination[1, 0], self._combination[2, 1:] = (
+            0.0,
+            0.0,
+            bonus_factor,
+        )
         #: Scoring functions that no thread is using. Each has its own working arrays.
         self._free_scorers: list[Callable[[AnyArray], FloatArray]] = []
 
@@ -332,7 +442,8 @@ class _RowScorer:
     def __call__(self, context: AnyArray) -> FloatArray:
         """Return means, bonuses and scores (3, K) of a context (d,)."""
         try:
-            score = self._free_scorers.pop()  # no other thread uses its arrays until it is appended again
+            # no other thread uses its arrays until it is appended again
+            score = self._free_scorers.pop()
         except IndexError:
             score = self._build_scorer()
         scores = score(context)
@@ -341,35 +452,66 @@ class _RowScorer:
 
     def _build_scorer(self) -> Callable[[AnyArray], FloatArray]:
         """Return a function that scores a context, with its own working arrays."""
-        matrix, theta, square_sums, combination = self._matrix, self._theta, self._square_sums, self._combination
-        dtype, n_network_features, n_arms = theta.dtype, self._n_network_features, theta.shape[1]
-        row, features = np.ones(len(matrix), matrix.dtype), np.empty(n_network_features + matrix.shape[1], dtype)
-        context, first_features = row[:-1], features[n_network_features:]
-        # The result of the first product. It is copied to ``first_features`` if that has another precision.
-        first_result: AnyArray = first_features if matrix.dtype == dtype else np.empty(len(first_features))
+        matrix = self._matrix
+        theta = self._theta
+        square_sums = self._square_sums
+        combination = self._combination
+        dtype = theta.dtype
+        n_network_features = self._n_network_features
+        n_arms = theta.shape[1]
+        row = np.ones(len(matrix), matrix.dtype)
+        features = np.empty(n_network_features + matrix.shape[1], dtype)
+        context = row[:-1]
+        first_features = features[n_network_features:]
+        # The result of the first product. It is copied to ``first_features`` if that has another
+        # precision.
+        first_result: AnyArray = (
+            first_features if matrix.dtype == dtype else np.empty(len(first_features))
+        )
         clipped_inputs = np.empty(len(context))
-        layers, network_outputs, index = [], [], 0
+        layers = []
+        network_outputs = []
+        index = 0
         first_outputs = features[len(features) - sum(len(network[0]) for network in self._layers) :]
         for network in self._layers:
-            layer_inputs, first_outputs = first_outputs[: len(network[0])], first_outputs[len(network[0]) :]
+            layer_inputs = first_outputs[: len(network[0])]
+            first_outputs = first_outputs[len(network[0]) :]
             for layer in network:
                 is_last = layer is network[-1]
-                outputs = features[index : index + layer.shape[1]] if is_last else np.empty(layer.shape[1], dtype)
+                outputs = (
+                    features[index : index + layer.shape[1]]
+                    if is_last
+                    else np.empty(layer.shape[1], dtype)
+                )
                 layers.append((layer_inputs.dot, layer, outputs, not is_last))
                 layer_inputs = outputs
             network_outputs.append((outputs, np.empty((), dtype)))
             index += len(outputs)
         # The first row of ``products`` has the means, the others have the products with all roots.
-        products, root_products, index = np.empty((square_sums.shape[1], n_arms), dtype), [], n_arms
+        products = np.empty((square_sums.shape[1], n_arms), dtype)
+        root_products = []
+        index = n_arms
         for feature_slice, root in self._roots:
             outputs = products.reshape(-1)[index : index + root.shape[1]]
             root_products.append((features[feature_slice].dot, root, outputs))
             index += root.shape[1]
-        mean, squares, mean_and_bonuses = products[0], products[1:], np.empty((len(square_sums), n_arms), dtype)
-        bonuses, input_range, lower, upper = mean_and_bonuses[1:], self._input_range, self._lower, self._upper
-        has_lower_limit, has_upper_limit = (bool(np.isfinite(limits).any()) for limits in (lower, upper))
-        multiply_features, multiply_row = features[: len(theta)].dot, row.dot
-        maximum, minimum, multiply, divide, sqrt = np.maximum, np.minimum, np.multiply, np.divide, np.sqrt
+        mean = products[0]
+        squares = products[1:]
+        mean_and_bonuses = np.empty((len(square_sums), n_arms), dtype)
+        bonuses = mean_and_bonuses[1:]
+        input_range = self._input_range
+        lower = self._lower
+        upper = self._upper
+        has_lower_limit, has_upper_limit = (
+            bool(np.isfinite(limits).any()) for limits in (lower, upper)
+        )
+        multiply_features = features[: len(theta)].dot
+        multiply_row = row.dot
+        maximum = np.maximum
+        minimum = np.minimum
+        multiply = np.multiply
+        divide = np.divide
+        sqrt = np.sqrt
 
         def score(inputs: AnyArray) -> FloatArray:
             """Return means, bonuses and scores (3, K) of one context (d,)."""
@@ -404,14 +546,21 @@ class _RowScorer:
 
 
 def _fold_layers(member: Member) -> list[FloatArray]:
-    """Return the matrices of the layers of a member's network. Raise ``ValueError`` unless it is an ``MlpNetwork``."""
+    """Return the matrices of the layers of a member's network.
+
+    Raise ``ValueError`` unless it is an ``MlpNetwork``.
+    """
     if not isinstance(member.network, MlpNetwork) or member.transform is not None:
-        raise ValueError("the member has another network than a perceptron, or a transform before it")
+        raise ValueError(
+            "the member has another network than a perceptron, or a transform before it"
+        )
     return member.network.fold_layers()
 
 
 class FrozenParts(NamedTuple):
-    """The result of a policy's ``_freeze``: those fields of a ``FrozenPolicy`` that depend on the type of policy."""
+    """The result of a policy's ``_freeze``: those fields of a ``FrozenPolicy`` that depend on the
+    type of policy.
+    """
 
     members: tuple[Member, ...]
     round_counts: IntArray | None = None
@@ -429,7 +578,8 @@ class ArmLimit(NamedTuple):
     fraction: float
 
     def restrict(self, mean: FloatArray, available: Mask) -> BoolArray:
-        """Return the mask ``available`` (n, K) without arms that have no reward, unless a row has no other arm.
+        """Return the mask ``available`` (n, K) without arms that have no reward, unless a row has
+        no other arm.
 
         ``mean`` (n, K) gives the shape if ``available`` is None.
         """
@@ -440,13 +590,22 @@ class ArmLimit(NamedTuple):
 
 #: The fields that the header of a file contains without a conversion, and their types.
 _HEADER_FIELDS: dict[str, Any] = {
-    "policy": str, "domain": str, "arms": str, "n_arms": int, "max_norm": float, "rounds_learned": int, "seed": int
-}  # fmt: skip
+    "policy": str,
+    "domain": str,
+    "arms": str,
+    "n_arms": int,
+    "max_norm": float,
+    "rounds_learned": int,
+    "seed": int,
+}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrozenPolicy:
-    """The decision rule of a policy in one domain. It never changes. Its file contains no training contexts."""
+    """The decision rule of a policy in one domain. It never changes.
+
+    Its file contains no training contexts.
+    """
 
     #: The registered name of the policy.
     policy: str
@@ -472,50 +631,77 @@ class FrozenPolicy:
     members: tuple[Member, ...]
     #: The transform of contexts before all members; None if there is none.
     transform: TransformStep | None = None
-    #: The layout of images that are transposed to channels first for a network; None for other contexts.
+    #: The layout of images that are transposed to channels first for a network; None for other
+    #: contexts.
     layout: ImageLayout | None = None
     #: The transform of raw table rows; None if the policy has no table.
     table: TableTransform | None = None
-    #: The arms with their features, and which of them the policy's domain offers; None if arms have no features.
+    #: The arms with their features, and which of them the policy's domain offers; None if arms have
+    #: no features.
     catalogue: Catalogue | None = None
     #: The largest fraction of decisions that choose an arm without any reward.
     new_arm_fraction: float = 1.0
     #: True for the arms without any reward, (K,); None if they are not known.
     is_unrewarded: Mask = None
-    #: The number of rounds that each regression has learned, (heads,). It is not written to the file.
+    #: The number of rounds that each regression has learned, (heads,). It is not written to the
+    #: file.
     round_counts: IntArray | None = None
-    #: Contexts of the domain that the policy stores for replay. ``export`` counts them, but does not write them.
+    #: Contexts of the domain that the policy stores for replay. ``export`` counts them, but does
+    #: not write them.
     reference: AnyArray | None = None
     #: True if the policy has seen target contexts. It is not written to the file.
     has_seen_target: bool = False
 
     def __post_init__(self) -> None:
         make_draw_key(self.seed)  # raises an error if this is not a seed
-        if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
-            raise ValueError(f"context_shape and n_arms must be positive, got {self.context_shape} and {self.n_arms}")
+        if (
+            not self.context_shape
+            or any(size < 1 for size in self.context_shape)
+            or self.n_arms < 1
+        ):
+            raise ValueError(
+                f"context_shape and n_arms must be positive, got {self.context_shape} and"
+                f" {self.n_arms}"
+            )
         if self.arms not in ("disjoint", "shared"):
             raise ValueError(f"arms must be 'disjoint' or 'shared', got {self.arms!r}")
         if not (math.isfinite(self.reward_unit[0]) and 0.0 < self.reward_unit[1] < math.inf):
-            raise ValueError(f"reward_unit must be a finite centre and a positive scale, got {self.reward_unit}")
+            raise ValueError(
+                f"reward_unit must be a finite centre and a positive scale, got {self.reward_unit}"
+            )
         if not self.max_norm > 0 or math.isinf(self.max_norm) or self.rounds_learned < 0:
-            raise ValueError(f"max_norm must be > 0, rounds_learned >= 0, got {self.max_norm}, {self.rounds_learned}")
+            raise ValueError(
+                f"max_norm must be > 0, rounds_learned >= 0, got {self.max_norm},"
+                f" {self.rounds_learned}"
+            )
         shape = self.context_shape
         if self.transform is not None:
             if self.transform.n_inputs != math.prod(shape):
-                raise ValueError(f"the transform takes {self.transform.n_inputs} numbers, contexts have {shape}")
+                raise ValueError(
+                    f"the transform takes {self.transform.n_inputs} numbers, contexts have {shape}"
+                )
             shape = (self.transform.n_features,)
         if self.layout is not None:
             if find_image_layout(shape) != self.layout:
-                raise ValueError(f"contexts of shape {shape} are not images with the layout {self.layout}")
+                raise ValueError(
+                    f"contexts of shape {shape} are not images with the layout {self.layout}"
+                )
             shape = to_channels_first_shape(shape)
         if not self.members:
             raise ValueError("the policy has no members")
         for member in self.members:
-            member.check_inputs(shape, 1 if self.arms == "shared" and not member.is_constant else self.n_arms)
+            member.check_inputs(
+                shape, 1 if self.arms == "shared" and not member.is_constant else self.n_arms
+            )
         if self.table is not None and (len(self.table.feature_names),) != self.context_shape:
-            raise ValueError(f"the table has {len(self.table.feature_names)} features, contexts {self.context_shape}")
+            raise ValueError(
+                f"the table has {len(self.table.feature_names)} features, contexts"
+                f" {self.context_shape}"
+            )
         if self.catalogue is not None and len(self.catalogue.names) != self.n_arms:
-            raise ValueError(f"the catalogue has {len(self.catalogue.names)} arms, the policy {self.n_arms}")
+            raise ValueError(
+                f"the catalogue has {len(self.catalogue.names)} arms, the policy {self.n_arms}"
+            )
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -525,26 +711,38 @@ class FrozenPolicy:
     @functools.cached_property
     def offered(self) -> Mask:
         """True for the arms that the domain offers, (K,); None if it offers all arms."""
-        return None if self.catalogue is None or self.catalogue.offered[0].all() else self.catalogue.offered[0]
+        return (
+            None
+            if self.catalogue is None or self.catalogue.offered[0].all()
+            else self.catalogue.offered[0]
+        )
 
     def score(
         self, contexts: AnyArray, indices: IntArray | None = None, vectors: FloatArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in ``reward_unit``.
+        """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in
+        ``reward_unit``.
 
-        ``indices`` (k,) selects arms, for results (n, k). The index of a new arm is -1. If there are new arms,
-        ``vectors`` (k, m) must have the vectors of all selected arms.
+        ``indices`` (k,) selects arms, for results (n, k). The index of a new arm is -1. If there
+        are new arms, ``vectors`` (k, m) must have the vectors of all selected arms.
         """
         if indices is not None and vectors is None:
             mean, bonus = self.score(contexts)
             return mean[:, indices], bonus[:, indices]
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
-            rows = self.transform(to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
+            rows = self.transform(
+                to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
+            )
         if self.layout is not None:
             rows = to_channels_first(rows, self.layout)
         has_unit_weight = self.members[0].weight == self.members[0].bonus_weight == 1.0
-        if self.arms == "disjoint" and len(self.members) == 1 and has_unit_weight and vectors is None:
+        if (
+            self.arms == "disjoint"
+            and len(self.members) == 1
+            and has_unit_weight
+            and vectors is None
+        ):
             return self.members[0].score(rows)
         scores = []
         for member in self.members:
@@ -554,34 +752,44 @@ class FrozenPolicy:
             else:
                 mean, bonus = member.score_arms(inputs, indices, vectors)
             if self.arms == "shared" and not member.is_constant:
-                mean, bonus = mean.reshape(-1, self.n_arms), bonus.reshape(-1, self.n_arms)
+                mean = mean.reshape(-1, self.n_arms)
+                bonus = bonus.reshape(-1, self.n_arms)
             scores.append((mean, bonus))
         return mix_scores(
-            scores, [member.weight for member in self.members], [member.bonus_weight for member in self.members]
+            scores,
+            [member.weight for member in self.members],
+            [member.bonus_weight for member in self.members],
         )
 
     def decide_row(
         self, context: AnyArray, round_number: int | None, indices: IntArray | None = None
     ) -> tuple[FloatArray, FloatArray, int, float]:
-        """Return means and bonuses (K,) in the user's units, the arm and its propensity for one context (*row_shape).
+        """Return means and bonuses (K,) in the user's units, the arm and its propensity for one
+        context (*row_shape).
 
-        ``indices`` (k,) selects some arms. If the scores of the two best arms may differ only by rounding in single
-        precision, the context is scored as in a batch.
+        ``indices`` (k,) selects some arms. If the scores of the two best arms may differ only by
+        rounding in single precision, the context is scored as in a batch.
         """
         convolutions = self._convolutions
         if self._row_scorer is not None and (convolutions is not None or context.dtype is _FLOAT64):
             row = (
-                context if convolutions is None else convolutions.compute_maps(to_channels_first(context, self.layout))
+                context
+                if convolutions is None
+                else convolutions.compute_maps(to_channels_first(context, self.layout))
             )
             predictions = self._row_scorer(row.reshape(-1))
             if indices is not None:
                 predictions = predictions[:, indices]
             scores = predictions[2].tolist()
             second_best, best = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
-            if best - second_best > _TIE_TOLERANCE * (self.reward_unit[1] + abs(best - self.reward_unit[0])):
+            if best - second_best > _TIE_TOLERANCE * (
+                self.reward_unit[1] + abs(best - self.reward_unit[0])
+            ):
                 if self._is_certain:
                     return predictions[0], predictions[1], scores.index(best), 1.0
-                choice = self.choose(predictions[:1], predictions[1:2], None, round_number, self.reward_unit)[0]
+                choice = self.choose(
+                    predictions[:1], predictions[1:2], None, round_number, self.reward_unit
+                )[0]
                 return predictions[0], predictions[1], *choice
         mean, bonus = self.score(context[None], indices)
         choice = self.choose(mean, bonus, None, round_number)[0]
@@ -594,31 +802,45 @@ class FrozenPolicy:
 
     @functools.cached_property
     def _convolutions(self) -> ConvNetwork | None:
-        """The network, if it is the policy's only member and starts with convolutions; otherwise None."""
-        is_only_member = len(self.members) == 1 and self.transform is None and self.members[0].transform is None
+        """The network, if it is the policy's only member and starts with convolutions; otherwise
+        None.
+        """
+        is_only_member = (
+            len(self.members) == 1 and self.transform is None and self.members[0].transform is None
+        )
         network = self.members[0].network
         return network if is_only_member and isinstance(network, ConvNetwork) else None
 
     @functools.cached_property
     def _row_scorer(self) -> _RowScorer | None:
-        """The scorer of single rows; None if the policy has other transforms or networks, or too many weights."""
-        transform, n_inputs = self.transform, math.prod(self.context_shape)
+        """The scorer of single rows; None if the policy has other transforms or networks, or too
+        many weights.
+        """
+        transform = self.transform
+        n_inputs = math.prod(self.context_shape)
         convolutions = self._convolutions
         converted_members = [member.with_arm_regressions(transform) for member in self.members]
         members = [member for member in converted_members if member is not None]
         if len(members) < len(self.members) or (self.layout is not None and convolutions is None):
             return None
         if convolutions is not None:
-            members, n_inputs = [replace(members[0], network=convolutions.make_dense_network())], convolutions.n_inputs
+            members = [replace(members[0], network=convolutions.make_dense_network())]
+            n_inputs = convolutions.n_inputs
         n_weights = sum(n_inputs * member.dimension + member.inverse.size for member in members)
         if self.arms == "shared" or self.n_arms < 2 or n_weights > _MAX_FOLDED_WEIGHTS:
             return None
-        if transform is not None and not (isinstance(transform, StandardiseStep) and transform.axes is None):
+        if transform is not None and not (
+            isinstance(transform, StandardiseStep) and transform.axes is None
+        ):
             return None
         try:
-            inputs_are_maps, bonus_factor = convolutions is not None, self.exploration.bonus_factor
-            return _RowScorer(members, transform, n_inputs, self.reward_unit, bonus_factor, inputs_are_maps)
-        except (ValueError, np.linalg.LinAlgError):  # LinAlgError: rounding left an inverse not positive definite
+            inputs_are_maps = convolutions is not None
+            bonus_factor = self.exploration.bonus_factor
+            return _RowScorer(
+                members, transform, n_inputs, self.reward_unit, bonus_factor, inputs_are_maps
+            )
+        # LinAlgError: rounding left an inverse not positive definite
+        except (ValueError, np.linalg.LinAlgError):
             return None
 
     @functools.cached_property
@@ -637,13 +859,18 @@ class FrozenPolicy:
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K).
 
-        Random draws are the policy's draws in round ``round_number`` and the following rounds. If it is None, they come
-        from the operating system, so that processes that serve the same file explore independently. ``scaling`` is
-        the centre and scale of rewards, in the unit of ``mean``. ``limit`` limits the choices of arms without rewards.
+        Random draws are the policy's draws in round ``round_number`` and the following rounds. If
+        it is None, they come from the operating system, so that processes that serve the same file
+        explore independently. ``scaling`` is the centre and scale of rewards, in the unit of
+        ``mean``. ``limit`` limits the choices of arms without rewards.
         """
-        draw: DrawFunction = draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
+        draw: DrawFunction = (
+            draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
+        )
         if limit is None:
-            return self.exploration.choose_rows(mean, bonus, draw, available=available, scaling=scaling)
+            return self.exploration.choose_rows(
+                mean, bonus, draw, available=available, scaling=scaling
+            )
         excludes_unrewarded = draw(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= limit.fraction
         all_arms = True if available is None else available
         mask = np.where(excludes_unrewarded[:, None], limit.restrict(mean, available), all_arms)
@@ -660,11 +887,15 @@ class FrozenPolicy:
         limit: ArmLimit | None = None,
     ) -> FloatArray:
         """Return the probability with which ``choose`` chooses each arm, (n, K)."""
-        all_probabilities = self.exploration.probabilities(mean, bonus, available=available, scaling=scaling)
+        all_probabilities = self.exploration.probabilities(
+            mean, bonus, available=available, scaling=scaling
+        )
         if limit is None:
             return all_probabilities
         mask = limit.restrict(mean, available)
-        limited_probabilities = self.exploration.probabilities(mean, bonus, available=mask, scaling=scaling)
+        limited_probabilities = self.exploration.probabilities(
+            mean, bonus, available=mask, scaling=scaling
+        )
         return limit.fraction * all_probabilities + (1.0 - limit.fraction) * limited_probabilities
 
     def choose_with_control(
@@ -677,24 +908,37 @@ class FrozenPolicy:
         incumbents: IntArray,
         limit: ArmLimit | None = None,
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
-        """Choose as ``choose`` does, but choose the row's incumbent instead with probability ``control_fraction``.
+        """Choose as ``choose`` does, but choose the row's incumbent instead with probability
+        ``control_fraction``.
 
-        Return the arms and propensities, which include both groups. Also return the probability that each row is in the
-        control group, (n,), and True for the rows that are in it, (n,). The probability is 0 if the incumbent of the
-        row is -1 or not available.
+        Return the arms and propensities, which include both groups. Also return the probability
+        that each row is in the control group, (n,), and True for the rows that are in it, (n,). The
+        probability is 0 if the incumbent of the row is -1 or not available.
         """
         choices = self.choose(mean, bonus, available, round_number, limit=limit)
-        draw: DrawFunction = draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
+        draw: DrawFunction = (
+            draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
+        )
         n, n_arms = mean.shape
         rows = np.arange(n)
-        is_available = incumbents >= 0 if available is None else (incumbents >= 0) & available[rows, incumbents]
+        is_available = (
+            incumbents >= 0
+            if available is None
+            else (incumbents >= 0) & available[rows, incumbents]
+        )
         control_probabilities = control_fraction * is_available.astype(np.float64)
         in_control = draw(n, 3 + 2 * n_arms)[:, -1] < control_probabilities
         arms = np.where(in_control, incumbents, [arm for arm, _ in choices])
-        policy_probabilities = self.compute_probabilities(mean, bonus, available, limit=limit)[rows, arms]
+        policy_probabilities = self.compute_probabilities(mean, bonus, available, limit=limit)[
+            rows, arms
+        ]
         policy_term = (1.0 - control_probabilities) * policy_probabilities
         propensities = policy_term + control_probabilities * (arms == incumbents)
-        return list(zip(arms.tolist(), propensities.tolist(), strict=True)), control_probabilities, in_control
+        return (
+            list(zip(arms.tolist(), propensities.tolist(), strict=True)),
+            control_probabilities,
+            in_control,
+        )
 
     def to_user_units(self, mean: FloatArray, bonus: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return means and bonuses, which are in ``reward_unit``, in the user's units."""
@@ -704,7 +948,9 @@ class FrozenPolicy:
         return centre + scale * mean, scale * bonus
 
     def score_in_user_units(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in the user's units."""
+        """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in the user's
+        units.
+        """
         return self.to_user_units(*self.score(contexts))
 
     def build_header(self) -> dict[str, Any]:
@@ -716,7 +962,9 @@ class FrozenPolicy:
             "exploration": asdict(self.exploration),
             "layout": self.layout,
             "new_arms": self.new_arm_fraction,
-            "unrewarded": None if self.is_unrewarded is None else self.is_unrewarded.nonzero()[0].tolist(),
+            "unrewarded": (
+                None if self.is_unrewarded is None else self.is_unrewarded.nonzero()[0].tolist()
+            ),
             "transform": None if self.transform is None else self.transform.settings(),
             "table": None if self.table is None else self.table.state(),
             "catalogue": None if self.catalogue is None else self.catalogue.state(),
@@ -738,7 +986,9 @@ class FrozenPolicy:
         """Return the arrays of a file, by name."""
         arrays: dict[str, AnyArray] = {}
         if self.transform is not None:
-            arrays.update({f"transform/{name}": array for name, array in self.transform.arrays().items()})
+            arrays.update(
+                {f"transform/{name}": array for name, array in self.transform.arrays().items()}
+            )
         if self.table is not None:
             arrays.update({f"table/{name}": array for name, array in self.table.arrays().items()})
         for index, member in enumerate(self.members):
@@ -746,13 +996,19 @@ class FrozenPolicy:
             inverse = member.inverse.astype(np.float32) if is_large else member.inverse
             member_arrays: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
-                member_arrays |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
+                member_arrays |= {
+                    f"transform/{name}": array for name, array in member.transform.arrays().items()
+                }
             for name in ("arm_factors", "new_theta"):
                 if getattr(member, name) is not None:
                     member_arrays[name] = getattr(member, name)
             if member.network is not None:
-                member_arrays |= {f"network/{name}": array for name, array in member.network.arrays.items()}
-            arrays.update({f"member/{index}/{name}": array for name, array in member_arrays.items()})
+                member_arrays |= {
+                    f"network/{name}": array for name, array in member.network.arrays.items()
+                }
+            arrays.update(
+                {f"member/{index}/{name}": array for name, array in member_arrays.items()}
+            )
         return arrays
 
 
@@ -761,35 +1017,63 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
 
     Raise ``ValueError`` or ``KeyError`` if the header and the arrays do not match.
     """
-    exploration, transform, table = header["exploration"], header["transform"], header["table"]
-    catalogue = None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
+    exploration = header["exploration"]
+    transform = header["transform"]
+    table = header["table"]
+    catalogue = (
+        None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
+    )
     members = []
     for index, fields in enumerate(header["members"]):
         member_arrays = drop_prefix(f"member/{index}/", arrays)
-        inverse, step, network = member_arrays["inverse"], fields["transform"], fields["network"]
+        inverse = member_arrays["inverse"]
+        step = fields["transform"]
+        network = fields["network"]
         member = Member(
-            theta=member_arrays["theta"], weight=float(fields["weight"]), bonus_weight=float(fields["bonus_weight"]),
+            theta=member_arrays["theta"],
+            weight=float(fields["weight"]),
+            bonus_weight=float(fields["bonus_weight"]),
             inverse=inverse.astype(np.float64) if inverse.dtype == np.float32 else inverse,
-            transform=None if step is None else build_step(step, drop_prefix("transform/", member_arrays)),
-            network=None if network is None else load_network(network, drop_prefix("network/", member_arrays)),
-            is_constant=bool(fields["constant"]), arm_factors=member_arrays.get("arm_factors"),
+            transform=(
+                None if step is None else build_step(step, drop_prefix("transform/", member_arrays))
+            ),
+            network=(
+                None
+                if network is None
+                else load_network(network, drop_prefix("network/", member_arrays))
+            ),
+            is_constant=bool(fields["constant"]),
+            arm_factors=member_arrays.get("arm_factors"),
             vectors=catalogue.vectors if catalogue is not None and fields.get("joint") else None,
-            new_effect_variance=float(fields.get("new_variance", 0.0)), new_theta=member_arrays.get("new_theta"),
-        )  # fmt: skip
+            new_effect_variance=float(fields.get("new_variance", 0.0)),
+            new_theta=member_arrays.get("new_theta"),
+        )
         members.append(member)
     centre, scale = header["reward_unit"]
     unrewarded_arms = header["unrewarded"]
-    is_unrewarded = None if unrewarded_arms is None else np.isin(np.arange(int(header["n_arms"])), unrewarded_arms)
+    is_unrewarded = (
+        None
+        if unrewarded_arms is None
+        else np.isin(np.arange(int(header["n_arms"])), unrewarded_arms)
+    )
     return FrozenPolicy(
         **{name: convert(header[name]) for name, convert in _HEADER_FIELDS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
         reward_unit=(float(centre), float(scale)),
-        exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
+        exploration=Exploration(
+            str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])
+        ),
         members=tuple(members),
-        transform=None if transform is None else build_step(transform, drop_prefix("transform/", arrays)),
+        transform=(
+            None if transform is None else build_step(transform, drop_prefix("transform/", arrays))
+        ),
         layout=header["layout"],
         new_arm_fraction=float(header["new_arms"]),
         is_unrewarded=is_unrewarded,
-        table=None if table is None else TableTransform.from_state(table, drop_prefix("table/", arrays)),
+        table=(
+            None
+            if table is None
+            else TableTransform.from_state(table, drop_prefix("table/", arrays))
+        ),
         catalogue=catalogue,
     )

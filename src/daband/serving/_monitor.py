@@ -1,16 +1,18 @@
-"""Detect when arriving contexts or preferred arms differ from training, by tests that are valid at any time.
+"""Detect when arriving contexts or preferred arms differ from training, by tests that are valid at
+any time.
 
-Every summary score of a ``Reference`` has its own test. As long as arriving contexts are exchangeable with the
-reference contexts, the smoothed conformal p-values of their bins are independent and uniform (Vovk, Gammerman, Shafer:
-"Algorithmic Learning in a Random World", 2005). The test is a bet against uniformity. A gambler bets on bins of the
-p-values by their past frequencies. Under uniformity, the capital of the gambler is a martingale. The probability that
-it ever exceeds ``1 / level`` is therefore at most ``level`` (Ville's inequality), however often it is checked. To
-detect a late change soon, part of the capital is reserved for gamblers who start later. Half of the false-alarm
-probability is used for the scores of contexts, the other half for arms. Without a test of arms, all of it is used for
-the scores.
+Every summary score of a ``Reference`` has its own test. As long as arriving contexts are
+exchangeable with the reference contexts, the smoothed conformal p-values of their bins are
+independent and uniform (Vovk, Gammerman, Shafer: "Algorithmic Learning in a Random World", 2005).
+The test is a bet against uniformity. A gambler bets on bins of the p-values by their past
+frequencies. Under uniformity, the capital of the gambler is a martingale. The probability that it
+ever exceeds ``1 / level`` is therefore at most ``level`` (Ville's inequality), however often it is
+checked. To detect a late change soon, part of the capital is reserved for gamblers who start later.
+Half of the false-alarm probability is used for the scores of contexts, the other half for arms.
+Without a test of arms, all of it is used for the scores.
 
-``export`` builds the ``Reference`` and writes it to the file. ``Monitor`` runs the tests, and returns a
-``MonitorReport``.
+``export`` builds the ``Reference`` and writes it to the file. ``Monitor`` runs the tests, and
+returns a ``MonitorReport``.
 """
 
 from __future__ import annotations
@@ -42,12 +44,14 @@ _MAX_FEATURES = 256
 
 @dataclass(frozen=True)
 class Reference:
-    """Counts of reference contexts in the bins of their scores. The monitor compares arriving contexts with them.
+    """Counts of reference contexts in the bins of their scores.
 
-    Every context has a few *summary scores*: its features, or the brightness and contrast of an image, and the policy's
-    predictions. One half of the reference contexts determines the edges of bins, the other half is counted. So counted
-    contexts and later contexts are exchangeable, given the edges, as long as nothing changes. Contexts and scores
-    themselves are not stored.
+    The monitor compares arriving contexts with them.
+
+    Every context has a few *summary scores*: its features, or the brightness and contrast of an
+    image, and the policy's predictions. One half of the reference contexts determines the edges of
+    bins, the other half is counted. So counted contexts and later contexts are exchangeable, given
+    the edges, as long as nothing changes. Contexts and scores themselves are not stored.
     """
 
     #: The names of the J scores.
@@ -56,13 +60,21 @@ class Reference:
     edges: FloatArray
     #: The number of contexts in each bin, (J, bins).
     counts: IntArray
-    #: The number of contexts for which each arm is preferred, (K,); (0,) if arms differ from round to round.
+    #: The number of contexts for which each arm is preferred, (K,); (0,) if arms differ from round
+    #: to round.
     arm_counts: IntArray
 
     def __post_init__(self) -> None:
-        if self.counts.shape != (len(self.names), self.edges.shape[1] + 1) or len(self.edges) != len(self.names):
-            raise ValueError(f"edges {self.edges.shape} and counts {self.counts.shape} of {len(self.names)} scores")
-        if any(count.dtype != np.int64 or (count < 0).any() for count in (self.counts, self.arm_counts)):
+        if self.counts.shape != (len(self.names), self.edges.shape[1] + 1) or len(
+            self.edges
+        ) != len(self.names):
+            raise ValueError(
+                f"edges {self.edges.shape} and counts {self.counts.shape} of {len(self.names)}"
+                " scores"
+            )
+        if any(
+            count.dtype != np.int64 or (count < 0).any() for count in (self.counts, self.arm_counts)
+        ):
             raise ValueError("the counts of the reference must be non-negative integers")
         if np.isnan(self.edges).any():
             raise ValueError("an edge of the reference is NaN")
@@ -71,19 +83,23 @@ class Reference:
 def compute_summary_scores(
     deployed: Any, contexts: AnyArray, mean: FloatArray, bonus: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """Return scores (n, J) of contexts (n, ...) with means and bonuses (n, K), and the preferred arms (n,).
+    """Return scores (n, J) of contexts (n, ...) with means and bonuses (n, K), and the preferred
+    arms (n,).
 
-    The preferred arm has the largest mean plus the exploration rule's ``bonus_factor`` times the bonus, among all arms,
-    available or not.
+    The preferred arm has the largest mean plus the exploration rule's ``bonus_factor`` times the
+    bonus, among all arms, available or not.
     """
-    n, n_features = len(contexts), math.prod(deployed.context_shape)
+    n = len(contexts)
+    n_features = math.prod(deployed.context_shape)
     max_value = 255.0 if contexts.dtype == np.uint8 else 1.0
     score_columns: list[FloatArray] = []
     if deployed.reader.image_rule is not None:
         pixels = contexts.reshape(n, -1).astype(np.float64) / max_value
         score_columns = [pixels.mean(axis=1, keepdims=True), pixels.std(axis=1, keepdims=True)]
     elif n_features <= _MAX_FEATURES:
-        score_columns = [contexts.reshape(n, -1, n_features).astype(np.float64).mean(axis=1) / max_value]
+        score_columns = [
+            contexts.reshape(n, -1, n_features).astype(np.float64).mean(axis=1) / max_value
+        ]
     arm_scores = mean + deployed.frozen.exploration.bonus_factor * bonus
     preferred_arms: IntArray = arm_scores.argmax(axis=1)
     rows = np.arange(n)
@@ -95,16 +111,23 @@ def compute_summary_scores(
 
 
 def find_bins(scores: FloatArray, edges: FloatArray) -> IntArray:
-    """Return the bins of scores (J,) or (n, J). A bin is the number of edges (J, bins - 1) below the score."""
+    """Return the bins of scores (J,) or (n, J).
+
+    A bin is the number of edges (J, bins - 1) below the score.
+    """
     return (edges < scores[..., None]).sum(axis=-1)
 
 
 def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
-    """Return the reference from contexts (n, ...) of the policy's domain, or None if there are fewer than 64."""
+    """Return the reference from contexts (n, ...) of the policy's domain, or None if there are
+    fewer than 64.
+    """
     n = len(contexts)
     if n < MIN_CONTEXTS:
         return None
-    scores, preferred_arms = compute_summary_scores(deployed, contexts, *deployed.frozen.score_in_user_units(contexts))
+    scores, preferred_arms = compute_summary_scores(
+        deployed, contexts, *deployed.frozen.score_in_user_units(contexts)
+    )
     policy_score_names = ("predicted reward", "bonus", "margin")[: 3 if deployed.n_arms > 1 else 2]
     n_context_scores = scores.shape[1] - len(policy_score_names)
     has_images = deployed.reader.image_rule is not None
@@ -112,7 +135,8 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     if len(context_score_names) != n_context_scores:
         context_score_names = tuple(f"number {index}" for index in range(n_context_scores))
     order = np.random.default_rng(n).permutation(n)  # contexts may be sorted
-    edge_rows, counted_rows = order[: n // 2], order[n // 2 :]
+    edge_rows = order[: n // 2]
+    counted_rows = order[n // 2 :]
     edge_lists = [_compute_bin_edges(column) for column in scores[edge_rows].T]
     edges = np.full((len(edge_lists), max(map(len, edge_lists))), np.inf)
     for index, score_edges in enumerate(edge_lists):
@@ -121,34 +145,52 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     for bins in find_bins(scores[counted_rows], edges):
         counts[np.arange(len(bins)), bins] += 1
     arms_vary = deployed.per_arm or deployed.frozen.catalogue is not None
-    arm_counts = np.zeros(0) if arms_vary else np.bincount(preferred_arms[counted_rows], minlength=deployed.n_arms)
-    return Reference((*context_score_names, *policy_score_names), edges, counts, arm_counts.astype(np.int64))
+    arm_counts = (
+        np.zeros(0)
+        if arms_vary
+        else np.bincount(preferred_arms[counted_rows], minlength=deployed.n_arms)
+    )
+    return Reference(
+        (*context_score_names, *policy_score_names), edges, counts, arm_counts.astype(np.int64)
+    )
 
 
-def load_reference(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]) -> Reference | None:
-    """Return the reference in a file, from the entry of its header and from its arrays; None if the file has none."""
+def load_reference(
+    header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]
+) -> Reference | None:
+    """Return the reference in a file, from the entry of its header and from its arrays; None if the
+    file has none.
+    """
     if header is None:
         return None
     return Reference(tuple(header["names"]), arrays["edges"], arrays["counts"], arrays["arms"])
 
 
 def _compute_bin_edges(values: FloatArray) -> FloatArray:
-    """Return the edges between bins of ``values`` (n,) with about equal counts, halfway between neighbouring values.
+    """Return the edges between bins of ``values`` (n,) with about equal counts, halfway between
+    neighbouring values.
 
-    If many contexts have the same value, there is an edge on both sides of it, so that it has its own bin.
+    If many contexts have the same value, there is an edge on both sides of it, so that it has its
+    own bin.
     """
     distinct_values = np.unique(values)
     sorted_values = np.sort(values)
     split_indices = (np.arange(1, _REFERENCE_BINS) * len(sorted_values)) // _REFERENCE_BINS
     edges = []
-    for lower, upper in zip(sorted_values[split_indices - 1], sorted_values[split_indices], strict=True):
+    for lower, upper in zip(
+        sorted_values[split_indices - 1], sorted_values[split_indices], strict=True
+    ):
         if lower < upper:
             edges.append(0.5 * (lower + upper))
             continue
         index = int(np.searchsorted(distinct_values, lower))
         margin = _EDGE_MARGIN * (1.0 + abs(float(lower)))
         edges.append(0.5 * (lower + distinct_values[index - 1]) if index > 0 else lower - margin)
-        edges.append(0.5 * (lower + distinct_values[index + 1]) if index + 1 < len(distinct_values) else lower + margin)
+        edges.append(
+            0.5 * (lower + distinct_values[index + 1])
+            if index + 1 < len(distinct_values)
+            else lower + margin
+        )
     return np.unique(np.array(edges))
 
 
@@ -156,7 +198,8 @@ def _compute_bin_edges(values: FloatArray) -> FloatArray:
 _P_VALUE_BINS = 10
 #: The count that each bin of p-values starts with (the estimator of Krichevsky and Trofimov).
 _PRIOR_COUNT = 0.5
-#: The round in which the second gambler starts. Further gamblers start in rounds that are larger powers of two.
+#: The round in which the second gambler starts. Further gamblers start in rounds that are larger
+#: powers of two.
 _FIRST_RESTART_ROUND = 64
 #: The name of the test of arms in reports.
 _ARM_TEST = "arm"
@@ -174,7 +217,8 @@ class ScoreReport:
     changed: bool
     #: The round of the alarm, counted from 1; None without an alarm.
     since: int | None
-    #: The logarithm of the test's present capital, divided by the logarithm at which an alarm is raised.
+    #: The logarithm of the test's present capital, divided by the logarithm at which an alarm is
+    #: raised.
     evidence: float
 
 
@@ -188,7 +232,8 @@ class MonitorReport:
     contexts_changed: bool
     #: True if the frequencies of preferred arms differ from training.
     arms_changed: bool
-    #: The names of the scores that differ from training. The score with the strongest evidence is first.
+    #: The names of the scores that differ from training. The score with the strongest evidence is
+    #: first.
     reasons: tuple[str, ...]
     #: The result for each score.
     scores: tuple[ScoreReport, ...]
@@ -208,31 +253,43 @@ class MonitorReport:
             return ", ".join(f"{name} {count:,}" for name, count in largest) or "none"
 
         changes = {"contexts": self.contexts_changed, "arms": self.arms_changed}
-        names = " and ".join(name for name, has_changed in changes.items() if has_changed) or "contexts and arms"
-        state = f"differ from training ({', '.join(self.reasons[:_MAX_LISTED])})" if self.alarm else "as in training"
+        names = (
+            " and ".join(name for name, has_changed in changes.items() if has_changed)
+            or "contexts and arms"
+        )
+        state = (
+            f"differ from training ({', '.join(self.reasons[:_MAX_LISTED])})"
+            if self.alarm
+            else "as in training"
+        )
         return (
-            f"{self.rounds:,} rounds: {names} {state}\narms chosen: {format_counts(self.arm_counts)}\n"
-            f"rows with warnings: {format_counts(self.warnings)}"
+            f"{self.rounds:,} rounds: {names} {state}\narms chosen:"
+            f" {format_counts(self.arm_counts)}\nrows with warnings: {format_counts(self.warnings)}"
         )
 
 
 class Monitor:
-    """A deployed policy that also compares its contexts and arms with training, as ``deployed.monitor()`` returns it.
+    """A deployed policy that also compares its contexts and arms with training, as
+    ``deployed.monitor()`` returns it.
 
-    Threads may share a monitor. Each process has its own monitor, and the bound on false alarms holds for each.
+    Threads may share a monitor. Each process has its own monitor, and the bound on false alarms
+    holds for each.
 
     Args:
         deployed: the ``DeployedPolicy``, exported with reference contexts.
-        false_alarms: an upper bound on the probability of ever raising an alarm while contexts are as in training.
+        false_alarms: an upper bound on the probability of ever raising an alarm while contexts are
+            as in training.
         seed: the seed of the monitor's random draws; random by default.
     """
 
-    def __init__(self, deployed: Any, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
+    def __init__(
+        self, deployed: Any, *, false_alarms: float = 0.01, seed: int | None = None
+    ) -> None:
         check_probability("false_alarms", false_alarms)
         if deployed.reference is None:
             raise InvalidInput(
-                "the policy was exported without reference contexts; export it with pair=pair, or with "
-                "reference=contexts of the domain that it acts in (at least 64)"
+                "the policy was exported without reference contexts; export it with pair=pair, or"
+                " with reference=contexts of the domain that it acts in (at least 64)"
             )
         self.deployed = deployed
         reference = deployed.reference
@@ -244,11 +301,14 @@ class Monitor:
         self._has_arm_test = len(reference.arm_counts) > 1
         if self._has_arm_test:  # it gets half of the false-alarm probability
             n_bins = max(counts.shape[1], len(reference.arm_counts))
-            counts = np.concatenate([_pad_bins(counts, n_bins), _pad_bins(reference.arm_counts[None], n_bins)])
-            names, levels = (*names, _ARM_TEST), [*(level / 2 for level in levels), false_alarms / 2]
+            counts = np.concatenate(
+                [_pad_bins(counts, n_bins), _pad_bins(reference.arm_counts[None], n_bins)]
+            )
+            names = (*names, _ARM_TEST)
+            levels = [*(level / 2 for level in levels), false_alarms / 2]
         self._names: tuple[str, ...] = names
-        #: The logarithm of the capital at which each test raises an alarm, (tests,). There is a test for each of the J
-        #: scores, and one for the arms if ``_has_arm_test``.
+        #: The logarithm of the capital at which each test raises an alarm, (tests,). There is a
+        #: test for each of the J scores, and one for the arms if ``_has_arm_test``.
         self._log_threshold = -np.log(levels)
         #: The number of contexts in each bin so far, with the reference contexts, (tests, bins).
         self._counts: IntArray = counts.copy()
@@ -271,14 +331,21 @@ class Monitor:
         self._warning_counts: Counter[str] = Counter()
 
     def decide(self, row: Any, **options: Any) -> Any:
-        """Return the decision of ``DeployedPolicy.decide`` for a row or a batch, and update the tests."""
+        """Return the decision of ``DeployedPolicy.decide`` for a row or a batch, and update the
+        tests.
+        """
         decision, read_rows = self.deployed.decide_with_contexts(row, **options)
-        mean, bonus = np.atleast_2d(decision.mean), np.atleast_2d(decision.bonus)
+        mean = np.atleast_2d(decision.mean)
+        bonus = np.atleast_2d(decision.bonus)
         if options.get("arms") is not None:  # the reference has the scores of all arms
             mean, bonus = self.deployed.frozen.score_in_user_units(read_rows.contexts)
-        scores, preferred_arms = compute_summary_scores(self.deployed, read_rows.contexts, mean, bonus)
+        scores, preferred_arms = compute_summary_scores(
+            self.deployed, read_rows.contexts, mean, bonus
+        )
         with self._lock:
-            self._arm_counts.update([decision.arm_name] if read_rows.is_single else decision.arm_name)
+            self._arm_counts.update(
+                [decision.arm_name] if read_rows.is_single else decision.arm_name
+            )
             for row_warnings in read_rows.warnings:
                 self._warning_counts.update({warning.kind for warning in row_warnings})
             self._add_contexts(scores, preferred_arms)
@@ -307,7 +374,9 @@ class Monitor:
                 for index, name in enumerate(self._names)
             )
             max_evidence = self._max_log_capital / self._log_threshold
-            changed_tests = sorted(np.flatnonzero(has_changed), key=lambda index: -max_evidence[index])
+            changed_tests = sorted(
+                np.flatnonzero(has_changed), key=lambda index: -max_evidence[index]
+            )
             return MonitorReport(
                 rounds=self._n_rounds,
                 contexts_changed=bool(has_changed[: len(has_changed) - self._has_arm_test].any()),
@@ -333,9 +402,11 @@ class Monitor:
             self._update_tests(round_bins, round_uniforms)
 
     def _update_tests(self, bins: IntArray, uniforms: FloatArray) -> None:
-        """Update the tests with one round: the bin of each test, (tests,), and uniform random numbers, (tests,)."""
-        # The smoothed conformal p-value is the fraction of contexts so far, including this one, in higher bins, plus a
-        # uniform random part of the fraction in the same bin.
+        """Update the tests with one round: the bin of each test, (tests,), and uniform random
+        numbers, (tests,).
+        """
+        # The smoothed conformal p-value is the fraction of contexts so far, including this one, in
+        # higher bins, plus a uniform random part of the fraction in the same bin.
         n_same = self._counts[self._tests, bins]
         n_higher = self._context_totals - self._counts.cumsum(axis=1)[self._tests, bins]
         self._counts[self._tests, bins] = n_same + 1
@@ -353,18 +424,27 @@ class Monitor:
         is_alarm = log_capital >= self._log_threshold
         if is_alarm.any():
             self._alarm_rounds[is_alarm & (self._alarm_rounds == 0)] = self._n_rounds
-        if self._n_rounds >= _FIRST_RESTART_ROUND and self._n_rounds & (self._n_rounds - 1) == 0:  # a power of two
+        # a power of two
+        if self._n_rounds >= _FIRST_RESTART_ROUND and self._n_rounds & (self._n_rounds - 1) == 0:
             self._rounds_played = np.concatenate([self._rounds_played, [[0.0]]])
-            self._p_value_counts = np.concatenate([self._p_value_counts, np.zeros_like(self._p_value_counts[:1])])
+            self._p_value_counts = np.concatenate(
+                [self._p_value_counts, np.zeros_like(self._p_value_counts[:1])]
+            )
             self._log_capital = np.concatenate([self._log_capital, np.zeros((1, len(bins)))])
 
     def _compute_log_capital(self) -> FloatArray:
-        """Return the logarithm of each test's capital, (tests,): the weighted mean of all gamblers' capital."""
+        """Return the logarithm of each test's capital, (tests,): the weighted mean of all gamblers'
+        capital.
+        """
         gambler_numbers = np.arange(1.0, len(self._log_capital) + 1.0)
         weights = 1.0 / (gambler_numbers * (gambler_numbers + 1.0))
-        reserved_weight = 1.0 / (len(gambler_numbers) + 1.0)  # of gamblers who have not started, whose capital is 1
-        largest_log = np.maximum(self._log_capital.max(axis=0), 0.0)  # subtracted, so that nothing overflows
-        scaled_capital = weights @ np.exp(self._log_capital - largest_log) + reserved_weight * np.exp(-largest_log)
+        # of gamblers who have not started, whose capital is 1
+        reserved_weight = 1.0 / (len(gambler_numbers) + 1.0)
+        # subtracted, so that nothing overflows
+        largest_log = np.maximum(self._log_capital.max(axis=0), 0.0)
+        scaled_capital = weights @ np.exp(
+            self._log_capital - largest_log
+        ) + reserved_weight * np.exp(-largest_log)
         return np.log(scaled_capital) + largest_log
 
 

@@ -1,4 +1,5 @@
-"""Convert the rows that ``decide`` accepts to contexts: mappings, pandas or polars frames, arrays, and image files.
+"""Convert the rows that ``decide`` accepts to contexts: mappings, pandas or polars frames, arrays,
+and image files.
 
 Start with ``RowReader.read``, which calls one method for each kind of row.
 """
@@ -19,19 +20,23 @@ from daband._image_layout import convert_image_errors, read_image_bytes, read_pi
 from daband._table_transform import FAR_DEVIATIONS, RowWarning, TableRowReader
 from daband.errors import InvalidInput
 
-_FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
+_FLOAT64 = np.dtype(np.float64)
+_FLOAT32 = np.dtype(np.float32)
 _BYTE_TYPES = (bytes, bytearray, memoryview)
-#: The square of the distance from the training mean, in standard deviations, above which a number causes a warning.
+#: The square of the distance from the training mean, in standard deviations, above which a number
+#: causes a warning.
 _FAR_SQUARED_DISTANCE = FAR_DEVIATIONS * FAR_DEVIATIONS
 #: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
 _MAX_UNIT_PIXEL = 2.0
-#: Maximum ratio of the side of the resized image to the side of the crop. A larger ratio would only use memory.
+#: Maximum ratio of the side of the resized image to the side of the crop. A larger ratio would only
+#: use memory.
 _MAX_CROP_RATIO = 16
 #: Maximum number of features for which ``math.hypot`` takes less time than ``np.errstate``.
 _MAX_FAST_FEATURES = 64
 #: Distances up to this size, in standard deviations, can be squared and summed without an overflow.
 _MAX_FAST_DISTANCE = 1e100
-#: Maximum number of features of a row that have their own warning. One further warning counts the remaining ones.
+#: Maximum number of features of a row that have their own warning. One further warning counts the
+#: remaining ones.
 _MAX_FEATURE_WARNINGS = 8
 
 
@@ -41,19 +46,26 @@ class ImageRule:
 
     #: The order of the axes of a context: "channels_first", "channels_last" or "grey".
     layout: str
-    #: The number of pixels to which both sides of an image are resized; None if images must have the size of a context.
+    #: The number of pixels to which both sides of an image are resized; None if images must have
+    #: the size of a context.
     resize: int | None = None
     #: The side in pixels of the centre crop after resizing.
     crop: int | None = None
 
     def __post_init__(self) -> None:
         if self.layout not in ("channels_first", "channels_last", "grey"):
-            raise ValueError(f"layout must be channels_first, channels_last or grey, got {self.layout!r}")
+            raise ValueError(
+                f"layout must be channels_first, channels_last or grey, got {self.layout!r}"
+            )
         if (self.resize is None) != (self.crop is None):
             raise ValueError("resize and crop must be given together")
-        resize, crop = self.resize or 1, self.crop or 1
+        resize = self.resize or 1
+        crop = self.crop or 1
         if not 1 <= crop <= resize <= _MAX_CROP_RATIO * crop:
-            raise ValueError(f"crop must be 1 to resize, and at least resize / 16, got {self.crop} and {self.resize}")
+            raise ValueError(
+                f"crop must be 1 to resize, and at least resize / 16, got {self.crop} and"
+                f" {self.resize}"
+            )
 
 
 class ReadRows(NamedTuple):
@@ -68,13 +80,15 @@ class ReadRows(NamedTuple):
 
 
 class RowReader:
-    """A reader that converts rows to contexts, checks them, and warns about values that are far from training.
+    """A reader that converts rows to contexts, checks them, and warns about values that are far
+    from training.
 
     Args:
         shape: the shape of the input of one decision: one context, or one context per arm.
         table: reads mappings; None if the policy has no table.
         image_rule: how image files are read; None if contexts are not images.
-        feature_moments: the mean and standard deviation of each feature in training, (d,) each; None if not known.
+        feature_moments: the mean and standard deviation of each feature in training, (d,) each;
+            None if not known.
         feature_names: the names of the features, (d,), or empty.
         max_norm: the largest norm of a context that is accepted.
     """
@@ -89,25 +103,46 @@ class RowReader:
         feature_names: Sequence[str],
         max_norm: float,
     ) -> None:
-        self.shape, self.table, self.image_rule = shape, table, image_rule
-        #: "image" or "text" if the table has only one encoded column, so that a row may be given without its name.
-        self._only_input_kind = "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
-        self._feature_names, self._max_norm, self.feature_moments = tuple(feature_names), max_norm, feature_moments
+        self.shape = shape
+        self.table = table
+        self.image_rule = image_rule
+        #: "image" or "text" if the table has only one encoded column, so that a row may be given
+        #: without its name.
+        self._only_input_kind = (
+            "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
+        )
+        self._feature_names = tuple(feature_names)
+        self._max_norm = max_norm
+        self.feature_moments = feature_moments
         self._inverse_scale: FloatArray | None = None
-        #: The mean and the inverse standard deviation of each feature, if ``_find_warnings`` may use its fast path.
+        #: The mean and the inverse standard deviation of each feature, if ``_find_warnings`` may
+        #: use its fast path.
         self._fast_moments: tuple[FloatArray, FloatArray] | None = None
         if feature_moments is not None:
             centre, scale = feature_moments
-            if centre.shape != scale.shape or centre.ndim != 1 or np.prod(shape) % len(centre) or not (scale > 0).all():
-                raise ValueError(f"moments of shapes {centre.shape} and {scale.shape} do not fit rows of shape {shape}")
+            if (
+                centre.shape != scale.shape
+                or centre.ndim != 1
+                or np.prod(shape) % len(centre)
+                or not (scale > 0).all()
+            ):
+                raise ValueError(
+                    f"moments of shapes {centre.shape} and {scale.shape} do not fit rows of shape"
+                    f" {shape}"
+                )
             self._inverse_scale = 1.0 / scale
             with np.errstate(over="ignore"):
                 max_distance = float(((max_norm + np.abs(centre)) * self._inverse_scale).max())
-            if len(centre) == math.prod(shape) <= _MAX_FAST_FEATURES and max_distance < _MAX_FAST_DISTANCE:
+            if (
+                len(centre) == math.prod(shape) <= _MAX_FAST_FEATURES
+                and max_distance < _MAX_FAST_DISTANCE
+            ):
                 self._fast_moments = centre, self._inverse_scale
 
     def read(self, row: Any) -> ReadRows:
-        """Return the contexts and warnings of one row or of a batch, depending on the type of ``row``."""
+        """Return the contexts and warnings of one row or of a batch, depending on the type of
+        ``row``.
+        """
         if type(row) is np.ndarray:
             return self._read_array(row)
         if type(row) is dict and self.table is not None:  # the usual case
@@ -121,7 +156,8 @@ class RowReader:
         package = type(row).__module__.partition(".")[0]
         if package == "PIL":
             raise InvalidInput(
-                "row is a Pillow image; pass the bytes or the path of its file, so that it is read as in training"
+                "row is a Pillow image; pass the bytes or the path of its file, so that it is read"
+                " as in training"
             )
         if package in ("pandas", "polars"):
             return self._read_frame(row, package)
@@ -131,11 +167,16 @@ class RowReader:
             if self._is_file_or_text(row[0]):
                 return _read_batch(self._read_file_or_text, row)
         if isinstance(row, str):
-            raise InvalidInput(f"row must be a mapping, an array or the bytes of an image, got the text {row[:40]!r}")
+            raise InvalidInput(
+                "row must be a mapping, an array or the bytes of an image, got the text"
+                f" {row[:40]!r}"
+            )
         return self._read_array(as_numpy(row, "row"))
 
     def _is_file_or_text(self, row: Any) -> bool:
-        """Return True if the row is the bytes or the path of an image file, or a text for an encoder."""
+        """Return True if the row is the bytes or the path of an image file, or a text for an
+        encoder.
+        """
         is_text = isinstance(row, str) and bool(self.image_rule or self._only_input_kind)
         return is_text or isinstance(row, (*_BYTE_TYPES, os.PathLike))
 
@@ -143,11 +184,13 @@ class RowReader:
         """Return the context and the warnings of a mapping from column names to values."""
         if self.table is None:
             raise InvalidInput(
-                f"row is a mapping, but the policy was exported without a table; pass an array of shape {self.shape}, "
-                f"or export it again with pair=pair"
+                "row is a mapping, but the policy was exported without a table; pass an array of"
+                f" shape {self.shape}, or export it again with pair=pair"
             )
         if not (type(row) is dict or isinstance(row, Mapping)):  # isinstance is slower
-            raise InvalidInput(f"the rows of a batch must all be mappings, got {type(row).__name__}")
+            raise InvalidInput(
+                f"the rows of a batch must all be mappings, got {type(row).__name__}"
+            )
         context, warnings = self.table.read(row)
         if warnings:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -159,7 +202,9 @@ class RowReader:
         if package == "pandas" and type(frame).__name__ == "Series":
             return _make_single(*self._read_mapping(frame.to_dict()))
         if type(frame).__name__ != "DataFrame":
-            raise InvalidInput(f"row must be a {package} DataFrame or a row of one, got {type(frame).__name__}")
+            raise InvalidInput(
+                f"row must be a {package} DataFrame or a row of one, got {type(frame).__name__}"
+            )
         rows = frame.to_dict("records") if package == "pandas" else frame.to_dicts()
         if not rows:
             raise InvalidInput("the frame has no rows")
@@ -181,10 +226,14 @@ class RowReader:
             rows = as_numpy(rows, "row").astype(np.float64)
         if is_single:
             return ReadRows(rows, [self._find_warnings(rows[0])], True)
-        return _read_batch(lambda context: (context, self._find_warnings(context)), rows)._replace(contexts=rows)
+        return _read_batch(lambda context: (context, self._find_warnings(context)), rows)._replace(
+            contexts=rows
+        )
 
     def _describe_wrong_shape(self, shape: tuple[int, ...]) -> str:
-        """Return the error message for an array of this shape, which is neither a row nor a batch."""
+        """Return the error message for an array of this shape, which is neither a row nor a
+        batch.
+        """
         if 0 in shape:
             return "the batch has no rows"
         batch_shape = ", ".join(["n", *map(str, self.shape)])
@@ -197,7 +246,10 @@ class RowReader:
         return message
 
     def _find_warnings(self, context: AnyArray) -> tuple[RowWarning, ...]:
-        """Return the warnings for one context of floats. Raise an error if it is not finite or too large."""
+        """Return the warnings for one context of floats.
+
+        Raise an error if it is not finite or too large.
+        """
         features: AnyArray = context if context.ndim == 1 else context.reshape(-1)
         # The norm is checked first, so that nothing overflows.
         if self._fast_moments is not None and math.hypot(*features.tolist()) <= self._max_norm:
@@ -215,52 +267,82 @@ class RowReader:
                 return ()
             if len(features) != len(self._inverse_scale):  # one context per arm
                 features = features.reshape(-1, len(self._inverse_scale))
-            is_far = np.abs(features - self.feature_moments[0]) * self._inverse_scale > FAR_DEVIATIONS
+            is_far = (
+                np.abs(features - self.feature_moments[0]) * self._inverse_scale > FAR_DEVIATIONS
+            )
         return self._describe_far_values(features, is_far) if is_far.any() else ()
 
     def _find_brightness_warnings(self, pixels: AnyArray) -> tuple[RowWarning, ...]:
-        """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of 0..1; otherwise ()."""
+        """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of
+        0..1; otherwise ().
+        """
         if self.image_rule is None:
             return ()
         largest = float(pixels.max())
         if not _MAX_UNIT_PIXEL < largest < np.inf:
             return ()
-        message = f"a pixel is {largest:g}, but floating-point pixels must be in [0, 1]; pass uint8, or divide by 255"
+        message = (
+            f"a pixel is {largest:g}, but floating-point pixels must be in [0, 1]; pass uint8, or"
+            " divide by 255"
+        )
         return (RowWarning("far_outside", "image", message),)
 
     def _check_norm(self, features: AnyArray) -> None:
-        """Raise an error if features (d,) are not finite, or if their norm is larger than the policy accepts."""
+        """Raise an error if features (d,) are not finite, or if their norm is larger than the
+        policy accepts.
+        """
         if float(features.dot(features)) <= self._max_norm * self._max_norm:
             return
         invalid_indices = np.flatnonzero(~np.isfinite(features))
         if len(invalid_indices):
             name = self._get_feature_name(int(invalid_indices[0]))
-            raise InvalidInput(f"{name} of the row is {features[invalid_indices[0]]}; numbers must be finite")
+            raise InvalidInput(
+                f"{name} of the row is {features[invalid_indices[0]]}; numbers must be finite"
+            )
         largest = float(np.abs(features).max())
-        norm = largest * float(np.linalg.norm(features.astype(np.float64) / largest)) if largest else 0.0
+        norm = (
+            largest * float(np.linalg.norm(features.astype(np.float64) / largest))
+            if largest
+            else 0.0
+        )
         if norm > self._max_norm:
             raise InvalidInput(
-                f"the row has a norm of {norm:g}, the largest that the policy accepts is {self._max_norm:g}"
+                f"the row has a norm of {norm:g}, the largest that the policy accepts is"
+                f" {self._max_norm:g}"
             )
 
     def _describe_far_values(self, features: AnyArray, is_far: AnyArray) -> tuple[RowWarning, ...]:
-        """Return warnings about features that are far from their training mean; ``is_far`` is True for them."""
+        """Return warnings about features that are far from their training mean; ``is_far`` is True
+        for them.
+        """
         assert self.feature_moments is not None
         centre, scale = self.feature_moments
         warnings = []
         for position in np.argwhere(is_far)[:_MAX_FEATURE_WARNINGS]:
-            index, value = int(position[-1]), float(features[tuple(position)])
-            name, distance = self._get_feature_name(index), abs(value - centre[index]) / scale[index]
-            description = f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
+            index = int(position[-1])
+            value = float(features[tuple(position)])
+            name = self._get_feature_name(index)
+            distance = abs(value - centre[index]) / scale[index]
+            description = (
+                f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
+            )
             warnings.append(RowWarning("far_outside", name, f"{name} is {value:g}, {description}"))
         n_more = int(is_far.sum()) - len(warnings)
         if n_more > 0:
-            warnings.append(RowWarning("far_outside", "", f"{n_more} more numbers are far from their training mean"))
+            warnings.append(
+                RowWarning(
+                    "far_outside", "", f"{n_more} more numbers are far from their training mean"
+                )
+            )
         return tuple(warnings)
 
     def _get_feature_name(self, index: int) -> str:
         """Return the name of a feature for messages."""
-        return repr(self._feature_names[index]) if index < len(self._feature_names) else f"number {index}"
+        return (
+            repr(self._feature_names[index])
+            if index < len(self._feature_names)
+            else f"number {index}"
+        )
 
     def _read_file_or_text(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
         """Return the context and the warnings of an image file, or of a text for an encoder."""
@@ -269,18 +351,31 @@ class RowReader:
         rule = self.image_rule
         if rule is None:
             raise InvalidInput(
-                f"row is an image file, but the policy takes contexts of shape {self.shape}, which are not images"
+                f"row is an image file, but the policy takes contexts of shape {self.shape}, which"
+                " are not images"
             )
         content = read_image_bytes(row)
-        with convert_image_errors(str(row)[-80:] if isinstance(row, str | os.PathLike) else "the row"):
+        with convert_image_errors(
+            str(row)[-80:] if isinstance(row, str | os.PathLike) else "the row"
+        ):
             from PIL import Image
 
             with Image.open(io.BytesIO(content)) as image:
                 width, height = image.size
-                n_channels_by_layout = {"grey": 1, "channels_first": self.shape[0], "channels_last": self.shape[-1]}
+                n_channels_by_layout = {
+                    "grey": 1,
+                    "channels_first": self.shape[0],
+                    "channels_last": self.shape[-1],
+                }
                 is_grey = rule.resize is None and n_channels_by_layout[rule.layout] == 1
-                grey_image = np.array(to_eight_bits(image).convert("L"))[:, :, None] if is_grey else None
-            pixels = read_pixels(io.BytesIO(content), rule.resize, rule.crop) if grey_image is None else grey_image
+                grey_image = (
+                    np.array(to_eight_bits(image).convert("L"))[:, :, None] if is_grey else None
+                )
+            pixels = (
+                read_pixels(io.BytesIO(content), rule.resize, rule.crop)
+                if grey_image is None
+                else grey_image
+            )
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
             context = pixels
@@ -288,11 +383,14 @@ class RowReader:
             context = context[0]
         if context.shape != self.shape:
             raise InvalidInput(
-                f"the image has {width} x {height} pixels, which is a context of shape {context.shape}; the policy "
-                f"takes {self.shape}"
+                f"the image has {width} x {height} pixels, which is a context of shape"
+                f" {context.shape}; the policy takes {self.shape}"
             )
         if rule.resize is not None and min(width, height) < rule.resize:
-            message = f"the image has {width} x {height} pixels and was enlarged to {rule.resize} x {rule.resize}"
+            message = (
+                f"the image has {width} x {height} pixels and was enlarged to {rule.resize} x"
+                f" {rule.resize}"
+            )
             return context, (RowWarning("small_image", "image", message),)
         return context, ()
 
@@ -302,12 +400,19 @@ def _make_single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRow
     return ReadRows(context[None], [warnings], True)
 
 
-def _read_batch(read_one: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]) -> ReadRows:
-    """Return the contexts and warnings of a batch. ``read_one`` reads each row. Errors name the row."""
+def _read_batch(
+    read_one: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]
+) -> ReadRows:
+    """Return the contexts and warnings of a batch. ``read_one`` reads each row.
+
+    Errors name the row.
+    """
     results = []
     for index, row in enumerate(rows):
         try:
             results.append(read_one(row))
         except InvalidInput as error:
             raise InvalidInput(f"row {index}: {error}") from None
-    return ReadRows(np.stack([context for context, _ in results]), [warnings for _, warnings in results], False)
+    return ReadRows(
+        np.stack([context for context, _ in results]), [warnings for _, warnings in results], False
+    )

@@ -1,16 +1,19 @@
 """Learn from logs larger than memory, on this machine or on a Ray cluster.
 
-A log is divided into parts, which are groups of rows of its files. A linear policy (LinUCB, Constant) learns from sums
-over rounds, in one pass. Every part is summed separately, on any machine, and the sums are added in the order of the
-parts. So the result depends neither on the number of workers, nor on lost workers, nor on interruptions. Any other
-policy learns the rounds in order, in one process. If it learns by gradients, its replay buffers keep a uniform sample
-of the rounds, and it takes its gradient steps after every ``adapt_every`` rounds.
+A log is divided into parts, which are groups of rows of its files. A linear policy (LinUCB,
+Constant) learns from sums over rounds, in one pass. Every part is summed separately, on any
+machine, and the sums are added in the order of the parts. So the result depends neither on the
+number of workers, nor on lost workers, nor on interruptions. Any other policy learns the rounds in
+order, in one process. If it learns by gradients, its replay buffers keep a uniform sample of the
+rounds, and it takes its gradient steps after every ``adapt_every`` rounds.
 
-In the folder ``directory``, ``log.json`` has the settings of the policy and the columns. Another file has the learned
-state together with the parts that it was learned from, so that both agree even after a crash. The policy stores the
-digests of the parts that it has learned, so that no part is counted twice, even in later calls.
+In the folder ``directory``, ``log.json`` has the settings of the policy and the columns. Another
+file has the learned state together with the parts that it was learned from, so that both agree even
+after a crash. The policy stores the digests of the parts that it has learned, so that no part is
+counted twice, even in later calls.
 
-``fit_log`` and ``learn_log`` are the public functions. Both call ``_fit_policy``, which plays a ``_LogRun``.
+``fit_log`` and ``learn_log`` are the public functions. Both call ``_fit_policy``, which plays a
+``_LogRun``.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ Progress = Callable[[dict[str, float]], None]
 
 #: The maximum number of rounds to which a transform is fitted.
 _MAX_SAMPLE_ROWS = 65_536
-#: The number of rows per part for policies that learn rounds in order. They are slow, and progress is saved only
-#: between parts.
+#: The number of rows per part for policies that learn rounds in order. They are slow, and progress
+#: is saved only between parts.
 _GRADIENT_PART_ROWS = 65_536
 
 
@@ -80,23 +83,28 @@ def fit_log(
     Only a few batches of rows are in memory at a time.
 
     Args:
-        policy: the policy, changed in place. Rounds that it has learned before still count. It stores the digests of
-            learned files, so that a file that is given again is not counted again. An error leaves a linear policy
-            unchanged.
-        log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
-        columns: the roles of columns. By default the columns "arm", "reward" and "propensity" have these roles, and all
-            others are the context. A policy for tables reads the columns of ``policy.table``.
-        target: unlabelled target contexts for policies that adapt. One context is used per logged round.
+        policy: the policy, changed in place. Rounds that it has learned before still count. It
+            stores the digests of learned files, so that a file that is given again is not counted
+            again. An error leaves a linear policy unchanged.
+        log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a
+            ``ParquetLog``.
+        columns: the roles of columns. By default the columns "arm", "reward" and "propensity" have
+            these roles, and all others are the context. A policy for tables reads the columns of
+            ``policy.table``.
+        target: unlabelled target contexts for policies that adapt. One context is used per logged
+            round.
         domain: the domain in which the rounds were logged, "source" or "target".
         engine: "local", or "ray" to sum parts on a cluster (linear policies only).
         workers: the number of workers of a local Ray cluster; one per core by default.
-        ray_address: "local" to start a cluster on this machine, or the address of a cluster, e.g. "auto". Its machines
-            must find the files under the same paths.
-        weights: the column with the weight of each round, e.g. computed with ``daband.weights``. By default weights
-            are computed from propensities (``daband.weights.importance``).
-        adapt_every: the number of rounds between two calls of ``adapt``, for policies that learn by gradients.
-        directory: a folder for saved progress. A second call with the same settings resumes at the first part that is
-            not learned. Files that were added to the log in the meantime are learned as well.
+        ray_address: "local" to start a cluster on this machine, or the address of a cluster, e.g.
+            "auto". Its machines must find the files under the same paths.
+        weights: the column with the weight of each round, e.g. computed with ``daband.weights``. By
+            default weights are computed from propensities (``daband.weights.importance``).
+        adapt_every: the number of rounds between two calls of ``adapt``, for policies that learn by
+            gradients.
+        directory: a folder for saved progress. A second call with the same settings resumes at the
+            first part that is not learned. Files that were added to the log in the meantime are
+            learned as well.
         progress: called after every part with ``rows``, ``rows_total``, ``parts``, ``parts_total``,
             ``rows_per_second`` and ``seconds_left``.
 
@@ -131,7 +139,7 @@ def learn_log(
     arm: str = "arm",
     reward: str = "reward",
     propensity: str = "propensity",
-    id: str | None = None,  # noqa: A002 - the name of the role, as in Columns
+    id: str | None = None,  # noqa: A002
     weights: str | None = None,
     adapt_every: int = 1024,
     directory: str | Path | None = None,
@@ -139,23 +147,26 @@ def learn_log(
 ) -> Policy:
     """Learn from a target log, which was recorded after deployment, and return the policy.
 
-    In production, repeat these steps: decide with the exported file, log decisions and rewards, learn the log, export
-    again. ``policy.version`` counts the logs that the policy has learned. The exported file has the same number in
-    ``DeployedPolicy.version``. Every round counts once. Files are identified by their content: for the same file under
-    another name, or a folder to which files were added, only new files are learned. With ``id``, each round is
-    identified separately.
+    In production, repeat these steps: decide with the exported file, log decisions and rewards,
+    learn the log, export again. ``policy.version`` counts the logs that the policy has learned. The
+    exported file has the same number in ``DeployedPolicy.version``. Every round counts once. Files
+    are identified by their content: for the same file under another name, or a folder to which
+    files were added, only new files are learned. With ``id``, each round is identified separately.
 
     Args:
-        policy: the policy that was exported, or the one that learned the last log; changed in place.
+        policy: the policy that was exported, or the one that learned the last log; changed in
+            place.
         log: Parquet files of any size, or CSV files that fit into memory: a folder, a glob such as
             ``"logs/*.parquet"``, a list, or a ``ParquetLog``.
-        columns: the roles of columns, if a policy without a table should read only some of them. By default the columns
-            ``arm``, ``reward`` and ``propensity`` have these roles, and all others are the context.
+        columns: the roles of columns, if a policy without a table should read only some of them. By
+            default the columns ``arm``, ``reward`` and ``propensity`` have these roles, and all
+            others are the context.
         arm: the column with the chosen arm: its index, or its name in ``policy.arm_names``.
-        reward: the column with the reward of that arm. A round without a reward is ignored, with a warning.
+        reward: the column with the reward of that arm. A round without a reward is ignored, with a
+            warning.
         propensity: the column with the probability with which that arm was chosen.
-        id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is ignored, so
-            a file may come again with late rewards.
+        id: the column with the id of a round, e.g. "event_id". A round whose id the policy has
+            learned is ignored, so a file may come again with late rewards.
         weights: as in ``fit_log``.
         adapt_every: the number of rounds between two calls of ``adapt``.
         directory: a folder for saved progress, as in ``fit_log``.
@@ -211,17 +222,25 @@ class _FitSettings:
         return TARGET_PREFIX if self.domain == "target" else ""
 
 
-def _fit_policy(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
-    """Open the log, lock the folder, learn the log from sums or round by round, and return the policy."""
+def _fit_policy(
+    policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings
+) -> Policy:
+    """Open the log, lock the folder, learn the log from sums or round by round, and return the
+    policy.
+    """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    engine, target, columns = settings.engine, settings.target, settings.columns
+    engine = settings.engine
+    target = settings.target
+    columns = settings.columns
     check_one_of("engine", engine, ("local", "ray"))
     check_unlabelled(target)
     check_int("adapt_every", settings.adapt_every, minimum=1)
     if settings.workers is not None:
         check_int("workers", settings.workers, minimum=1)
-    role_columns = {role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None}
+    role_columns = {
+        role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None
+    }
     parquet_log = open_log(
         log,
         policy,
@@ -230,22 +249,36 @@ def _fit_policy(policy: Policy, log: str | Path | Sequence[str | Path] | Parquet
         skip_unrewarded=settings.domain == "target",
     )
     config = {
-        "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(parquet_log.columns),
+        "policy": {**policy.settings(), "name": policy.name},
+        "columns": asdict(parquet_log.columns),
         "domain": settings.domain,
-        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **role_columns,
-    }  # fmt: skip
-    learns_from_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
+        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None,
+        **role_columns,
+    }
+    learns_from_sums = isinstance(policy, RidgePolicy) and (
+        settings.domain == "source" or settings.id is None
+    )
     for path, n_rounds in parquet_log.unrewarded.items():
-        hint = "" if settings.id is not None else " with id=, so that the others are not counted again"
-        _warn(f"{path}: {n_rounds:,} rounds without a reward yet are ignored; learn it again later{hint}", stacklevel=3)
+        hint = (
+            "" if settings.id is not None else " with id=, so that the others are not counted again"
+        )
+        _warn(
+            f"{path}: {n_rounds:,} rounds without a reward yet are ignored; learn it again"
+            f" later{hint}",
+            stacklevel=3,
+        )
     if engine == "ray" and not learns_from_sums:
         raise InvalidInput(
-            f"engine must be 'local' for {policy.name}, which learns rounds one after the other: engine='ray' needs a "
-            "linear policy, and no id="
+            f"engine must be 'local' for {policy.name}, which learns rounds one after the other:"
+            " engine='ray' needs a linear policy, and no id="
         )
     directory = settings.directory
     # The first save comes soon. The time between later saves depends on the duration of a save.
-    with nullcontext() if directory is None else Folder(directory, content="a fit_log", save_every=1e-6) as folder:
+    with (
+        nullcontext()
+        if directory is None
+        else Folder(directory, content="a fit_log", save_every=1e-6)
+    ) as folder:
         if folder is not None:
             folder.claim("log.json", config)
         run = _LogRun(policy, parquet_log, settings, folder)
@@ -258,19 +291,29 @@ def _fit_policy(policy: Policy, log: str | Path | Sequence[str | Path] | Parquet
 
 
 class _LogRun:
-    """The state of one call of ``fit_log`` or ``learn_log``, which calls ``sum_parts`` or ``learn_in_order``."""
+    """The state of one call of ``fit_log`` or ``learn_log``, which calls ``sum_parts`` or
+    ``learn_in_order``.
+    """
 
-    def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None) -> None:
-        self.policy, self.log, self.settings, self.folder = policy, log, settings, folder
+    def __init__(
+        self, policy: Policy, log: ParquetLog, settings: _FitSettings, folder: Folder | None
+    ) -> None:
+        self.policy = policy
+        self.log = log
+        self.settings = settings
+        self.folder = folder
         #: The time at which learning started, from ``time.perf_counter``.
         self._start_time = time.perf_counter()
         #: The numbers of rows and parts that are learned, those of earlier calls included.
         self._rows_done = self._parts_done = 0
-        #: The digest of each part that was learned in this call or that the folder contains, by the part's name.
+        #: The digest of each part that was learned in this call or that the folder contains, by the
+        #: part's name.
         self._learned_digests: dict[str, str] = {}
 
     def sum_parts(self, policy: RidgePolicy) -> None:
-        """Sum all parts that the policy has not learned, and add the total to the policy at the end."""
+        """Sum all parts that the policy has not learned, and add the total to the policy at the
+        end.
+        """
         settings = self.settings
         blank_policy = policy.without_rounds()
         blank_policy.deploy(settings.domain)
@@ -285,19 +328,28 @@ class _LogRun:
                     blank_policy.prepare(self.log.sample_contexts(_MAX_SAMPLE_ROWS))
                 self._write_policy("prepared", blank_policy)
         sums = blank_policy.empty_sums()
-        # If the policy has learned some parts in an earlier call, the sums of the other parts have a separate file.
-        suffix = f"-{hashlib.sha256(' '.join(sorted(old_digests)).encode()).hexdigest()[:12]}" if old_digests else ""
+        # If the policy has learned some parts in an earlier call, the sums of the other parts have
+        # a separate file.
+        suffix = (
+            f"-{hashlib.sha256(' '.join(sorted(old_digests)).encode()).hexdigest()[:12]}"
+            if old_digests
+            else ""
+        )
         file_name = f"sums{suffix}.npz"
         if (saved_sums := self._read_sums(file_name)) is not None:
             sums.restore(saved_sums)
         remaining_parts = self._find_remaining_parts(parts)
         arguments = (blank_policy, self.log, remaining_parts, settings.weights)
         if settings.engine == "ray":
-            outcomes = sum_parts_on_ray(*arguments, address=settings.ray_address, n_workers=settings.workers)
+            outcomes = sum_parts_on_ray(
+                *arguments, address=settings.ray_address, n_workers=settings.workers
+            )
         else:
             outcomes = sum_parts_locally(*arguments)
         write_state = partial(self._write_sums, file_name, sums)
-        self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write_state=write_state)
+        self._learn_parts(
+            outcomes, parts, lambda _, outcome: sums.merge(outcome), write_state=write_state
+        )
         learned_parts = (part for part in parts if part.name in self._learned_digests)
         policy.learn_sums(sums, blank_policy, self._format_digests(learned_parts))
         if self.folder is not None:  # the policy includes the sums of earlier calls
@@ -306,7 +358,9 @@ class _LogRun:
                     path.unlink(missing_ok=True)
 
     def learn_in_order(self, target: Contexts | None) -> None:
-        """Update the policy with the rounds of the log in order, and adapt it after every ``adapt_every`` rounds."""
+        """Update the policy with the rounds of the log in order, and adapt it after every
+        ``adapt_every`` rounds.
+        """
         policy = self.policy
         parts = self.log.parts(_GRADIENT_PART_ROWS)
         old_digests = self._find_old_digests(parts)
@@ -317,7 +371,11 @@ class _LogRun:
             policy.restore(saved_arrays)
             self._find_old_digests(parts, with_warning=False)
         elif policy.transform is not None and not policy.transform.fitted:
-            samples = [] if target is None else [target.batch(0, min(_MAX_SAMPLE_ROWS, len(target)), seed=policy.seed)]
+            samples = (
+                []
+                if target is None
+                else [target.batch(0, min(_MAX_SAMPLE_ROWS, len(target)), seed=policy.seed)]
+            )
             policy.prepare(self.log.sample_contexts(_MAX_SAMPLE_ROWS), *samples)
         remaining_parts = self._find_remaining_parts(parts)
 
@@ -327,7 +385,9 @@ class _LogRun:
 
         self._write_policy("policy", policy)
         write_state = partial(self._write_policy, "policy", policy)
-        self._learn_parts(self._check_parts(remaining_parts), parts, learn_part, write_state=write_state)
+        self._learn_parts(
+            self._check_parts(remaining_parts), parts, learn_part, write_state=write_state
+        )
 
     def _learn_parts(
         self,
@@ -343,8 +403,8 @@ class _LogRun:
             outcomes: parts that are not learned yet, each with its outcome: its sums, or None.
             parts: all parts of the log.
             learn_part: called with every part and its outcome.
-            write_state: saves the learned state. It is called at intervals, at the end, and before an error in the log
-                is raised.
+            write_state: saves the learned state. It is called at intervals, at the end, and before
+                an error in the log is raised.
         """
 
         def save() -> None:
@@ -365,44 +425,67 @@ class _LogRun:
                     stop_request.handle_signal(save)
             except DataError as error:
                 save()
-                saved_note = "" if self.folder is None else f"; the parts before it are saved in {self.folder.path}"
+                saved_note = (
+                    ""
+                    if self.folder is None
+                    else f"; the parts before it are saved in {self.folder.path}"
+                )
                 raise DataError(f"{error}{saved_note}") from None
             save()
 
     def _check_parts(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, None]]:
-        """Yield every part after reading all its rows, so that a part with a damaged row is not partly learned."""
+        """Yield every part after reading all its rows, so that a part with a damaged row is not
+        partly learned.
+        """
         for part in parts:
             for _ in read_weighted_batches(self.policy, self.log, part, self.settings.weights):
                 pass
             yield part, None
 
     def _learn_part(self, part: LogPart, target: Contexts | None) -> None:
-        """Learn the rounds of one part in batches. The policy observes as many target contexts, and then adapts."""
-        policy, settings = self.policy, self.settings
+        """Learn the rounds of one part in batches.
+
+        The policy observes as many target contexts, and then adapts.
+        """
+        policy = self.policy
+        settings = self.settings
         ids = self.log.read_values(part, settings.id)
-        for batch, weights in read_weighted_batches(policy, self.log, part, settings.weights, settings.adapt_every):
+        for batch, weights in read_weighted_batches(
+            policy, self.log, part, settings.weights, settings.adapt_every
+        ):
             rounds_before = policy.rounds_learned
             batch_ids = None if settings.id is None else list(itertools.islice(ids, len(batch)))
             rounds = batch.contexts, batch.arms, batch.rewards
-            policy.update(*rounds, settings.domain, weights=weights, ids=batch_ids, on_duplicate="skip")
+            policy.update(
+                *rounds, settings.domain, weights=weights, ids=batch_ids, on_duplicate="skip"
+            )
             if target is not None:
                 start = rounds_before % target.rounds_available
                 stop = min(start + len(batch), target.rounds_available)
                 policy.observe_target(target.batch(start, stop, seed=policy.seed))
             policy.adapt()
 
-    def _find_old_digests(self, parts: list[LogPart], *, with_warning: bool = True) -> frozenset[str]:
+    def _find_old_digests(
+        self, parts: list[LogPart], *, with_warning: bool = True
+    ) -> frozenset[str]:
         """Find the parts that the policy has learned in an earlier call, and return their digests.
 
-        Sets ``_digests`` and ``_old_parts``. With ``with_warning``, a warning names the first of these parts.
+        Sets ``_digests`` and ``_old_parts``. With ``with_warning``, a warning names the first of
+        these parts.
         """
         self._digests = compute_digests(parts)
-        learned_digests = frozenset(part.removeprefix(TARGET_PREFIX) for part in self.policy.log_parts)
+        learned_digests = frozenset(
+            part.removeprefix(TARGET_PREFIX) for part in self.policy.log_parts
+        )
         old_digests = learned_digests & frozenset(self._digests.values())
         self._old_parts = [part for part in parts if self._digests[part] in old_digests]
         if self._old_parts and with_warning and self.folder is None:
-            n_rounds, label = sum(map(len, self._old_parts)), self._old_parts[0].label
-            message = f"the policy has learned {label} before; its {n_rounds:,} rounds are not counted again"
+            n_rounds = sum(map(len, self._old_parts))
+            label = self._old_parts[0].label
+            message = (
+                f"the policy has learned {label} before; its {n_rounds:,} rounds are not counted"
+                " again"
+            )
             _warn(message, stacklevel=5)
         return old_digests
 
@@ -411,17 +494,32 @@ class _LogRun:
         return [f"{self.settings.part_prefix}{self._digests[part]}" for part in parts]
 
     def _find_remaining_parts(self, parts: list[LogPart]) -> list[LogPart]:
-        """Return the parts that are not learned yet. Raise an error if a learned part is missing or has changed."""
+        """Return the parts that are not learned yet.
+
+        Raise an error if a learned part is missing or has changed.
+        """
         current_digests = {part.name: self._digests[part] for part in parts}
         for name, digest in self._learned_digests.items():
             if current_digests.get(name) != digest:
-                problem = "is no longer part of the log" if name not in current_digests else "has changed since"
+                problem = (
+                    "is no longer part of the log"
+                    if name not in current_digests
+                    else "has changed since"
+                )
                 label = f"{self.folder.path}: {name}" if self.folder is not None else name
-                raise InvalidInput(f"{label} was learned and {problem}; restore it, or remove the folder")
+                raise InvalidInput(
+                    f"{label} was learned and {problem}; restore it, or remove the folder"
+                )
         old_labels = {part.label for part in self._old_parts}
-        new_parts = [part for part in parts if part.name not in self._learned_digests and part.label not in old_labels]
+        new_parts = [
+            part
+            for part in parts
+            if part.name not in self._learned_digests and part.label not in old_labels
+        ]
         new_labels = {part.label for part in new_parts}
-        self._rows_at_start = self._rows_done = sum(len(part) for part in parts if part.label not in new_labels)
+        self._rows_at_start = self._rows_done = sum(
+            len(part) for part in parts if part.label not in new_labels
+        )
         self._parts_done = len(parts) - len(new_parts)
         self._start_time = time.perf_counter()
         return new_parts
@@ -432,17 +530,28 @@ class _LogRun:
         self._parts_done += 1
         if self.settings.progress is None:
             return
-        rows_per_second = (self._rows_done - self._rows_at_start) / max(time.perf_counter() - self._start_time, 1e-9)
+        rows_per_second = (self._rows_done - self._rows_at_start) / max(
+            time.perf_counter() - self._start_time, 1e-9
+        )
         seconds_left = (len(self.log) - self._rows_done) / max(rows_per_second, 1e-9)
-        self.settings.progress({
-            "rows": self._rows_done, "rows_total": len(self.log), "parts": self._parts_done, "parts_total": len(parts),
-            "rows_per_second": rows_per_second, "seconds_left": seconds_left,
-        })  # fmt: skip
+        self.settings.progress(
+            {
+                "rows": self._rows_done,
+                "rows_total": len(self.log),
+                "parts": self._parts_done,
+                "parts_total": len(parts),
+                "rows_per_second": rows_per_second,
+                "seconds_left": seconds_left,
+            }
+        )
 
     # The files of the folder: a policy or sums, each with the parts that it was learned from.
 
     def _read_policy(self, name: str) -> dict[str, AnyArray] | None:
-        """Return the arrays of the policy saved under ``name``, or None. Set ``_learned_digests`` from its notes."""
+        """Return the arrays of the policy saved under ``name``, or None.
+
+        Set ``_learned_digests`` from its notes.
+        """
         if self.folder is None or not (path := self.folder.path / f"{name}.safetensors").exists():
             return None
         saved_policy = read_checkpoint(path)
@@ -453,17 +562,25 @@ class _LogRun:
     def _write_policy(self, name: str, policy: Policy) -> None:
         """Save the policy under this name, with the list of learned parts."""
         if self.folder is not None:
-            policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._learned_digests)})
+            policy.save(
+                self.folder.path / f"{name}.safetensors",
+                notes={"parts": json.dumps(self._learned_digests)},
+            )
 
     def _read_sums(self, file_name: str) -> dict[str, AnyArray] | None:
-        """Return the arrays last written by ``_write_sums``, or None. Set ``_learned_digests`` to their parts."""
+        """Return the arrays last written by ``_write_sums``, or None.
+
+        Set ``_learned_digests`` to their parts.
+        """
         if self.folder is None or not (path := self.folder.path / file_name).exists():
             return None
         try:
             arrays = read_npz(path)
             self._learned_digests = json.loads(bytes(arrays.pop("parts")).decode())
         except (DataError, KeyError, ValueError) as error:
-            raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start again") from None
+            raise CheckpointError(
+                f"{path} is damaged ({error}); remove the folder to start again"
+            ) from None
         return arrays
 
     def _write_sums(self, file_name: str, sums: RidgeSums) -> None:

@@ -1,11 +1,13 @@
-"""Sum the parts of a log for linear policies, which learn from sums, on this machine or on a Ray cluster.
+"""Sum the parts of a log for linear policies, which learn from sums, on this machine or on a Ray
+cluster.
 
-``sum_parts_locally`` and ``sum_parts_on_ray`` yield the sums of each part. Both compute them with ``sum_part``.
+``sum_parts_locally`` and ``sum_parts_on_ray`` yield the sums of each part. Both compute them with
+``sum_part``.
 
-On a cluster (extra ``ray``) every part is a task. Its worker reads the rows and returns their sums, so that no rows are
-sent. (Ray Data would first read the rows into its object store, for a result of a few hundred kilobytes.) A task whose
-worker or node is lost is submitted again. This process gets the sums in the order of the parts, so that it adds them
-up in the same order as without a cluster.
+On a cluster (extra ``ray``) every part is a task. Its worker reads the rows and returns their sums,
+so that no rows are sent. (Ray Data would first read the rows into its object store, for a result of
+a few hundred kilobytes.) A task whose worker or node is lost is submitted again. This process gets
+the sums in the order of the parts, so that it adds them up in the same order as without a cluster.
 """
 
 from __future__ import annotations
@@ -45,9 +47,14 @@ _MAX_THREADS = min(4, os.cpu_count() or 1)
 
 
 def read_weighted_batches(
-    policy: Policy, log: ParquetLog, part: LogPart, weight_column: str | None, batch_rows: int = BATCH_ROWS
+    policy: Policy,
+    log: ParquetLog,
+    part: LogPart,
+    weight_column: str | None,
+    batch_rows: int = BATCH_ROWS,
 ) -> Iterator[tuple[LoggedRounds, FloatArray]]:
-    """Yield batches of a part's rounds with their weights (n,), at most ``batch_rows`` rounds at a time.
+    """Yield batches of a part's rounds with their weights (n,), at most ``batch_rows`` rounds at a
+    time.
 
     Weights are read from ``weight_column``. If it is None, they are computed from propensities.
     """
@@ -60,17 +67,25 @@ def read_weighted_batches(
             weights = check_weights(list(itertools.islice(column_values, len(batch))), len(batch))
             assert weights is not None
         except InvalidInput as error:
-            raise DataError(f"{part.label} has no weights in column {weight_column!r}: {error}") from None
+            raise DataError(
+                f"{part.label} has no weights in column {weight_column!r}: {error}"
+            ) from None
         yield batch, weights
 
 
 def sum_part(
-    policy: RidgePolicy, log: ParquetLog, part: LogPart, weight_column: str | None, *, n_threads: int = 1
+    policy: RidgePolicy,
+    log: ParquetLog,
+    part: LogPart,
+    weight_column: str | None,
+    *,
+    n_threads: int = 1,
 ) -> RidgeSums:
-    """Return the sums over the rounds of one part of a log, weighted as in ``read_weighted_batches``.
+    """Return the sums over the rounds of one part of a log, weighted as in
+    ``read_weighted_batches``.
 
-    The policy is not changed. Every batch is summed separately, and the sums are added in the order of the batches, so
-    that ``n_threads``, the number of threads, does not affect the result.
+    The policy is not changed. Every batch is summed separately, and the sums are added in the order
+    of the batches, so that ``n_threads``, the number of threads, does not affect the result.
     """
 
     def sum_batch(weighted_batch: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
@@ -94,7 +109,10 @@ def sum_part(
 def _map_in_order(
     function: Callable[[Item], Result], items: Iterable[Item], *, n_threads: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield every item with the result of ``work(item)``, in order. Meanwhile threads work on the next items."""
+    """Yield every item with the result of ``work(item)``, in order.
+
+    Meanwhile threads work on the next items.
+    """
     with ThreadPoolExecutor(n_threads) as pool:
         pending_items: deque[tuple[Item, Future[Result]]] = deque()
         for item in items:
@@ -109,14 +127,21 @@ def _map_in_order(
 def sum_parts_locally(
     policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weight_column: str | None
 ) -> Generator[tuple[LogPart, RidgeSums]]:
-    """Yield every part with its sums, in the order of ``parts``. Meanwhile threads sum the next parts."""
-    threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))  # with few parts, several threads work on one part
+    """Yield every part with its sums, in the order of ``parts``.
+
+    Meanwhile threads sum the next parts.
+    """
+    # with few parts, several threads work on one part
+    threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))
 
     def sum_log_part(part: LogPart) -> RidgeSums:
         return sum_part(policy, log, part, weight_column, n_threads=threads_per_part)
 
-    with use_one_blas_thread():  # threads work on separate parts or batches, not on the products of one batch
-        yield from _map_in_order(sum_log_part, parts, n_threads=min(_MAX_THREADS, max(len(parts), 1)))
+    # threads work on separate parts or batches, not on the products of one batch
+    with use_one_blas_thread():
+        yield from _map_in_order(
+            sum_log_part, parts, n_threads=min(_MAX_THREADS, max(len(parts), 1))
+        )
 
 
 def sum_parts_on_ray(
@@ -128,10 +153,12 @@ def sum_parts_on_ray(
     address: str,
     n_workers: int | None,
 ) -> Generator[tuple[LogPart, RidgeSums]]:
-    """Yield every part with its sums, in the order of ``parts``. Tasks of a Ray cluster compute the sums.
+    """Yield every part with its sums, in the order of ``parts``.
 
-    ``address`` is the address of the cluster. "local" starts one on this machine with at most ``n_workers`` workers, by
-    default one per core.
+    Tasks of a Ray cluster compute the sums.
+
+    ``address`` is the address of the cluster. "local" starts one on this machine with at most
+    ``n_workers`` workers, by default one per core.
     """
     ray = _import_ray()
     if not parts:
@@ -154,7 +181,10 @@ def sum_parts_on_ray(
                     return _get_result(ray, references[index])
                 except WorkerDied:
                     continue
-            raise WorkerDied(f"{part.label}: {_MAX_ATTEMPTS} workers died while summing it; see the cluster's logs")
+            raise WorkerDied(
+                f"{part.label}: {_MAX_ATTEMPTS} workers died while summing it; see the cluster's"
+                " logs"
+            )
 
         try:
             for index in range(min(n_ahead, len(parts))):
@@ -168,8 +198,13 @@ def sum_parts_on_ray(
             _cancel_tasks(ray, references.values())
 
 
-def _sum_task(shared_arguments: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
-    """Return the sums of one part. This function runs in a worker; ``shared_arguments`` is in Ray's object store."""
+def _sum_task(
+    shared_arguments: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart
+) -> RidgeSums:
+    """Return the sums of one part.
+
+    This function runs in a worker; ``shared_arguments`` is in Ray's object store.
+    """
     policy, log, weight_column = shared_arguments
     return sum_part(policy, log, part, weight_column)
 
@@ -191,26 +226,38 @@ def _import_ray() -> Any:
 def _connect_to_cluster(ray: Any, address: str, n_workers: int) -> Iterator[None]:
     """Connect to the Ray cluster at ``address`` for this block.
 
-    "local" starts a cluster with ``n_workers`` workers on this machine, and stops it at the end of the block.
+    "local" starts a cluster with ``n_workers`` workers on this machine, and stops it at the end of
+    the block.
     """
     if ray.is_initialized():  # the caller has opened a connection, and will close it
         yield
         return
     thread_variables = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
-    init_options = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": thread_variables}}
+    init_options = {
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "runtime_env": {"env_vars": thread_variables},
+    }
     temporary_folder = None
     try:
         if address == "local":
-            # The path is short, because paths of Unix sockets below it are limited to about a hundred characters.
+            # The path is short, because paths of Unix sockets below it are limited to about a
+            # hundred characters.
             temporary_folder = tempfile.mkdtemp(prefix="dr-")
-            options = {"num_cpus": n_workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+            options = {
+                "num_cpus": n_workers,
+                "include_dashboard": False,
+                "object_store_memory": _OBJECT_STORE_BYTES,
+            }
             ray.init(address="local", _temp_dir=temporary_folder, **options, **init_options)
         else:
             try:
                 _check_reachable(address)
                 ray.init(address=address, **init_options)
             except (OSError, ValueError, RuntimeError) as error:
-                raise InvalidInput(f"ray_address must be a running Ray cluster, got {address!r}: {error}") from None
+                raise InvalidInput(
+                    f"ray_address must be a running Ray cluster, got {address!r}: {error}"
+                ) from None
         yield
     finally:
         ray.shutdown()
@@ -219,7 +266,10 @@ def _connect_to_cluster(ray: Any, address: str, n_workers: int) -> Iterator[None
 
 
 def _get_result(ray: Any, reference: Any) -> Any:
-    """Wait for a task, and return its result or raise its exception. Raise ``WorkerDied`` if its worker was lost."""
+    """Wait for a task, and return its result or raise its exception.
+
+    Raise ``WorkerDied`` if its worker was lost.
+    """
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -238,7 +288,10 @@ def _cancel_tasks(ray: Any, references: Iterable[Any]) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise ``OSError`` if nothing listens at HOST:PORT. Ray itself would try to connect for minutes."""
+    """Raise ``OSError`` if nothing listens at HOST:PORT.
+
+    Ray itself would try to connect for minutes.
+    """
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         with socket.create_connection((host, int(port)), timeout=10):

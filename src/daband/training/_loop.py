@@ -1,8 +1,9 @@
 """Train one policy, several policies with common gradient steps, or the candidates of ``choose``.
 
-``train`` and ``continue_on_target`` build a ``Phase`` and play it with ``run_phase``. A ``RunGroup`` plays one phase,
-or several phases with common gradient steps, episode by episode. ``run_groups`` plays several groups in turn.
-``train_candidates`` trains the candidates of ``choose``.
+``train`` and ``continue_on_target`` build a ``Phase`` and play it with ``run_phase``. A
+``RunGroup`` plays one phase, or several phases with common gradient steps, episode by episode.
+``run_groups`` plays several groups in turn. ``train_candidates`` trains the candidates of
+``choose``.
 """
 
 from __future__ import annotations
@@ -54,15 +55,17 @@ def train(
         policy: the policy, changed in place.
         source: the domain in which rounds are played and rewarded (or a log of such rounds).
         target: unlabelled contexts of the target, or None. Target rewards cannot be passed.
-        episodes: the number of episodes, 300 by default. A source with fewer rounds is shown again, up to five times in
-            total (a log only once). ``Run.note`` then says how often.
+        episodes: the number of episodes, 300 by default. A source with fewer rounds is shown again,
+            up to five times in total (a log only once). ``Run.note`` then says how often.
         episode_length: the number of rounds per episode. The policy adapts after each episode.
         seed: determines the order of contexts; the policy's seed by default.
-        directory: the run's folder. A second call with the same settings resumes an interrupted run, which ends with
-            the same result, bit for bit. Ctrl-C and SIGTERM wait for the end of the episode and save it; a second
-            Ctrl-C stops at once. Only one process can use a folder at a time.
+        directory: the run's folder. A second call with the same settings resumes an interrupted
+            run, which ends with the same result, bit for bit. Ctrl-C and SIGTERM wait for the end
+            of the episode and save it; a second Ctrl-C stops at once. Only one process can use a
+            folder at a time.
         config: additional settings to store in the folder's ``config.json``.
-        save_every: the minimum number of seconds between two saves into ``directory``; 0 saves every episode.
+        save_every: the minimum number of seconds between two saves into ``directory``; 0 saves
+            every episode.
         progress: called after every episode with its record (an entry of ``Run.episodes``).
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -97,19 +100,20 @@ def continue_on_target(
 ) -> Run:
     """Continue training in the target, once target rewards are available.
 
-    A target round counts as much as a source round. Fewer than ``rounds`` rounds are played if the target has fewer
-    contexts. The last episode may be shorter than ``episode_length``.
+    A target round counts as much as a source round. Fewer than ``rounds`` rounds are played if the
+    target has fewer contexts. The last episode may be shorter than ``episode_length``.
 
     Args:
         policy: the policy, changed in place.
-        target: the target with rewards, e.g. ``pair.target_labelled``, whose contexts evaluation does not use; or a log
-            of target rounds (for files of any size, use ``learn_log``).
+        target: the target with rewards, e.g. ``pair.target_labelled``, whose contexts evaluation
+            does not use; or a log of target rounds (for files of any size, use ``learn_log``).
         rounds: the maximum number of rounds.
         episode_length: the number of rounds per episode. The policy adapts after each episode.
         seed: determines the order of contexts; the policy's seed by default.
         directory: the folder of this phase, as in ``train``.
         config: additional settings to store in the folder's ``config.json``.
-        save_every: the minimum number of seconds between two saves into ``directory``; 0 saves every episode.
+        save_every: the minimum number of seconds between two saves into ``directory``; 0 saves
+            every episode.
         progress: called after every episode with its record (an entry of ``Run.episodes``).
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
@@ -123,8 +127,8 @@ def continue_on_target(
     if not isinstance(target, LabelledDomain):
         hint = ": this pair has no target rewards" if target is None else ""
         raise InvalidInput(
-            "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target, got "
-            f"{type(target).__name__}{hint}"
+            "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target,"
+            f" got {type(target).__name__}{hint}"
         )
     rounds = min(rounds, target.rounds_available)
     check_domains(policy, target, None, role="target")
@@ -139,12 +143,18 @@ def continue_on_target(
         progress=progress,
     )
     order_seed = settings.get_order_seed(policy)
-    return run_phase(Phase(policy, "target", target, None, n_episodes, order_seed, settings, rounds))
+    return run_phase(
+        Phase(policy, "target", target, None, n_episodes, order_seed, settings, rounds)
+    )
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:
-    """Return True if ``train_stacked`` can train these policies: several neural policies of one shape and recipe."""
-    if len(policies) < 2 or not all(isinstance(policy, Policy) and policy.learns_by_gradients for policy in policies):
+    """Return True if ``train_stacked`` can train these policies: several neural policies of one
+    shape and recipe.
+    """
+    if len(policies) < 2 or not all(
+        isinstance(policy, Policy) and policy.learns_by_gradients for policy in policies
+    ):
         return False
     from daband.neural._neural_linucb import can_stack  # imports torch
 
@@ -154,13 +164,15 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
 def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
     """Play several phases together, and return the run of each, or the exception that ended it.
 
-    Rounds are played run by run, and gradient steps are taken for all runs together. On a GPU, five stacked seeds took
-    about half the time of five separate runs. Each result equals the result of a separate run, up to rounding, and each
-    folder can be resumed separately. If a run fails, the others continue.
+    Rounds are played run by run, and gradient steps are taken for all runs together. On a GPU, five
+    stacked seeds took about half the time of five separate runs. Each result equals the result of a
+    separate run, up to rounding, and each folder can be resumed separately. If a run fails, the
+    others continue.
     """
     if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
         raise InvalidInput(
-            "to be stacked, policies must be different neural policies of one shape and recipe; train them separately"
+            "to be stacked, policies must be different neural policies of one shape and recipe;"
+            " train them separately"
         )
     group = RunGroup(phases)
     run_groups([group])
@@ -178,8 +190,8 @@ def run_phase(phase: Phase) -> Run:
 class RunGroup:
     """One run, or several runs with common gradient steps.
 
-    ``play_episode`` plays the next episode. Runs that were resumed ahead of the others wait for them. A run that raises
-    an error is dropped, and the others continue.
+    ``play_episode`` plays the next episode. Runs that were resumed ahead of the others wait for
+    them. A run that raises an error is dropped, and the others continue.
 
     Args:
         phases: what each run plays.
@@ -187,7 +199,8 @@ class RunGroup:
     """
 
     def __init__(self, phases: Sequence[Phase], *, name: str = "") -> None:
-        self.name, self.phases = name, phases
+        self.name = name
+        self.phases = phases
         #: The trainers of the runs that have not failed, by the index of the run.
         self._trainers: dict[int, Trainer] = {}
         #: The exceptions that ended the other runs, by the index of the run.
@@ -197,7 +210,8 @@ class RunGroup:
         self.episode_seconds: list[float] = []
         has_folders = any(phase.settings.directory is not None for phase in phases)
         try:
-            with defer_stop_signals(enabled=has_folders):  # the first save of a new folder must be complete
+            # the first save of a new folder must be complete
+            with defer_stop_signals(enabled=has_folders):
                 for index in range(self._n_runs):
                     self._try_run(index, partial(self._create_trainer, index))
         except BaseException:
@@ -234,13 +248,27 @@ class RunGroup:
         return self.phases[0].n_episodes
 
     def play_episode(self) -> None:
-        """Play the next episode of every run that is not ahead of the others, and adapt their policies."""
+        """Play the next episode of every run that is not ahead of the others, and adapt their
+        policies.
+        """
         trainers = self._trainers
-        unfinished_trainers = {index: trainer for index, trainer in trainers.items() if not trainer.is_finished}
+        unfinished_trainers = {
+            index: trainer for index, trainer in trainers.items() if not trainer.is_finished
+        }
         episode = min(trainer.next_episode for trainer in unfinished_trainers.values())
-        running_indices = [index for index, trainer in unfinished_trainers.items() if trainer.next_episode == episode]
-        play = partial(Trainer.play_rounds, episode_start=time.perf_counter(), n_runs=len(running_indices))
-        running_indices = [index for index in running_indices if self._try_run(index, partial(play, trainers[index]))]
+        running_indices = [
+            index
+            for index, trainer in unfinished_trainers.items()
+            if trainer.next_episode == episode
+        ]
+        play = partial(
+            Trainer.play_rounds, episode_start=time.perf_counter(), n_runs=len(running_indices)
+        )
+        running_indices = [
+            index
+            for index in running_indices
+            if self._try_run(index, partial(play, trainers[index]))
+        ]
         if self._n_runs == 1:
             for index in running_indices:
                 self._try_run(index, lambda: trainers[0].record_episode(trainers[0].policy.adapt()))
@@ -253,9 +281,15 @@ class RunGroup:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated seconds for the remaining episodes; None before two episodes, as the first one takes longer."""
+        """The estimated seconds for the remaining episodes; None before two episodes, as the first
+        one takes longer.
+        """
         durations = self.episode_seconds[1:]
-        return sum(durations) / len(durations) * (self.n_episodes - self.next_episode) if durations else None
+        return (
+            sum(durations) / len(durations) * (self.n_episodes - self.next_episode)
+            if durations
+            else None
+        )
 
     def save(self) -> None:
         """Write every run into its folder."""
@@ -275,7 +309,10 @@ class RunGroup:
         ]
 
     def _try_run(self, index: int, action: Callable[[], None]) -> bool:
-        """Call ``action`` for a run, and return True. If it raises an exception, drop the run and return False."""
+        """Call ``action`` for a run, and return True.
+
+        If it raises an exception, drop the run and return False.
+        """
         try:
             action()
         except Exception as error:
@@ -285,11 +322,16 @@ class RunGroup:
         return index in self._trainers
 
 
-def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], None] | None = None) -> None:
-    """Play all groups. First, two episodes of each group are played, to estimate its remaining time.
+def run_groups(
+    groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], None] | None = None
+) -> None:
+    """Play all groups.
 
-    Then the group with the shortest remaining time is played to its end, and so on. ``on_episode`` is called with the
-    group after every episode. Ctrl-C and SIGTERM wait for the end of the episode and save every run that has a folder.
+    First, two episodes of each group are played, to estimate its remaining time.
+
+    Then the group with the shortest remaining time is played to its end, and so on. ``on_episode``
+    is called with the group after every episode. Ctrl-C and SIGTERM wait for the end of the episode
+    and save every run that has a folder.
     """
 
     def save() -> None:
@@ -300,7 +342,9 @@ def run_groups(groups: Sequence[RunGroup], *, on_episode: Callable[[RunGroup], N
         try:
             while unfinished_groups := [group for group in groups if not group.is_finished]:
                 unfinished_groups.sort(key=lambda group: group.seconds_left or 0.0)
-                unmeasured_groups = [group for group in unfinished_groups if group.seconds_left is None]
+                unmeasured_groups = [
+                    group for group in unfinished_groups if group.seconds_left is None
+                ]
                 for group in unmeasured_groups or unfinished_groups[:1]:
                     start_time = time.perf_counter()
                     group.play_episode()
@@ -327,11 +371,13 @@ class CandidateProgress:
     policies_done: int
     #: The number of policies in total.
     policies: int
-    #: The estimated seconds until all candidates are trained; None before each has played two episodes.
+    #: The estimated seconds until all candidates are trained; None before each has played two
+    #: episodes.
     seconds_left: float | None
     #: The fraction of all episodes that is done, from 0 to 1.
     fraction: float
-    #: A sentence about this candidate's run (``Run.note``), or the first answer of ``choose`` once there is one.
+    #: A sentence about this candidate's run (``Run.note``), or the first answer of ``choose`` once
+    #: there is one.
     note: str = ""
 
 
@@ -349,14 +395,18 @@ _MAX_WIDE_PASSES = 10
 _MAX_EPISODES = 125
 
 
-def choose_training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
-    """Return the pair, the number of episodes and the length of an episode with which candidates are trained.
+def choose_training_budget(
+    pair: Pair, episodes: int | None, episode_length: int
+) -> tuple[Pair, int | None, int]:
+    """Return the pair, the number of episodes and the length of an episode with which candidates
+    are trained.
 
-    The source of the returned pair has the number of passes that is needed. A given number of ``episodes`` is not
-    changed. Otherwise policies for vectors are trained for about 4,000 rounds. A smaller source is shown up to five
-    times. A larger source or a log is shown once, in longer episodes, so that the number of gradient steps stays the
-    same. Policies for wide vectors have about 8,000 rounds and up to ten passes. Images have the defaults of ``train``,
-    because they take longer to learn.
+    The source of the returned pair has the number of passes that is needed. A given number of
+    ``episodes`` is not changed. Otherwise policies for vectors are trained for about 4,000 rounds.
+    A smaller source is shown up to five times. A larger source or a log is shown once, in longer
+    episodes, so that the number of gradient steps stays the same. Policies for wide vectors have
+    about 8,000 rounds and up to ten passes. Images have the defaults of ``train``, because they
+    take longer to learn.
     """
     if episodes is not None:
         return pair, check_int("episodes", episodes, minimum=1), episode_length
@@ -364,13 +414,16 @@ def choose_training_budget(pair: Pair, episodes: int | None, episode_length: int
         return pair, None, episode_length
     source = copy.copy(pair.source)
     is_wide = math.prod(pair.context_shape) >= _MIN_WIDE_DIM
-    n_rounds, max_passes = (_WIDE_ROUNDS, _MAX_WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _MAX_VECTOR_PASSES)
+    n_rounds, max_passes = (
+        (_WIDE_ROUNDS, _MAX_WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _MAX_VECTOR_PASSES)
+    )
     if not isinstance(source, LoggedDomain):
         source.passes = max(source.passes, min(max_passes, math.ceil(n_rounds / len(source))))
     n_rounds = max(len(source), min(source.rounds_available, n_rounds))
     new_length = min(max(episode_length, math.ceil(n_rounds / _MAX_EPISODES)), n_rounds)
     n_episodes = max(1, n_rounds // new_length)
-    if isinstance(source, LoggedDomain):  # episodes are equally long, so drop as few rounds as possible
+    # episodes are equally long, so drop as few rounds as possible
+    if isinstance(source, LoggedDomain):
         n_episodes = min(range(n_episodes, n_episodes // 2, -1), key=lambda count: n_rounds % count)
         new_length = n_rounds // n_episodes
     return replace(pair, source=source), n_episodes, new_length
@@ -392,23 +445,31 @@ def train_candidates(
 
     Args:
         pair: the source and target.
-        candidates: objects with a ``name`` and a method ``build(pair, seed=, device=)`` that returns a policy.
+        candidates: objects with a ``name`` and a method ``build(pair, seed=, device=)`` that
+            returns a policy.
         seed: the seed of each policy.
         episodes: as in ``train``.
         episode_length: as in ``train``.
         device: "auto" (a GPU if available), "cpu", "cuda", ...
-        directory: a folder in which every run has its own folder. A second call with the same settings reads finished
-            runs and resumes interrupted ones.
+        directory: a folder in which every run has its own folder. A second call with the same
+            settings reads finished runs and resumes interrupted ones.
         progress: called after every episode.
-        describe_first: called with the name and the policy of a finished candidate, while others are still training,
-            until it returns a text that is not empty. This text is then the ``note`` of the progress.
+        describe_first: called with the name and the policy of a finished candidate, while others
+            are still training, until it returns a text that is not empty. This text is then the
+            ``note`` of the progress.
     """
     policies = [candidate.build(pair, seed=seed, device=device) for candidate in candidates]
     named_phases = []
     for index, (candidate, policy) in enumerate(zip(candidates, policies, strict=True)):
-        folder = None if directory is None else Path(directory) / name_candidate_folder(index, candidate.name, seed)
+        folder = (
+            None
+            if directory is None
+            else Path(directory) / name_candidate_folder(index, candidate.name, seed)
+        )
         settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=folder)
-        named_phases.append((candidate.name, build_source_phase(policy, pair.source, pair.target, settings)))
+        named_phases.append(
+            (candidate.name, build_source_phase(policy, pair.source, pair.target, settings))
+        )
     _run_candidates(named_phases, progress, describe_first)
     return policies
 
@@ -418,7 +479,9 @@ def _run_candidates(
     progress: Callable[[CandidateProgress], None] | None,
     describe_first: Callable[[str, Policy], str] | None,
 ) -> None:
-    """Play the phase of each candidate, given with the candidate's name, and report the progress."""
+    """Play the phase of each candidate, given with the candidate's name, and report the
+    progress.
+    """
     groups: list[RunGroup] = []
     note = ""
 
@@ -454,11 +517,14 @@ def _compute_progress(last_group: RunGroup, groups: Sequence[RunGroup]) -> Candi
         policies_done=sum(group.next_episode >= group.n_episodes for group in groups),
         policies=len(groups),
         seconds_left=sum(known_seconds) if len(known_seconds) == len(groups) else None,
-        fraction=sum(group.next_episode for group in groups) / sum(group.n_episodes for group in groups),
+        fraction=sum(group.next_episode for group in groups)
+        / sum(group.n_episodes for group in groups),
         note=last_group.phases[0].note,
     )
 
 
 def name_candidate_folder(index: int, name: str, seed: int) -> str:
-    """Return the name of the folder in which ``train_candidates`` trains the candidate with this index and name."""
+    """Return the name of the folder in which ``train_candidates`` trains the candidate with this
+    index and name.
+    """
     return f"{index}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}-{seed}"

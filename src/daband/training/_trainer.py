@@ -1,13 +1,13 @@
 """Play the episodes of one training run, and save the run in its folder.
 
-In each episode, rounds are played, the policy adapts, and the episode is recorded. ``Phase`` describes the rounds to
-play, ``Trainer`` plays and saves them, and ``Run`` is the result.
+In each episode, rounds are played, the policy adapts, and the episode is recorded. ``Phase``
+describes the rounds to play, ``Trainer`` plays and saves them, and ``Run`` is the result.
 
-In a run's folder, ``config.json`` has the settings, ``rounds.npz`` and ``episodes.jsonl`` the history, and
-``policy.safetensors`` the policy after the last saved episode. The policy is written last, with the number of its
-episode. So after a crash between two writes, the history may have more rounds than the policy has learned. These rounds
-are dropped and played again, with the same result. The policy file also has a digest of the history, so that a changed
-file is detected.
+In a run's folder, ``config.json`` has the settings, ``rounds.npz`` and ``episodes.jsonl`` the
+history, and ``policy.safetensors`` the policy after the last saved episode. The policy is written
+last, with the number of its episode. So after a crash between two writes, the history may have more
+rounds than the policy has learned. These rounds are dropped and played again, with the same result.
+The policy file also has a digest of the history, so that a changed file is detected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from daband.training._work_folder import Folder, as_json
 LabelledDomain = RewardDomain | LoggedDomain
 #: A function that is called with the record of every episode.
 Progress = Callable[[dict[str, float]], None]
-#: Pairs of a domain's name and its rounds or contexts. The name is None for a single source or target.
+#: Pairs of a domain's name and its rounds or contexts. The name is None for a single source or
+#: target.
 ByDomain = list[tuple[str | None, Any]]
 #: The maximum size in bytes of the contexts to which a transform is fitted.
 _MAX_SAMPLE_BYTES = 1 << 30
@@ -76,7 +77,9 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         if not check_number("save_every", self.save_every) >= 0:
-            raise InvalidInput(f"save_every must be a number of seconds >= 0, got {self.save_every!r}")
+            raise InvalidInput(
+                f"save_every must be a number of seconds >= 0, got {self.save_every!r}"
+            )
         if self.config is not None:
             if not isinstance(self.config, Mapping):
                 raise InvalidInput(f"config must be a mapping of settings, got {self.config!r}")
@@ -106,19 +109,21 @@ class Run:
     regret: FloatArray
     #: The probability with which the arm was chosen in each round, (rounds,).
     propensity: FloatArray
-    #: The record of each episode: its number, regret so far, mean reward, and the metrics of ``adapt``, by name.
+    #: The record of each episode: its number, regret so far, mean reward, and the metrics of
+    #: ``adapt``, by name.
     episodes: list[dict[str, float]]
     #: The duration of the run in seconds.
     seconds: float
-    #: A sentence about a default that ``train`` chose, such as the number of passes over a small source; or empty.
+    #: A sentence about a default that ``train`` chose, such as the number of passes over a small
+    #: source; or empty.
     note: str = ""
 
     def __repr__(self) -> str:
         regret_text = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
         mean_text = f"mean reward {self.reward.mean():.4g}" if self.rounds else "no rounds"
         return (
-            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean_text}{regret_text}, "
-            f"{self.seconds:,.1f} s{self.note and f'; {self.note}'}>"
+            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes:"
+            f" {mean_text}{regret_text}, {self.seconds:,.1f} s{self.note and f'; {self.note}'}>"
         )
 
     @property
@@ -182,7 +187,8 @@ class Phase:
     order_seed: int
     #: The settings of the run.
     settings: TrainSettings = field(default_factory=TrainSettings)
-    #: The total number of rounds, if the last episode may be shorter; None if all episodes have the same length.
+    #: The total number of rounds, if the last episode may be shorter; None if all episodes have the
+    #: same length.
     n_rounds: int | None = None
     #: The text of ``Run.note``.
     note: str = ""
@@ -194,7 +200,8 @@ class Phase:
 
     def get_round_range(self, episode: int) -> tuple[int, int]:
         """Return the index of an episode's first round, and the index after its last round."""
-        start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
+        start = episode * self.episode_length
+        stop = (episode + 1) * self.episode_length
         return start, stop if self.n_rounds is None else min(stop, self.n_rounds)
 
     def read_episode(self, episode: int) -> tuple[ByDomain, ByDomain]:
@@ -209,11 +216,19 @@ class Phase:
     def build_config(self) -> dict[str, Any]:
         """Return the content of ``config.json``."""
         training_settings = {
-            "domain": self.domain_name, "episodes": self.n_episodes, "episode_length": self.episode_length,
-            "rounds": self.n_rounds, "seed": self.order_seed, "data": self._compute_data_digest(),
-        }  # fmt: skip
+            "domain": self.domain_name,
+            "episodes": self.n_episodes,
+            "episode_length": self.episode_length,
+            "rounds": self.n_rounds,
+            "seed": self.order_seed,
+            "data": self._compute_data_digest(),
+        }
         policy_settings = {**self.policy.settings(), "name": self.policy.name}
-        return {"policy": policy_settings, **(self.settings.config or {}), "training": training_settings}
+        return {
+            "policy": policy_settings,
+            **(self.settings.config or {}),
+            "training": training_settings,
+        }
 
     def _compute_data_digest(self) -> str:
         """Return a short digest of the domain's size and its first and last rounds.
@@ -230,14 +245,22 @@ class Phase:
 
 
 class Trainer:
-    """Plays one training run. For each episode, call ``play_rounds``, adapt the policy, and call ``record_episode``."""
+    """Plays one training run.
+
+    For each episode, call ``play_rounds``, adapt the policy, and call ``record_episode``.
+    """
 
     def __init__(self, phase: Phase) -> None:
         policy = phase.policy
-        self.policy, self.phase = policy, phase
+        self.policy = policy
+        self.phase = phase
         settings = phase.settings
         self.progress = settings.progress
-        self.folder = None if settings.directory is None else Folder(settings.directory, save_every=settings.save_every)
+        self.folder = (
+            None
+            if settings.directory is None
+            else Folder(settings.directory, save_every=settings.save_every)
+        )
         self.history = History()
         try:
             if self.folder is not None:
@@ -255,7 +278,8 @@ class Trainer:
         #: The number of runs that take turns in this process.
         self._n_runs = 1
         self._collapse_watch = CollapseWatch()
-        for record in self.history.records:  # warnings given before an interruption are not repeated
+        # warnings given before an interruption are not repeated
+        for record in self.history.records:
             self._collapse_watch.observe(record)
         #: The decisions of the current episode; None for logs.
         self._decisions: RewardedDecision | None = None
@@ -276,24 +300,30 @@ class Trainer:
         """Play the rounds of the next episode, and pass its target contexts to the policy.
 
         Args:
-            episode_start: the time at which the episode started, from ``time.perf_counter``; by default the end of the
-                previous episode.
-            n_runs: the number of runs that take turns. The episode's time is divided by it, and runs save
-                proportionally less often.
+            episode_start: the time at which the episode started, from ``time.perf_counter``; by
+                default the end of the previous episode.
+            n_runs: the number of runs that take turns. The episode's time is divided by it, and
+                runs save proportionally less often.
         """
-        self._episode_start, self._n_runs = self._episode_start if episode_start is None else episode_start, n_runs
+        self._episode_start = self._episode_start if episode_start is None else episode_start
+        self._n_runs = n_runs
         rounds, self._target_contexts = self.phase.read_episode(self.next_episode)
         self._decisions = _play_rounds(self.phase, rounds, self.history)
         for name, contexts in self._target_contexts:
             self.policy.observe_target(contexts, name)
 
     def record_episode(self, metrics: dict[str, float] | Exception) -> None:
-        """Record the episode with ``metrics``, the result of ``adapt``. If it is an exception, raise it."""
+        """Record the episode with ``metrics``, the result of ``adapt``.
+
+        If it is an exception, raise it.
+        """
         if isinstance(metrics, Exception):
             raise metrics
         history = self.history
         if metrics and self._decisions is not None and self._target_contexts:
-            bound_terms = _compute_bound_terms(self.policy, self._decisions, self._target_contexts, history, metrics)
+            bound_terms = _compute_bound_terms(
+                self.policy, self._decisions, self._target_contexts, history, metrics
+            )
             metrics = {**metrics, **bound_terms}
         record = _build_record(self.next_episode, history, metrics)
         for message in self._collapse_watch.observe(record):
@@ -316,17 +346,23 @@ class Trainer:
         write_npz(self.folder.path / "rounds.npz", columns)
         write_text(self.folder.path / "episodes.jsonl", self.history.format_records())
         counts = {"episodes": str(len(self.history.records)), "rounds": str(len(columns["arm"]))}
-        notes = {**counts, "seconds": repr(self.history.seconds), "digest": self.history.compute_digest()}
+        notes = {
+            **counts,
+            "seconds": repr(self.history.seconds),
+            "digest": self.history.compute_digest(),
+        }
         self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
         self.folder.record_save(start_time, n_runs=self._n_runs)
 
     def _resume(self, folder: Folder) -> History:
-        """Restore the policy after the last saved episode, and return the history up to that episode.
+        """Restore the policy after the last saved episode, and return the history up to that
+        episode.
 
-        In a new folder, the policy is saved at once. So a second call starts from the same state, even if the policy
-        has learned more rounds in the meantime.
+        In a new folder, the policy is saved at once. So a second call starts from the same state,
+        even if the policy has learned more rounds in the meantime.
         """
-        policy, path = self.policy, folder.path / "policy.safetensors"
+        policy = self.policy
+        path = folder.path / "policy.safetensors"
         history = History()
         if not os.path.lexists(path):
             self._n_runs = 1
@@ -334,22 +370,29 @@ class Trainer:
             return history
         try:
             saved_policy = read_checkpoint(path)
-            n_rounds, n_episodes = int(saved_policy.notes["rounds"]), int(saved_policy.notes["episodes"])
+            n_rounds = int(saved_policy.notes["rounds"])
+            n_episodes = int(saved_policy.notes["episodes"])
             columns = read_npz(folder.path / "rounds.npz")
             for name in _ROUND_COLUMNS:
                 if len(columns[name]) < n_rounds:
                     raise ValueError(f"rounds.npz has {len(columns[name])} of {n_rounds} rounds")
-            history.rounds_by_episode = [{name: columns[name][:n_rounds] for name in _ROUND_COLUMNS}]
+            history.rounds_by_episode = [
+                {name: columns[name][:n_rounds] for name in _ROUND_COLUMNS}
+            ]
             lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:n_episodes]
             if len(lines) < n_episodes:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {n_episodes} episodes")
             history.records = [json.loads(line) for line in lines]
             history.seconds = float(saved_policy.notes["seconds"])
             if saved_policy.notes["digest"] != history.compute_digest():
-                raise ValueError("rounds.npz or episodes.jsonl does not match the digest saved with the policy")
+                raise ValueError(
+                    "rounds.npz or episodes.jsonl does not match the digest saved with the policy"
+                )
             policy.restore(saved_policy.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
-            raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start again") from error
+            raise CheckpointError(
+                f"{folder.path} is damaged ({error}); remove the folder to start again"
+            ) from error
         return history
 
     def stop(self) -> None:
@@ -359,19 +402,39 @@ class Trainer:
 
     def build_run(self) -> Run:
         """Return the history as a ``Run``."""
-        arm, reward, regret, propensity = (self.history.concatenate(name) for name in _ROUND_COLUMNS)
-        return Run(arm, reward, regret, propensity, self.history.records, self.history.seconds, self.phase.note)
+        arm, reward, regret, propensity = (
+            self.history.concatenate(name) for name in _ROUND_COLUMNS
+        )
+        return Run(
+            arm,
+            reward,
+            regret,
+            propensity,
+            self.history.records,
+            self.history.seconds,
+            self.phase.note,
+        )
 
 
 def _compute_bound_terms(
-    policy: Policy, decision: RewardedDecision, target_batches: ByDomain, history: History, metrics: Mapping[str, float]
+    policy: Policy,
+    decision: RewardedDecision,
+    target_batches: ByDomain,
+    history: History,
+    metrics: Mapping[str, float],
 ) -> dict[str, float]:
-    """Return the observable terms of the target-regret bound, summed over all episodes up to this one.
+    """Return the observable terms of the target-regret bound, summed over all episodes up to this
+    one.
 
-    The bound is stated for rewards in [0, 1], so rewards, predictions and bonuses are scaled from the user's units.
+    The bound is stated for rewards in [0, 1], so rewards, predictions and bonuses are scaled from
+    the user's units.
     """
-    previous_record = next((record for record in reversed(history.records) if "bound_rounds" in record), None)
-    target_decisions = [policy.decide(batch, name or "target", rule="ucb") for name, batch in target_batches]
+    previous_record = next(
+        (record for record in reversed(history.records) if "bound_rounds" in record), None
+    )
+    target_decisions = [
+        policy.decide(batch, name or "target", rule="ucb") for name, batch in target_batches
+    ]
     low, high = policy.reward_moments.reward_range
     return accumulate_bound_terms(
         previous_record,
@@ -385,12 +448,19 @@ def _compute_bound_terms(
 
 
 def _scale_to_unit(decision: Decision, low: float, high: float) -> Decision:
-    """Return decisions with predictions and bonuses scaled from rewards in [low, high] to rewards in [0, 1]."""
-    return replace(decision, mean=(decision.mean - low) / (high - low), bonus=decision.bonus / (high - low))
+    """Return decisions with predictions and bonuses scaled from rewards in [low, high] to rewards
+    in [0, 1].
+    """
+    return replace(
+        decision, mean=(decision.mean - low) / (high - low), bonus=decision.bonus / (high - low)
+    )
 
 
-def _play_rounds(phase: Phase, rounds_by_domain: ByDomain, history: History) -> RewardedDecision | None:
-    """Play the rounds of every domain in turn, append them to the history, and return the decisions.
+def _play_rounds(
+    phase: Phase, rounds_by_domain: ByDomain, history: History
+) -> RewardedDecision | None:
+    """Play the rounds of every domain in turn, append them to the history, and return the
+    decisions.
 
     Logged rounds are learned without a decision. The result is None if all rounds are logged.
     """
@@ -403,10 +473,14 @@ def _play_rounds(phase: Phase, rounds_by_domain: ByDomain, history: History) -> 
             weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
             policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain_name, weights)
             policy.log_parts |= phase.domain.by_name[name].log_parts  # type: ignore[attr-defined]
-            domain_columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
+            domain_columns.append(
+                (rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities)
+            )
         else:
             decision = policy.play(rounds.contexts, rounds.rewards, domain_name)
-            domain_columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
+            domain_columns.append(
+                (decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity)
+            )
             decisions.append(decision)
     columns = map(np.concatenate, zip(*domain_columns, strict=True))
     history.rounds_by_episode.append(dict(zip(_ROUND_COLUMNS, columns, strict=True)))
@@ -414,21 +488,31 @@ def _play_rounds(phase: Phase, rounds_by_domain: ByDomain, history: History) -> 
 
 
 def _build_record(episode: int, history: History, metrics: dict[str, float]) -> dict[str, float]:
-    """Return the record of the last episode: its number, the regret so far, its mean reward and metrics."""
+    """Return the record of the last episode: its number, the regret so far, its mean reward and
+    metrics.
+    """
     regret_before = history.records[-1]["regret"] if history.records else 0.0
     regrets = history.rounds_by_episode[-1]["regret"]
-    total_regret = None if regret_before is None or np.isnan(regrets).any() else regret_before + float(regrets.sum())
+    total_regret = (
+        None
+        if regret_before is None or np.isnan(regrets).any()
+        else regret_before + float(regrets.sum())
+    )
     mean_reward = float(history.rounds_by_episode[-1]["reward"].mean())
     return {"episode": episode + 1, "regret": total_regret, "reward": mean_reward, **metrics}  # type: ignore[dict-item]
 
 
 def _fit_transform(phase: Phase) -> None:
-    """Fit the policy's transform to contexts of every domain of the phase, at most ``_MAX_SAMPLE_BYTES`` in total."""
+    """Fit the policy's transform to contexts of every domain of the phase, at most
+    ``_MAX_SAMPLE_BYTES`` in total.
+    """
     policy = phase.policy
     context_bytes = max(1, phase.domain.batch(0, 1, seed=phase.order_seed).nbytes)
     n_rows = min(len(phase.domain), max(2, _MAX_SAMPLE_BYTES // (2 * context_bytes)))
     n_rows = min(phase.n_episodes * phase.episode_length, n_rows)
-    context_sets = [phase.domain] if phase.target_contexts is None else [phase.domain, phase.target_contexts]
+    context_sets = (
+        [phase.domain] if phase.target_contexts is None else [phase.domain, phase.target_contexts]
+    )
     samples: dict[int, AnyArray] = {}
     for context_set, default_name in zip(context_sets, (phase.domain_name, "target"), strict=False):
         fraction = min(n_rows, len(context_set)) / len(context_set)
@@ -443,8 +527,9 @@ def build_source_phase(
 ) -> Phase:
     """Check the arguments of ``train``, and return the phase that it plays.
 
-    By default there are 300 episodes. A source with fewer rounds is shown again, up to five times in total. A log is
-    shown only once, because each of its rounds must count once. An episode is at most as long as the source.
+    By default there are 300 episodes. A source with fewer rounds is shown again, up to five times
+    in total. A log is shown only once, because each of its rounds must count once. An episode is at
+    most as long as the source.
     """
     note = ""
     check_domains(policy, source, target)
@@ -458,17 +543,33 @@ def build_source_phase(
     max_episodes = source.rounds_available // length
     if n_episodes * length > source.rounds_available:
         raise InvalidInput(
-            f"{n_episodes} episodes of {length} are {n_episodes * length} rounds, but the source has "
-            f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); use "
-            + (f"at most episodes={max_episodes}" if max_episodes else f"a shorter episode_length than {length}")
-            + f", or build the pair with passes={math.ceil(n_episodes * length / len(source))}, which shows contexts "
-            "again (on the command line --set episodes=... or --set pair_options.passes=...)"
+            f"{n_episodes} episodes of {length} are {n_episodes * length} rounds, but the source"
+            f" has {source.rounds_available} ({len(source)} contexts, {source.passes} pass(es));"
+            " use "
+            + (
+                f"at most episodes={max_episodes}"
+                if max_episodes
+                else f"a shorter episode_length than {length}"
+            )
+            + f", or build the pair with passes={math.ceil(n_episodes * length / len(source))},"
+            " which shows contexts again (on the command line --set episodes=... or --set"
+            " pair_options.passes=...)"
         )
-    return Phase(policy, "source", source, target, n_episodes, settings.get_order_seed(policy), settings, note=note)
+    return Phase(
+        policy,
+        "source",
+        source,
+        target,
+        n_episodes,
+        settings.get_order_seed(policy),
+        settings,
+        note=note,
+    )
 
 
 def _choose_default_budget(source: Any, episode_length: int) -> tuple[Any, int, int, str]:
-    """Return the source with its passes, the number of episodes, the length of an episode, and ``Run.note``.
+    """Return the source with its passes, the number of episodes, the length of an episode, and
+    ``Run.note``.
 
     These are the defaults of ``train``, for episodes of at most ``episode_length`` rounds.
     """
@@ -476,25 +577,38 @@ def _choose_default_budget(source: Any, episode_length: int) -> tuple[Any, int, 
     if source.rounds_available >= default_rounds:
         return source, _DEFAULT_EPISODES, episode_length, ""
     if not isinstance(source, LoggedDomain):
-        passes = min(max(source.passes, _MAX_DEFAULT_PASSES), math.ceil(default_rounds / len(source)))
+        passes = min(
+            max(source.passes, _MAX_DEFAULT_PASSES), math.ceil(default_rounds / len(source))
+        )
         if passes > source.passes:
             source = copy.copy(source)
             source.passes = passes
     episode_length = min(episode_length, source.rounds_available)
     n_episodes = min(_DEFAULT_EPISODES, source.rounds_available // episode_length)
     times_text = "once" if source.passes == 1 else f"{source.passes} times"
-    note = f"the source's {len(source):,} contexts are shown {times_text}: {n_episodes * episode_length:,} rounds"
+    note = (
+        f"the source's {len(source):,} contexts are shown {times_text}:"
+        f" {n_episodes * episode_length:,} rounds"
+    )
     return source, n_episodes, episode_length, note
 
 
 def check_unlabelled(target: Contexts | None) -> None:
-    """Raise an error if ``target`` does not consist of contexts without rewards; None is accepted."""
-    if target is not None and (not isinstance(target, Contexts) or isinstance(target, LabelledDomain)):
+    """Raise an error if ``target`` does not consist of contexts without rewards; None is
+    accepted.
+    """
+    if target is not None and (
+        not isinstance(target, Contexts) or isinstance(target, LabelledDomain)
+    ):
         type_name = type(target).__name__
-        raise InvalidInput(f"target must be contexts without rewards, e.g. pair.target, got {type_name}")
+        raise InvalidInput(
+            f"target must be contexts without rewards, e.g. pair.target, got {type_name}"
+        )
 
 
-def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | None, role: str = "source") -> None:
+def check_domains(
+    policy: Policy, domain: LabelledDomain, target: Contexts | None, role: str = "source"
+) -> None:
     """Raise an error if the domain or the target contexts do not match the policy.
 
     ``role`` is the name of the argument ``domain`` in errors, "source" or "target".
@@ -502,12 +616,18 @@ def check_domains(policy: Policy, domain: LabelledDomain, target: Contexts | Non
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     if not isinstance(domain, LabelledDomain):
-        raise InvalidInput(f"{role} must be a RewardDomain or LoggedDomain (pair.source), got {type(domain).__name__}")
+        raise InvalidInput(
+            f"{role} must be a RewardDomain or LoggedDomain (pair.source), got"
+            f" {type(domain).__name__}"
+        )
     check_unlabelled(target)
     for name, contexts in ((role, domain), ("target", target)):
         if contexts is not None and tuple(contexts.context_shape) != policy.context_shape:
             raise InvalidInput(
-                f"{name} must have contexts of shape {policy.context_shape}, got {tuple(contexts.context_shape)}"
+                f"{name} must have contexts of shape {policy.context_shape}, got"
+                f" {tuple(contexts.context_shape)}"
             )
     if domain.n_arms != policy.n_arms:
-        raise InvalidInput(f"{role} must have {policy.n_arms} arms, as the policy has, got {domain.n_arms}")
+        raise InvalidInput(
+            f"{role} must have {policy.n_arms} arms, as the policy has, got {domain.n_arms}"
+        )

@@ -1,10 +1,11 @@
 """Manage the folder of a long task, and defer signals until the task is saved.
 
-Training runs, ``fit_log`` and audits save their progress in such a folder, which one process locks. A settings file
-identifies the task, and results are stored next to it. A later call with other settings raises an error that names the
-first difference.
+Training runs, ``fit_log`` and audits save their progress in such a folder, which one process locks.
+A settings file identifies the task, and results are stored next to it. A later call with other
+settings raises an error that names the first difference.
 
-``Folder`` is the folder. ``defer_stop_signals`` delays Ctrl-C and SIGTERM until the progress is saved.
+``Folder`` is the folder. ``defer_stop_signals`` delays Ctrl-C and SIGTERM until the progress is
+saved.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from typing import Any, Self
 from daband._files import lock_folder, make_folder, read_json, remove_orphans, write_json
 from daband.errors import DataError, InvalidInput
 
-#: The minimum time between two saves, as a multiple of the duration of a save. Saving therefore takes less than a
-#: twentieth of the total time.
+#: The minimum time between two saves, as a multiple of the duration of a save. Saving therefore
+#: takes less than a twentieth of the total time.
 _SAVE_INTERVAL_FACTOR = 20.0
 
 
@@ -34,10 +35,13 @@ class Folder:
     Args:
         path: the folder, which is created if needed.
         content: the name of its content in error messages, e.g. "a run".
-        save_every: the minimum number of seconds between two saves; with 0 it is always time to save.
+        save_every: the minimum number of seconds between two saves; with 0 it is always time to
+            save.
     """
 
-    def __init__(self, path: str | Path, *, content: str = "a run", save_every: float = 0.0) -> None:
+    def __init__(
+        self, path: str | Path, *, content: str = "a run", save_every: float = 0.0
+    ) -> None:
         self.path = make_folder(path)
         self.content = content
         self._min_interval = self._save_interval = save_every
@@ -57,8 +61,12 @@ class Folder:
         self.release()
 
     def claim(self, file_name: str, settings: Mapping[str, Any]) -> None:
-        """Write the settings to a file of the folder. If it exists, raise an error unless it has the same settings."""
-        path, new_settings = self.path / file_name, as_json(settings)
+        """Write the settings to a file of the folder.
+
+        If it exists, raise an error unless it has the same settings.
+        """
+        path = self.path / file_name
+        new_settings = as_json(settings)
         if not os.path.lexists(path):
             write_json(path, new_settings, sort_keys=True)
             return
@@ -67,7 +75,10 @@ class Folder:
         except DataError as error:
             raise InvalidInput(f"{error}; remove the folder to start again") from None
         if difference:
-            message = f"{self.path} holds {self.content} with other settings ({difference}); choose another directory"
+            message = (
+                f"{self.path} holds {self.content} with other settings ({difference}); choose"
+                " another directory"
+            )
             raise InvalidInput(message)
 
     def is_save_due(self) -> bool:
@@ -79,7 +90,8 @@ class Folder:
 
         Args:
             start_time: the time at which the save started, from ``time.perf_counter``.
-            n_runs: the number of runs that take turns in this process. Each saves proportionally less often.
+            n_runs: the number of runs that take turns in this process. Each saves proportionally
+                less often.
         """
         self._last_save = time.perf_counter()
         interval = _SAVE_INTERVAL_FACTOR * n_runs * (self._last_save - start_time)
@@ -91,18 +103,23 @@ def as_json(settings: Mapping[str, Any]) -> Any:
     try:
         return json.loads(json.dumps(dict(settings)))
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"settings must contain only strings, numbers, lists and mappings ({error})") from None
+        raise InvalidInput(
+            f"settings must contain only strings, numbers, lists and mappings ({error})"
+        ) from None
 
 
 def describe_difference(stored: Any, current: Any, name: str = "") -> str:
-    """Return a description of the first difference between two JSON values; empty if they are equal.
+    """Return a description of the first difference between two JSON values; empty if they are
+    equal.
 
     ``name`` is the path of the values in the settings, such as "training.seed".
     """
     if isinstance(stored, dict) and isinstance(current, dict):
         # The digest of the data also depends on other settings, so "data" is compared last.
         for key in sorted(stored.keys() | current.keys(), key=lambda key: (key == "data", key)):
-            difference = describe_difference(stored.get(key), current.get(key), f"{name}.{key}" if name else key)
+            difference = describe_difference(
+                stored.get(key), current.get(key), f"{name}.{key}" if name else key
+            )
             if difference:
                 return difference
         return ""
@@ -114,14 +131,17 @@ _DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _DefaultSignalAction(BaseException):
-    """An exception that leaves the block of ``defer_stop_signals``, which then raises the signal again.
+    """An exception that leaves the block of ``defer_stop_signals``, which then raises the signal
+    again.
 
     The signal's default action ends the process.
     """
 
 
 class StopRequest:
-    """A possible request to stop: the signal that has arrived during the current episode, if any."""
+    """A possible request to stop: the signal that has arrived during the current episode,
+    if any.
+    """
 
     def __init__(self) -> None:
         #: The number of the signal; None if none has arrived.
@@ -130,14 +150,17 @@ class StopRequest:
         self.previous_handlers: dict[int, Any] = {}
 
     def handle_signal(self, save: Callable[[], None]) -> None:
-        """Do nothing if no signal has arrived. Otherwise call ``save``, and then the signal's previous handler.
+        """Do nothing if no signal has arrived.
 
-        Usually that handler raises an exception (``KeyboardInterrupt`` for Ctrl-C) or ends the process. If it returns,
-        training continues.
+        Otherwise call ``save``, and then the signal's previous handler.
+
+        Usually that handler raises an exception (``KeyboardInterrupt`` for Ctrl-C) or ends the
+        process. If it returns, training continues.
         """
         if self.signal_number is None:
             return
-        signal_number, self.signal_number = self.signal_number, None
+        signal_number = self.signal_number
+        self.signal_number = None
         save()
         handler = self.previous_handlers[signal_number]
         if not callable(handler):
@@ -150,9 +173,10 @@ class StopRequest:
 def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
     """Record Ctrl-C and SIGTERM in this block instead of acting on them.
 
-    The block must call ``handle_signal`` of the yielded request after every episode. A second Ctrl-C takes effect at
-    once. A second SIGTERM does not, because a process may receive one from the system and one from its parent. Signals
-    are not deferred if ``enabled`` is False, or if the calling thread is not the main thread.
+    The block must call ``handle_signal`` of the yielded request after every episode. A second
+    Ctrl-C takes effect at once. A second SIGTERM does not, because a process may receive one from
+    the system and one from its parent. Signals are not deferred if ``enabled`` is False, or if the
+    calling thread is not the main thread.
     """
     request = StopRequest()
     if not enabled or threading.current_thread() is not threading.main_thread():
@@ -178,6 +202,7 @@ def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
     finally:
         for signal_number, handler in request.previous_handlers.items():
             signal.signal(signal_number, handler)
-        # The signal's default action must end the process, or the signal arrived after the last episode.
+        # The signal's default action must end the process, or the signal arrived after the last
+        # episode.
         if request.signal_number is not None:
             signal.raise_signal(request.signal_number)

@@ -6,6 +6,14 @@ from daband.trust._audit import Audit, answer_audit, audit
 from daband.trust._choose import Candidate, Choice, choose, default_candidates
 
 __all__ = [
-    "Assessment", "Audit", "Candidate", "Choice", "answer_audit", "assess", "audit", "choose", "default_candidates",
+    "Assessment",
+    "Audit",
+    "Candidate",
+    "Choice",
+    "answer_audit",
+    "assess",
+    "audit",
+    "choose",
+    "default_candidates",
     "read_assessment",
-]  # fmt: skip
+]

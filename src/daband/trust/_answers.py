@@ -1,8 +1,9 @@
 """Ask people or programs for target rewards, and store the answers in memory or in a folder.
 
-In a folder, ``plan.npz`` has the data that the questions were drawn from, and ``plan.json`` the settings.
-``questions.csv`` is for the people who answer. ``answers.jsonl`` gets a line per answer, flushed to disk before the
-next question is asked. A choice or an audit that was killed continues from there.
+In a folder, ``plan.npz`` has the data that the questions were drawn from, and ``plan.json`` the
+settings. ``questions.csv`` is for the people who answer. ``answers.jsonl`` gets a line per answer,
+flushed to disk before the next question is asked. A choice or an audit that was killed continues
+from there.
 """
 
 from __future__ import annotations
@@ -20,13 +21,22 @@ from typing import Any
 import numpy as np
 
 from daband._arrays import AnyArray, ArrayLike, IntArray, as_numpy
-from daband._files import check_path, make_folder, read_json, read_npz, write_json, write_npz, write_text
+from daband._files import (
+    check_path,
+    make_folder,
+    read_json,
+    read_npz,
+    write_json,
+    write_npz,
+    write_text,
+)
 from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput
 from daband.training._work_folder import as_json, describe_difference
 from daband.trust._questions import Evidence, Questions
 
-#: A function ``ask(contexts, arms)`` that returns the rewards (B,) of arms (B,) for contexts (B, *C).
+#: A function ``ask(contexts, arms)`` that returns the rewards (B,) of arms (B,) for contexts (B,
+#: *C).
 #:
 #: If the pair was built from tables, the contexts are a polars frame with the columns of the table.
 Ask = Callable[[AnyArray, IntArray], ArrayLike]
@@ -46,13 +56,15 @@ class Survey:
 
     Args:
         questions: the questions.
-        target_indices: index in the target domain of each context that the questions are about, (L,).
+        target_indices: index in the target domain of each context that the questions are about,
+            (L,).
         budget: number of answers to ask for.
         folder: folder of questions and answers; None keeps them in memory.
-        settings: settings that JSON can hold. An error is raised if the folder was started with other settings.
+        settings: settings that JSON can hold. An error is raised if the folder was started with
+            other settings.
         arm_names: names of arms for the CSV, (K,) or empty.
-        row_names: columns such as ids, by which people recognise contexts. Each has a value per context of the target
-            domain.
+        row_names: columns such as ids, by which people recognise contexts. Each has a value per
+            context of the target domain.
     """
 
     def __init__(
@@ -66,7 +78,9 @@ class Survey:
         arm_names: Sequence[str] = (),
         row_names: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
-        self.questions, self.target_indices, self.budget = questions, target_indices, budget
+        self.questions = questions
+        self.target_indices = target_indices
+        self.budget = budget
         self.folder = None if folder is None else make_folder(folder)
         #: Questions in the order of asking, as (row of ``target_indices``, arm).
         self.planned_questions = questions.draw_first(budget)
@@ -74,7 +88,8 @@ class Survey:
         self.answers: dict[tuple[int, int], float] = {}
         #: The settings that the survey was started with.
         self.settings = dict(settings or {})
-        self._arm_names, self._row_names = arm_names, row_names or {}
+        self._arm_names = arm_names
+        self._row_names = row_names or {}
         if self.folder is not None:
             self._open_folder(self.folder)
 
@@ -82,12 +97,24 @@ class Survey:
     def read(cls, folder: Path) -> Survey:
         """Read a survey from its folder."""
         if not (folder / _PLAN_FILE).is_file():
-            raise InvalidInput(f"{folder} holds no questions; start with daband.audit(..., directory=...)")
-        plan, arrays = read_json(folder / _PLAN_FILE), read_npz(folder / _ARRAYS_FILE)
+            raise InvalidInput(
+                f"{folder} holds no questions; start with daband.audit(..., directory=...)"
+            )
+        plan = read_json(folder / _PLAN_FILE)
+        arrays = read_npz(folder / _ARRAYS_FILE)
         try:
-            arms, predictions = arrays["arms"], arrays["predicted"]
-            questions = Questions(arms, predictions, reward_deviation=plan["scale"], seed=plan["seed"])
-            return cls(questions, arrays["indices"], budget=plan["budget"], folder=folder, settings=plan["settings"])
+            arms = arrays["arms"]
+            predictions = arrays["predicted"]
+            questions = Questions(
+                arms, predictions, reward_deviation=plan["scale"], seed=plan["seed"]
+            )
+            return cls(
+                questions,
+                arrays["indices"],
+                budget=plan["budget"],
+                folder=folder,
+                settings=plan["settings"],
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder / _PLAN_FILE} is damaged: {error}") from None
 
@@ -105,26 +132,40 @@ class Survey:
         """Return the evidence from the answers so far."""
         return self.questions.compute_evidence(self.answers)
 
-    def ask(self, ask_function: Ask, target: Contexts, should_stop: Callable[[], bool] | None = None) -> None:
-        """Ask the unanswered questions about ``target`` one by one, until ``should_stop`` returns True."""
+    def ask(
+        self, ask_function: Ask, target: Contexts, should_stop: Callable[[], bool] | None = None
+    ) -> None:
+        """Ask the unanswered questions about ``target`` one by one, until ``should_stop`` returns
+        True.
+        """
         for row, arm in self.unanswered_questions:
             if should_stop is not None and self.answers and should_stop():
                 return
             contexts = target.read_raw(self.target_indices[[row]])
             reward = as_numpy(ask_function(contexts, np.array([arm])), "the result of ask")
             if reward.size != 1:
-                raise InvalidInput(f"ask must return one reward for one context, got an array of shape {reward.shape}")
+                raise InvalidInput(
+                    "ask must return one reward for one context, got an array of shape"
+                    f" {reward.shape}"
+                )
             self.add_answers({(row, arm): float(reward.reshape(()))})
 
     def add_answers(self, answers: Mapping[tuple[int, int], float]) -> None:
         """Store rewards by question. With a folder, they are on disk when this returns."""
         for reward in answers.values():
             if not math.isfinite(reward):
-                remark = "" if self.folder is None else f"; the {len(self.answers)} answers before are kept"
-                raise InvalidInput(f"a target reward is {reward}, which is not a finite number{remark}")
+                remark = (
+                    ""
+                    if self.folder is None
+                    else f"; the {len(self.answers)} answers before are kept"
+                )
+                raise InvalidInput(
+                    f"a target reward is {reward}, which is not a finite number{remark}"
+                )
         if self.folder is not None and answers:
             lines = "".join(
-                json.dumps({"context": int(self.target_indices[row]), "arm": arm, "reward": reward}) + "\n"
+                json.dumps({"context": int(self.target_indices[row]), "arm": arm, "reward": reward})
+                + "\n"
                 for (row, arm), reward in answers.items()
             )
             path = self.folder / _ANSWERS_FILE
@@ -134,7 +175,9 @@ class Survey:
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
-                raise DataError(f"{path} cannot be written: {error.strerror}; an answer is lost: {lines}") from None
+                raise DataError(
+                    f"{path} cannot be written: {error.strerror}; an answer is lost: {lines}"
+                ) from None
         self.answers.update(answers)
 
     def add_csv(self, path: str | Path, *, replace: bool = False) -> None:
@@ -142,15 +185,17 @@ class Survey:
 
         ``replace`` allows answers that differ from stored ones; otherwise they are an error.
         """
-        rewards = read_answers(path, [(int(self.target_indices[row]), arm) for row, arm in self.planned_questions])
+        rewards = read_answers(
+            path, [(int(self.target_indices[row]), arm) for row, arm in self.planned_questions]
+        )
         new_answers = {}
         for question_id, reward in rewards.items():
             question = self.planned_questions[question_id]
             earlier_reward = self.answers.get(question)
             if earlier_reward is not None and earlier_reward != reward and not replace:
                 raise InvalidInput(
-                    f"{path}: id {question_id} was answered with {earlier_reward:g} before, and now with {reward:g}; "
-                    "set replace=True (--replace) to use the new answer"
+                    f"{path}: id {question_id} was answered with {earlier_reward:g} before, and now"
+                    f" with {reward:g}; set replace=True (--replace) to use the new answer"
                 )
             if earlier_reward != reward:
                 new_answers[question] = reward
@@ -158,20 +203,32 @@ class Survey:
 
     def _open_folder(self, folder: Path) -> None:
         """Read the answers in the folder if it has this survey, else write its questions there."""
-        settings, questions, budget = as_json(self.settings), self.questions, self.budget
-        plan = {"settings": settings, "scale": questions.reward_deviation, "seed": questions.seed, "budget": budget}
+        settings = as_json(self.settings)
+        questions = self.questions
+        budget = self.budget
+        plan = {
+            "settings": settings,
+            "scale": questions.reward_deviation,
+            "seed": questions.seed,
+            "budget": budget,
+        }
         stored_plan = read_json(folder / _PLAN_FILE) if (folder / _PLAN_FILE).is_file() else {}
-        if stored_plan and (difference := describe_difference(stored_plan.get("settings"), settings)):
-            raise InvalidInput(f"{folder} was started with other settings ({difference}); choose another directory")
+        if stored_plan and (
+            difference := describe_difference(stored_plan.get("settings"), settings)
+        ):
+            raise InvalidInput(
+                f"{folder} was started with other settings ({difference}); choose another directory"
+            )
         if stored_plan and not self._has_same_questions(read_npz(folder / _ARRAYS_FILE)):
             raise InvalidInput(
-                f"{folder} holds questions about another policy, other candidates or another target; choose another "
-                "directory"
+                f"{folder} holds questions about another policy, other candidates or another"
+                " target; choose another directory"
             )
         self._restore_answers(folder / _ANSWERS_FILE)
         if stored_plan and stored_plan.get("budget") == budget:
             return
-        arms, predictions = questions.candidate_arms, questions.predicted_rewards
+        arms = questions.candidate_arms
+        predictions = questions.predicted_rewards
         arrays = {"arms": arms, "predicted": predictions, "indices": self.target_indices}
         write_npz(folder / _ARRAYS_FILE, arrays, compressed=True)
         self._write_csv(folder / QUESTIONS_FILE)
@@ -189,7 +246,8 @@ class Survey:
         try:
             content = path.read_bytes()
             complete_lines = content[: content.rfind(b"\n") + 1]
-            if len(complete_lines) < len(content):  # the process was killed while it wrote an answer
+            # the process was killed while it wrote an answer
+            if len(complete_lines) < len(content):
                 with open(path, "r+b") as file:
                     file.truncate(len(complete_lines))
         except OSError as error:
@@ -201,14 +259,22 @@ class Survey:
                 reward = float(answer["reward"])
                 self.answers[row_by_index[answer["context"]], int(answer["arm"])] = reward
             except (ValueError, KeyError, TypeError):
-                raise DataError(f"{path}, line {line_number}, is not an answer; restore the file from a copy") from None
+                raise DataError(
+                    f"{path}, line {line_number}, is not an answer; restore the file from a copy"
+                ) from None
 
     def _write_csv(self, path: Path) -> None:
-        """Write the questions with a column of rewards to fill in. Rewards that are already filled in are kept."""
+        """Write the questions with a column of rewards to fill in.
+
+        Rewards that are already filled in are kept.
+        """
         if path.exists():
             self.add_csv(path)
         indices = [int(self.target_indices[row]) for row, _ in self.planned_questions]
-        columns: dict[str, Sequence[Any]] = {"id": range(len(self.planned_questions)), "context": indices}
+        columns: dict[str, Sequence[Any]] = {
+            "id": range(len(self.planned_questions)),
+            "context": indices,
+        }
         for name, cells in self._row_names.items():
             is_reserved = name in ("id", "context", "arm", "arm_name", "reward")
             columns[f"target {name}" if is_reserved else name] = [cells[index] for index in indices]
@@ -224,12 +290,15 @@ class Survey:
 
 
 def read_answers(path: str | Path, index_arm_pairs: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """Return rewards by question id from a CSV with the columns ``id`` and ``reward``. Empty rewards are skipped.
+    """Return rewards by question id from a CSV with the columns ``id`` and ``reward``.
+
+    Empty rewards are skipped.
 
     Args:
-        path: the file. Columns ``arm`` and ``context``, if there are any, must agree with the questions.
-        index_arm_pairs: the index in the target domain and the arm of each question. The question id is the position
-            in this list.
+        path: the file. Columns ``arm`` and ``context``, if there are any, must agree with the
+            questions.
+        index_arm_pairs: the index in the target domain and the arm of each question. The question
+            id is the position in this list.
     """
     path = check_path(path, "answers")
     try:
@@ -248,16 +317,23 @@ def read_answers(path: str | Path, index_arm_pairs: Sequence[tuple[int, int]]) -
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     for column in ("id", "reward"):
         if column not in column_names:
-            raise InvalidInput(f"{path} has no column {column!r} (its columns: {', '.join(column_names) or 'none'})")
+            raise InvalidInput(
+                f"{path} has no column {column!r} (its columns:"
+                f" {', '.join(column_names) or 'none'})"
+            )
     answers: dict[int, float] = {}
     line_by_id: dict[int, int] = {}
     for line_number, row in rows:
         place = f"{path}, line {line_number}"
         question_id = _parse_integer(row["id"], f"{place}: id")
         if not 0 <= question_id < len(index_arm_pairs):
-            raise InvalidInput(f"{place}: id {question_id} was not asked; answer the ids of {QUESTIONS_FILE}")
+            raise InvalidInput(
+                f"{place}: id {question_id} was not asked; answer the ids of {QUESTIONS_FILE}"
+            )
         if question_id in line_by_id:
-            raise InvalidInput(f"{place}: id {question_id} is answered in line {line_by_id[question_id]} already")
+            raise InvalidInput(
+                f"{place}: id {question_id} is answered in line {line_by_id[question_id]} already"
+            )
         line_by_id[question_id] = line_number
         for column, expected in zip(("context", "arm"), index_arm_pairs[question_id], strict=True):
             if row.get(column) and _parse_integer(row[column], f"{place}: {column}") != expected:
@@ -269,15 +345,22 @@ def read_answers(path: str | Path, index_arm_pairs: Sequence[tuple[int, int]]) -
         try:
             reward = _parse_decimal_comma_number(cell) if has_decimal_commas else float(cell)
         except ValueError:
-            raise InvalidInput(f"{place}: the reward {cell!r} of id {question_id} is not a number") from None
+            raise InvalidInput(
+                f"{place}: the reward {cell!r} of id {question_id} is not a number"
+            ) from None
         if not math.isfinite(reward):
-            raise InvalidInput(f"{place}: the reward of id {question_id} is {cell}; leave it empty if it is unknown")
+            raise InvalidInput(
+                f"{place}: the reward of id {question_id} is {cell}; leave it empty if it is"
+                " unknown"
+            )
         answers[question_id] = reward
     return answers
 
 
 def _parse_decimal_comma_number(text: str) -> float:
-    """Return 3854.17 for "3.854,17". Raise a ``ValueError`` for "1.200", which may be 1.2 or 1200."""
+    """Return 3854.17 for "3.854,17". Raise a ``ValueError`` for "1.200", which may be 1.2
+    or 1200.
+    """
     if re.fullmatch(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", text):
         raise ValueError(text)
     return float(text.replace(".", "").replace(",", ".") if "," in text else text)

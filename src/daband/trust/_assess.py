@@ -1,8 +1,10 @@
-"""``assess``: estimate the advantage of a policy over the incumbent in the target, without target rewards.
+"""``assess``: estimate the advantage of a policy over the incumbent in the target, without target
+rewards.
 
-``assess`` checks its arguments and reads the data into ``SourceRounds`` and ``TargetContexts``. ``Choices`` are the
-policy's decisions on both. ``build_assessment`` computes the result; ``choose`` uses it too. The diagnostics at the end
-compare the contexts of the domains, and detect a policy that collapsed.
+``assess`` checks its arguments and reads the data into ``SourceRounds`` and ``TargetContexts``.
+``Choices`` are the policy's decisions on both. ``build_assessment`` computes the result; ``choose``
+uses it too. The diagnostics at the end compare the contexts of the domains, and detect a policy
+that collapsed.
 """
 
 from __future__ import annotations
@@ -17,12 +19,22 @@ import numpy as np
 
 from daband._arguments import check_int, check_one_of
 from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
-from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, RewardDomain
+from daband.domains._contract import (
+    Contexts,
+    EvaluationDomain,
+    LoggedDomain,
+    LoggedRounds,
+    RewardDomain,
+)
 from daband.domains._mixtures import find_part_names
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation._learned_logs import has_learned_all
-from daband.evaluation._source_rounds import apply_by_source, read_rewarded_rounds, sample_round_indices
+from daband.evaluation._source_rounds import (
+    apply_by_source,
+    read_rewarded_rounds,
+    sample_round_indices,
+)
 from daband.evaluation._weighted_log import score_rounds
 from daband.linear._advantages import LogEvidence, assess_choices
 from daband.linear._catalogue import Catalogue
@@ -37,24 +49,31 @@ from daband.trust._reference import infer_kind, load_reference_class
 
 #: Smallest allowed value of the argument ``contexts`` of ``assess``.
 _MIN_CONTEXTS = 20
-#: Maximum number of held-out rounds of a log, unless ``contexts`` is larger. Logged rewards are noisy.
+#: Maximum number of held-out rounds of a log, unless ``contexts`` is larger. Logged rewards are
+#: noisy.
 _MAX_LOGGED_ROUNDS = 20_000
-#: Maximum number of contexts of each domain from which the fraction outside the source's support is estimated.
+#: Maximum number of contexts of each domain from which the fraction outside the source's support is
+#: estimated.
 _MAX_SUPPORT_CONTEXTS = 300
-#: Largest fraction of target contexts outside the source's support at which a policy is deployed without rewards.
+#: Largest fraction of target contexts outside the source's support at which a policy is deployed
+#: without rewards.
 _MAX_OUTSIDE_FRACTION = 0.5
-#: The distance of a context to the source is its distance to the k-th nearest source context, with this k.
+#: The distance of a context to the source is its distance to the k-th nearest source context, with
+#: this k.
 _NEIGHBOUR_RANK = 5
-#: A target context is outside the support if it is farther from the source than this fraction of source contexts.
+#: A target context is outside the support if it is farther from the source than this fraction of
+#: source contexts.
 _SUPPORT_QUANTILE = 0.99
-#: A policy collapsed if it chooses one arm for this fraction of target contexts, and for less in the source.
+#: A policy collapsed if it chooses one arm for this fraction of target contexts, and for less in
+#: the source.
 _COLLAPSED_TOP_ARM_FRACTION = 0.95
-#: A policy collapsed if the standard deviation of its predictions is below this fraction of the one in the source.
+#: A policy collapsed if the standard deviation of its predictions is below this fraction of the one
+#: in the source.
 _COLLAPSED_DEVIATION_RATIO = 0.1
 #: A policy collapsed if it no longer uses this fraction of the arms that it uses in the source.
 _COLLAPSED_UNUSED_FRACTION = 0.5
-#: Largest fraction of target contexts for which arms without rewards may be chosen, unless such choices are proven
-#: to gain.
+#: Largest fraction of target contexts for which arms without rewards may be chosen, unless such
+#: choices are proven to gain.
 _MAX_NEW_ARM_FRACTION = 0.05
 #: Number of folds of the rounds, and of the arms, in cross-fitting.
 _N_FOLDS = 5
@@ -78,22 +97,25 @@ def assess(
 ) -> Assessment:
     """Estimate the advantage of a policy over the incumbent in the target, without target rewards.
 
-    The advantage over the incumbent is measured on held-out source rounds. Other pairs of real domains show which
-    fraction of such an advantage is usually left in the target. The policy does not change.
+    The advantage over the incumbent is measured on held-out source rounds. Other pairs of real
+    domains show which fraction of such an advantage is usually left in the target. The policy does
+    not change.
 
     Args:
         policy: the policy.
-        source: source rounds that training did not use, ``pair.source_test``. For a log, the reward of every arm is
-            estimated by doubly robust scores, as in ``evaluate_log``.
-        target: target contexts, ``pair.target`` or an array (N, *C). A domain with rewards is rejected.
-        incumbent: today's decisions: an arm's name or index, a column of the target's table, an array with
-            today's arm for each target context (N,), or another policy. Default: the source's best arm, which a
-            ``LogPolicy`` takes from the log that it learned. A column or an array has no choices in the source. The
-            policy is compared there with the better of two substitutes: the logged arms, and arms drawn with the
-            frequencies of today's choices. If the source is not a log, it is compared with the best arm.
+        source: source rounds that training did not use, ``pair.source_test``. For a log, the reward
+            of every arm is estimated by doubly robust scores, as in ``evaluate_log``.
+        target: target contexts, ``pair.target`` or an array (N, *C). A domain with rewards is
+            rejected.
+        incumbent: today's decisions: an arm's name or index, a column of the target's table, an
+            array with today's arm for each target context (N,), or another policy. Default: the
+            source's best arm, which a ``LogPolicy`` takes from the log that it learned. A column or
+            an array has no choices in the source. The policy is compared there with the better of
+            two substitutes: the logged arms, and arms drawn with the frequencies of today's
+            choices. If the source is not a log, it is compared with the best arm.
         rule: "greedy", or "ucb" to keep the exploration bonus.
-        contexts: maximum number of contexts of each domain. For a source that is a log, the maximum is 20,000 rounds if
-            that is more.
+        contexts: maximum number of contexts of each domain. For a source that is a log, the maximum
+            is 20,000 rounds if that is more.
         arm_names: a name per arm, e.g. ``pair.class_names``; by default the policy's.
         unit: unit of the rewards for the sentences, e.g. "euros".
         seed: determines which contexts are used if a domain has more.
@@ -114,28 +136,49 @@ def assess(
     names = check_arm_names(arm_names, policy)
     target_contexts = check_target(target, policy)
     check_source(source, policy)
-    if isinstance(policy, LogPolicy) and policy.evidence.personalises and has_learned_all(policy, source):
-        warnings.warn("the policy has learned these source rounds, so its source advantage is too high", stacklevel=2)
+    if (
+        isinstance(policy, LogPolicy)
+        and policy.evidence.personalises
+        and has_learned_all(policy, source)
+    ):
+        warnings.warn(
+            "the policy has learned these source rounds, so its source advantage is too high",
+            stacklevel=2,
+        )
     rounds = SourceRounds.read(source, contexts, seed=check_int("seed", seed, minimum=0))
     target_sample = TargetContexts.read(target_contexts, contexts, seed=seed)
-    incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=target_contexts)
+    incumbent = as_incumbent(
+        incumbent, n_arms=policy.n_arms, arm_names=names, target=target_contexts
+    )
     if incumbent is None:
-        best_arm = policy.evidence.arm if isinstance(policy, LogPolicy) else rounds.find_best_arm(policy.catalogue)
+        best_arm = (
+            policy.evidence.arm
+            if isinstance(policy, LogPolicy)
+            else rounds.find_best_arm(policy.catalogue)
+        )
         incumbent = make_constant_incumbent(best_arm, names)
-    choices = Choices(*rounds.decide(policy, rule), *decide(policy, target_sample.contexts, "target", rule))
-    return build_assessment(policy, rounds, target_sample, choices, incumbent, arm_names=names, unit=unit)
+    choices = Choices(
+        *rounds.decide(policy, rule), *decide(policy, target_sample.contexts, "target", rule)
+    )
+    return build_assessment(
+        policy, rounds, target_sample, choices, incumbent, arm_names=names, unit=unit
+    )
 
 
 def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence | None:
-    """Return the estimated gain over the best arm of choosing arms by their features, as for arms without rewards.
+    """Return the estimated gain over the best arm of choosing arms by their features, as for arms
+    without rewards.
 
-    The gain is estimated by cross-fitting. Each regression is fitted without a fifth of the rounds and a fifth of the
-    arms. It is evaluated on the rounds left out, for which it may choose any arm with rewards. Return None if the
-    policy does not use arm features, or if there are fewer than 5 arms or rounds.
+    The gain is estimated by cross-fitting. Each regression is fitted without a fifth of the rounds
+    and a fifth of the arms. It is evaluated on the rounds left out, for which it may choose any arm
+    with rewards. Return None if the policy does not use arm features, or if there are fewer than 5
+    arms or rounds.
     """
     joint_policy = policy.joint_member if isinstance(policy, Mixture) else policy
-    head, catalogue = getattr(joint_policy, "_head", None), policy.catalogue
-    rng, n_rounds = np.random.default_rng(0), len(rounds.contexts)
+    head = getattr(joint_policy, "_head", None)
+    catalogue = policy.catalogue
+    rng = np.random.default_rng(0)
+    n_rounds = len(rounds.contexts)
     if joint_policy is None or catalogue is None or not isinstance(head, JointHead):
         return None
     if min(catalogue.offered[0].sum(), n_rounds) < _N_FOLDS:
@@ -144,18 +187,26 @@ def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence |
     def compute_features(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the features of contexts for the regression, in a list of one array."""
         contexts = transform_contexts(policy, contexts, domain)
-        contexts = contexts if joint_policy is policy else transform_contexts(joint_policy, contexts, domain)
+        contexts = (
+            contexts
+            if joint_policy is policy
+            else transform_contexts(joint_policy, contexts, domain)
+        )
         return [joint_policy._get_head_and_features(contexts, policy.domains.index(domain))[1]]  # type: ignore[attr-defined]
 
     (features,) = apply_by_source(compute_features, rounds.contexts, rounds.origins)
     if rounds.logged is None:  # simulate a log of uniformly drawn source arms
         arms = rng.choice(np.flatnonzero(catalogue.offered[0]), n_rounds)
-        rewards, weights = rounds.get_rewards(arms), np.ones(n_rounds)
+        rewards = rounds.get_rewards(arms)
+        weights = np.ones(n_rounds)
     else:
-        arms, rewards = rounds.logged.arms, rounds.logged.rewards
+        arms = rounds.logged.arms
+        rewards = rounds.logged.rewards
         weights = weigh_logged_rounds(policy, rounds.logged.propensities, rounds.logged.offered)
     folds = rng.permutation(n_rounds) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
-    predicted_rewards = head.predict_held_out(features.reshape(n_rounds, -1), arms, rewards, weights, folds)
+    predicted_rewards = head.predict_held_out(
+        features.reshape(n_rounds, -1), arms, rewards, weights, folds
+    )
     has_rewards = np.bincount(arms, minlength=policy.n_arms) > 0
     chosen_arms = np.where(has_rewards, predicted_rewards, -np.inf).argmax(axis=1)
     best_arm = int(np.where(has_rewards, rounds.rewards.mean(axis=0), -np.inf).argmax())
@@ -176,19 +227,32 @@ class SourceRounds:
     logged: LoggedRounds | None
 
     @classmethod
-    def read(cls, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int) -> SourceRounds:
+    def read(
+        cls, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int
+    ) -> SourceRounds:
         """Read at most ``n`` rounds, or for a log at most the larger of ``n`` and 20,000 rounds."""
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
         contexts, rounds = read_rewarded_rounds(source, n, seed=seed)
-        origins = find_part_names(source, sample_round_indices(source, n, seed)) if len(source.by_name) > 1 else None
+        origins = (
+            find_part_names(source, sample_round_indices(source, n, seed))
+            if len(source.by_name) > 1
+            else None
+        )
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origins, None)
         has_arm_axis = contexts.ndim > 1 + len(source.context_shape)
-        return cls(contexts, score_rounds(rounds, source.n_arms, has_arm_axis=has_arm_axis, seed=seed), origins, rounds)
+        return cls(
+            contexts,
+            score_rounds(rounds, source.n_arms, has_arm_axis=has_arm_axis, seed=seed),
+            origins,
+            rounds,
+        )
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
-        arms, means = apply_by_source(lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origins)
+        arms, means = apply_by_source(
+            lambda rows, name: decide(policy, rows, name, rule), self.contexts, self.origins
+        )
         offered = None if self.logged is None else self.logged.offered
         if offered is not None:  # an arm that the log did not offer could not be chosen
             is_unavailable = ~offered[np.arange(len(arms)), arms]
@@ -196,16 +260,25 @@ class SourceRounds:
         return arms, means
 
     def get_rewards(self, arms: IntArray) -> FloatArray:
-        """Return the reward of the given arm (N,) of each round, (N,); it is estimated if the source is a log."""
+        """Return the reward of the given arm (N,) of each round, (N,); it is estimated if the
+        source is a log.
+        """
         return self.rewards[np.arange(len(arms)), arms]
 
-    def find_best_arm(self, catalogue: Catalogue | None = None, mean_rewards: FloatArray | None = None) -> int:
-        """Return the arm with the largest mean reward, among the catalogue's arms that both domains have.
+    def find_best_arm(
+        self, catalogue: Catalogue | None = None, mean_rewards: FloatArray | None = None
+    ) -> int:
+        """Return the arm with the largest mean reward, among the catalogue's arms that both domains
+        have.
 
         ``mean_rewards`` (K,) are by default the means of these rounds.
         """
         mean_rewards = self.rewards.mean(axis=0) if mean_rewards is None else mean_rewards
-        is_common = np.ones(len(mean_rewards), np.bool_) if catalogue is None else catalogue.offered.all(axis=0)
+        is_common = (
+            np.ones(len(mean_rewards), np.bool_)
+            if catalogue is None
+            else catalogue.offered.all(axis=0)
+        )
         if not is_common.any():
             raise InvalidInput("the domains have no arm in common, so incumbent= must be given")
         return int(np.where(is_common, mean_rewards, -np.inf).argmax())
@@ -215,10 +288,19 @@ class SourceRounds:
         if incumbent.choices is not None:
             if self.logged is None:
                 return self.rewards[:, self.find_best_arm()]
-            # An experiment draws other arms than today's choices, so these are compared by their frequencies as well.
-            mixed_rewards = self.rewards @ np.array(compute_arm_fractions(incumbent.choices, self.rewards.shape[1]))
-            return mixed_rewards if mixed_rewards.mean() > self.logged.rewards.mean() else self.logged.rewards
-        (arms,) = apply_by_source(lambda rows, name: [incumbent.choose_arms(rows, name)], self.contexts, self.origins)
+            # An experiment draws other arms than today's choices, so these are compared by their
+            # frequencies as well.
+            mixed_rewards = self.rewards @ np.array(
+                compute_arm_fractions(incumbent.choices, self.rewards.shape[1])
+            )
+            return (
+                mixed_rewards
+                if mixed_rewards.mean() > self.logged.rewards.mean()
+                else self.logged.rewards
+            )
+        (arms,) = apply_by_source(
+            lambda rows, name: [incumbent.choose_arms(rows, name)], self.contexts, self.origins
+        )
         return self.get_rewards(arms)
 
 
@@ -265,57 +347,96 @@ def build_assessment(
 ) -> Assessment:
     """Return the assessment of a policy, given its choices in both domains.
 
-    ``is_gain_proven`` is True if choosing arms without rewards by their features is proven to gain. With None,
-    ``estimate_new_arm_gain`` tests it.
+    ``is_gain_proven`` is True if choosing arms without rewards by their features is proven to gain.
+    With None, ``estimate_new_arm_gain`` tests it.
     """
     rewards = rounds.get_rewards(choices.source_arms)
     gains = rewards - rounds.get_incumbent_rewards(incumbent)
     reward_deviation = estimate_reward_deviation(rounds, choices)
     standard_error = estimate_gain_error(gains, reward_deviation)
-    kind, source_advantage = infer_kind(policy.context_shape), float(gains.mean())
-    forecast = load_reference_class().select_kind(kind).forecast(source_advantage, standard_error, reward_deviation)
+    kind = infer_kind(policy.context_shape)
+    source_advantage = float(gains.mean())
+    forecast = (
+        load_reference_class()
+        .select_kind(kind)
+        .forecast(source_advantage, standard_error, reward_deviation)
+    )
     incumbent_arms = incumbent.choose_target_arms(target_sample.contexts, target_sample.indices)
     disagreement = float((choices.target_arms != incumbent_arms).mean())
     classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, target_sample)
     doubts = find_collapse_signs(
-        choices.source_arms, choices.target_arms, choices.source_predictions, choices.target_predictions
+        choices.source_arms,
+        choices.target_arms,
+        choices.source_predictions,
+        choices.target_predictions,
     )
     if outside_fraction > _MAX_OUTSIDE_FRACTION:
-        doubts.append(f"{outside_fraction:.0%} of target contexts are far from every source context")
-    target_fractions, new_arms = compute_arm_fractions(choices.target_arms, policy.n_arms), _find_new_arms(policy)
-    new_arm_fraction = sum(target_fractions[policy.catalogue.index_by_name[name]] for name in new_arms)
+        doubts.append(
+            f"{outside_fraction:.0%} of target contexts are far from every source context"
+        )
+    target_fractions = compute_arm_fractions(choices.target_arms, policy.n_arms)
+    new_arms = _find_new_arms(policy)
+    new_arm_fraction = sum(
+        target_fractions[policy.catalogue.index_by_name[name]] for name in new_arms
+    )
     if new_arm_fraction > _MAX_NEW_ARM_FRACTION and is_gain_proven is None:
         evidence = estimate_new_arm_gain(policy, rounds)
         is_gain_proven = evidence is not None and evidence.personalises
     if new_arm_fraction > _MAX_NEW_ARM_FRACTION and not is_gain_proven:
         doubts.append(
-            f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts, without proof of a gain"
+            f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts,"
+            " without proof of a gain"
         )
     unlike_arms = [name for name, distance in new_arms.items() if math.isinf(distance)]
-    unlike_fraction = sum(target_fractions[policy.catalogue.index_by_name[name]] for name in unlike_arms)
+    unlike_fraction = sum(
+        target_fractions[policy.catalogue.index_by_name[name]] for name in unlike_arms
+    )
     if unlike_fraction > _MAX_NEW_ARM_FRACTION:
         doubts.append(
-            f"arms with a feature value that no arm with rewards has ({', '.join(unlike_arms[:3])}) are chosen for "
-            f"{unlike_fraction:.0%} of target contexts"
+            f"arms with a feature value that no arm with rewards has ({', '.join(unlike_arms[:3])})"
+            f" are chosen for {unlike_fraction:.0%} of target contexts"
         )
     assessment = Assessment(
-        advantage=forecast.advantage if disagreement else 0.0, low=forecast.low if disagreement else 0.0, high=None,
-        verdict="", incumbent=incumbent.name, incumbent_arm=incumbent.arm, incumbent_column=incumbent.column, rewards=0,
-        source_advantage=source_advantage, source_error=standard_error, source_value=float(rewards.mean()),
-        source_rounds=len(gains), target_contexts=len(target_sample.contexts), disagreement=disagreement, kind=kind,
-        shifts=forecast.n_data_sets, median_kept=forecast.median_kept,
-        tenth_percentile_kept=forecast.tenth_percentile_kept, lost_fraction=forecast.lost_fraction,
-        classifier_accuracy=classifier_accuracy, outside_support=outside_fraction, doubts=doubts,
-        source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms), target_arms=target_fractions,
-        rewards_needed=count_rewards_needed(forecast.advantage, reward_deviation, disagreement, len(incumbent_arms)),
-        unit=unit, arm_names=list(arm_names), new_arms=new_arms,
-    )  # fmt: skip
+        advantage=forecast.advantage if disagreement else 0.0,
+        low=forecast.low if disagreement else 0.0,
+        high=None,
+        verdict="",
+        incumbent=incumbent.name,
+        incumbent_arm=incumbent.arm,
+        incumbent_column=incumbent.column,
+        rewards=0,
+        source_advantage=source_advantage,
+        source_error=standard_error,
+        source_value=float(rewards.mean()),
+        source_rounds=len(gains),
+        target_contexts=len(target_sample.contexts),
+        disagreement=disagreement,
+        kind=kind,
+        shifts=forecast.n_data_sets,
+        median_kept=forecast.median_kept,
+        tenth_percentile_kept=forecast.tenth_percentile_kept,
+        lost_fraction=forecast.lost_fraction,
+        classifier_accuracy=classifier_accuracy,
+        outside_support=outside_fraction,
+        doubts=doubts,
+        source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms),
+        target_arms=target_fractions,
+        rewards_needed=count_rewards_needed(
+            forecast.advantage, reward_deviation, disagreement, len(incumbent_arms)
+        ),
+        unit=unit,
+        arm_names=list(arm_names),
+        new_arms=new_arms,
+    )
     return assessment.with_verdict()
 
 
 def _find_new_arms(policy: Policy) -> dict[str, float]:
-    """Return target arms without rewards, by name, with the distance of their features to arms with rewards."""
-    catalogue, counts = policy.catalogue, getattr(policy, "counts", np.zeros(0))
+    """Return target arms without rewards, by name, with the distance of their features to arms with
+    rewards.
+    """
+    catalogue = policy.catalogue
+    counts = getattr(policy, "counts", np.zeros(0))
     if catalogue is None or len(counts) != policy.n_arms or not counts.any():
         return {}
     new_indices = np.flatnonzero(catalogue.offered[1] & (counts == 0))
@@ -329,29 +450,47 @@ def compute_arm_fractions(arms: IntArray, n_arms: int) -> list[float]:
 
 
 def estimate_reward_deviation(rounds: SourceRounds, choices: Choices) -> float:
-    """Return the standard deviation of all logged rewards. Without a log, use the rewards of the policy's choices."""
-    rewards = rounds.get_rewards(choices.source_arms) if rounds.logged is None else rounds.logged.rewards
+    """Return the standard deviation of all logged rewards.
+
+    Without a log, use the rewards of the policy's choices.
+    """
+    rewards = (
+        rounds.get_rewards(choices.source_arms) if rounds.logged is None else rounds.logged.rewards
+    )
     return float(rewards.std())
 
 
 def estimate_gain_error(gains: FloatArray, reward_deviation: float) -> float:
-    """Return the standard error of the mean of gains (n,). ``reward_deviation`` is the standard deviation of rewards.
+    """Return the standard error of the mean of gains (n,).
+
+    ``reward_deviation`` is the standard deviation of rewards.
 
     It is 0 if all gains are 0, as for a policy that makes the same choices as the incumbent.
     """
     n = len(gains)
-    # The variance of a few similar rounds may be near 0, so one more round with the usual variance is added.
-    return math.sqrt((float(gains.var()) * n + reward_deviation**2) / (n + 1) / max(n - 1, 1)) if gains.any() else 0.0
+    # The variance of a few similar rounds may be near 0, so one more round with the usual variance
+    # is added.
+    return (
+        math.sqrt((float(gains.var()) * n + reward_deviation**2) / (n + 1) / max(n - 1, 1))
+        if gains.any()
+        else 0.0
+    )
 
 
-def _compare_domains(policy: Policy, rounds: SourceRounds, target_sample: TargetContexts) -> tuple[float, float]:
-    """Return the accuracy of a domain classifier, and the fraction of target contexts outside the source's support.
+def _compare_domains(
+    policy: Policy, rounds: SourceRounds, target_sample: TargetContexts
+) -> tuple[float, float]:
+    """Return the accuracy of a domain classifier, and the fraction of target contexts outside the
+    source's support.
 
-    Contexts are compared after the policy's preprocessing. They are features of its network, or are standardised per
-    domain if the user states that units differ.
+    Contexts are compared after the policy's preprocessing. They are features of its network, or are
+    standardised per domain if the user states that units differ.
     """
-    encode, n_features = getattr(policy, "encode", None), math.prod(policy.context_shape)
-    has_own_units = policy.transform is not None and any(policy.shift.mask_separate_columns(n_features))
+    encode = getattr(policy, "encode", None)
+    n_features = math.prod(policy.context_shape)
+    has_own_units = policy.transform is not None and any(
+        policy.shift.mask_separate_columns(n_features)
+    )
 
     def encode_flat(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the preprocessed contexts as vectors, in a list of one array."""
@@ -364,16 +503,21 @@ def _compare_domains(policy: Policy, rounds: SourceRounds, target_sample: Target
     origins = None if rounds.origins is None else rounds.origins[:MAX_DIAGNOSTIC_CONTEXTS]
     (source,) = apply_by_source(encode_flat, rounds.contexts[:MAX_DIAGNOSTIC_CONTEXTS], origins)
     (target,) = encode_flat(target_sample.contexts[:MAX_DIAGNOSTIC_CONTEXTS], "target")
-    source, target = project_contexts(source), project_contexts(target)
-    outside_fraction = measure_outside_support(source[:_MAX_SUPPORT_CONTEXTS], target[:_MAX_SUPPORT_CONTEXTS])
+    source = project_contexts(source)
+    target = project_contexts(target)
+    outside_fraction = measure_outside_support(
+        source[:_MAX_SUPPORT_CONTEXTS], target[:_MAX_SUPPORT_CONTEXTS]
+    )
     return measure_classifier_accuracy(source, target), outside_fraction
 
 
 def check_arm_names(arm_names: Sequence[str] | None, policy: Policy) -> list[str]:
     """Return the given arm names, else the policy's, else an empty list."""
-    names = [str(name) for name in (arm_names or policy.arm_names or ())]
+    names = [str(name) for name in arm_names or policy.arm_names or ()]
     if names and len(names) != policy.n_arms:
-        raise InvalidInput(f"arm_names must have a name for each of {policy.n_arms} arms, got {len(names)}")
+        raise InvalidInput(
+            f"arm_names must have a name for each of {policy.n_arms} arms, got {len(names)}"
+        )
     return names
 
 
@@ -381,15 +525,19 @@ def check_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
     """Return the target as unlabelled contexts. Raise an error for a domain with rewards."""
     if isinstance(target, RewardDomain | LoggedDomain | EvaluationDomain):
         raise InvalidInput(
-            f"target must be contexts without rewards, e.g. pair.target, got {type(target).__name__}: its rewards must "
-            "not be seen"
+            "target must be contexts without rewards, e.g. pair.target, got"
+            f" {type(target).__name__}: its rewards must not be seen"
         )
     if target is None:
-        raise InvalidInput("target is None; it must be target contexts: pair.target or an array (N, *C)")
+        raise InvalidInput(
+            "target is None; it must be target contexts: pair.target or an array (N, *C)"
+        )
     if not isinstance(target, Contexts):
         target = ArrayContexts(target, has_arm_axis=policy.arms == "shared", name="target")
     if tuple(target.context_shape) != tuple(policy.context_shape):
-        raise InvalidInput(f"target must have contexts of shape {policy.context_shape}, got {target.context_shape}")
+        raise InvalidInput(
+            f"target must have contexts of shape {policy.context_shape}, got {target.context_shape}"
+        )
     if len(target) < 2:
         raise InvalidInput(f"target has {len(target)} context(s); at least 2 are needed")
     return target
@@ -398,15 +546,23 @@ def check_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
 def check_source(source: object, policy: Policy) -> None:
     """Raise an error unless the source has rounds with the policy's arms and context shape."""
     if not isinstance(source, EvaluationDomain | RewardDomain | LoggedDomain):
-        remedy = ": this pair has no held-out source rounds; build it with source_test=0.1" if source is None else ""
+        remedy = (
+            ": this pair has no held-out source rounds; build it with source_test=0.1"
+            if source is None
+            else ""
+        )
         raise InvalidInput(
-            f"source must be source rounds that training did not use, e.g. pair.source_test, got "
+            "source must be source rounds that training did not use, e.g. pair.source_test, got "
             f"{type(source).__name__}{remedy}"
         )
     if source.n_arms != policy.n_arms:
-        raise InvalidInput(f"source must have {policy.n_arms} arms, as the policy has, got {source.n_arms}")
+        raise InvalidInput(
+            f"source must have {policy.n_arms} arms, as the policy has, got {source.n_arms}"
+        )
     if tuple(source.context_shape) != tuple(policy.context_shape):
-        raise InvalidInput(f"source must have contexts of shape {policy.context_shape}, got {source.context_shape}")
+        raise InvalidInput(
+            f"source must have contexts of shape {policy.context_shape}, got {source.context_shape}"
+        )
     if len(source) < 2:
         raise InvalidInput(f"source has {len(source)} held-out round(s); hold out at least 100")
 
@@ -415,13 +571,15 @@ def check_source(source: object, policy: Policy) -> None:
 
 
 def measure_classifier_accuracy(source: FloatArray, target: FloatArray) -> float:
-    """Return the accuracy of a classifier that separates source features (N, d) from target features (L, d).
+    """Return the accuracy of a classifier that separates source features (N, d) from target
+    features (L, d).
 
-    A ridge classifier on the features and their squares is fitted on one half of the rows and tested on the other, in
-    both directions (Lopez-Paz, Oquab: "Revisiting classifier two-sample tests", ICLR 2017). An accuracy of 0.5 is
-    guessing.
+    A ridge classifier on the features and their squares is fitted on one half of the rows and
+    tested on the other, in both directions (Lopez-Paz, Oquab: "Revisiting classifier two-sample
+    tests", ICLR 2017). An accuracy of 0.5 is guessing.
     """
-    from sklearn.linear_model import RidgeClassifier  # importing takes half a second, too long for `daband --help`
+    # importing takes half a second, too long for `daband --help`
+    from sklearn.linear_model import RidgeClassifier
     from sklearn.model_selection import cross_val_score
     from sklearn.preprocessing import StandardScaler
 
@@ -429,13 +587,18 @@ def measure_classifier_accuracy(source: FloatArray, target: FloatArray) -> float
     if n < 4:
         return 0.5
     scaled_features = StandardScaler().fit_transform(np.concatenate([source[:n], target[:n]]))
-    features, labels = np.concatenate([scaled_features, np.square(scaled_features)], axis=1), np.repeat([0, 1], n)
+    features = np.concatenate([scaled_features, np.square(scaled_features)], axis=1)
+    labels = np.repeat([0, 1], n)
     folds = [np.flatnonzero(np.tile(np.arange(n), 2) % 2 == half) for half in (0, 1)]
-    return float(cross_val_score(RidgeClassifier(0.1 * n), features, labels, cv=[folds, folds[::-1]]).mean())
+    return float(
+        cross_val_score(RidgeClassifier(0.1 * n), features, labels, cv=[folds, folds[::-1]]).mean()
+    )
 
 
 def project_contexts(contexts: AnyArray) -> FloatArray:
-    """Return the first 500 contexts as vectors of at most 48 dimensions, (n, d), by a random projection if needed."""
+    """Return the first 500 contexts as vectors of at most 48 dimensions, (n, d), by a random
+    projection if needed.
+    """
     n_contexts = min(MAX_DIAGNOSTIC_CONTEXTS, len(contexts))
     vectors = np.asarray(contexts[:n_contexts]).reshape(n_contexts, -1).astype(np.float64)
     n_dimensions = vectors.shape[1]
@@ -446,20 +609,26 @@ def project_contexts(contexts: AnyArray) -> FloatArray:
 
 
 def measure_outside_support(source: FloatArray, target: FloatArray) -> float:
-    """Return the fraction of target features (L, d) that are outside the support of source features (N, d).
+    """Return the fraction of target features (L, d) that are outside the support of source features
+    (N, d).
 
-    The source rows are split into two halves. A target row is outside if it is farther from the first half than 99% of
-    the rows in the second half. The distance is to the fifth nearest row. The 1% that is outside by construction is
-    subtracted.
+    The source rows are split into two halves. A target row is outside if it is farther from the
+    first half than 99% of the rows in the second half. The distance is to the fifth nearest row.
+    The 1% that is outside by construction is subtracted.
     """
     n_reference = len(source) // 2
     if n_reference <= _NEIGHBOUR_RANK or not len(target):
         return 0.0
     deviations = source.std(axis=0)
     scales = np.where(deviations > 1e-9, deviations, max(float(deviations.max()), 1e-9))
-    reference_rows, held_out_rows = source[:n_reference] / scales, source[n_reference:] / scales
-    distance_limit = np.quantile(_measure_distances(held_out_rows, reference_rows), _SUPPORT_QUANTILE) * (1.0 + 1e-9)
-    fraction_beyond = float((_measure_distances(target / scales, reference_rows) > distance_limit).mean())
+    reference_rows = source[:n_reference] / scales
+    held_out_rows = source[n_reference:] / scales
+    distance_limit = np.quantile(
+        _measure_distances(held_out_rows, reference_rows), _SUPPORT_QUANTILE
+    ) * (1.0 + 1e-9)
+    fraction_beyond = float(
+        (_measure_distances(target / scales, reference_rows) > distance_limit).mean()
+    )
     return max(0.0, (fraction_beyond - (1.0 - _SUPPORT_QUANTILE)) / _SUPPORT_QUANTILE)
 
 
@@ -467,12 +636,17 @@ def _measure_distances(rows: FloatArray, reference_rows: FloatArray) -> FloatArr
     """Return the distance of each row (N, d) to its fifth nearest reference row, (N,)."""
     from sklearn.neighbors import NearestNeighbors
 
-    distances: FloatArray = NearestNeighbors(n_neighbors=_NEIGHBOUR_RANK).fit(reference_rows).kneighbors(rows)[0]
+    distances: FloatArray = (
+        NearestNeighbors(n_neighbors=_NEIGHBOUR_RANK).fit(reference_rows).kneighbors(rows)[0]
+    )
     return distances[:, -1]
 
 
 def find_collapse_signs(
-    source_arms: IntArray, target_arms: IntArray, source_predictions: FloatArray, target_predictions: FloatArray
+    source_arms: IntArray,
+    target_arms: IntArray,
+    source_predictions: FloatArray,
+    target_predictions: FloatArray,
 ) -> list[str]:
     """Return a phrase for each sign that a policy collapsed in the target.
 
@@ -487,18 +661,25 @@ def find_collapse_signs(
     source_fractions = np.bincount(source_arms, minlength=n_arms) / len(source_arms)
     target_fractions = np.bincount(target_arms, minlength=n_arms) / len(target_arms)
     arm = int(target_fractions.argmax())
-    if target_fractions[arm] >= _COLLAPSED_TOP_ARM_FRACTION and source_fractions.max() < _COLLAPSED_TOP_ARM_FRACTION:
+    if (
+        target_fractions[arm] >= _COLLAPSED_TOP_ARM_FRACTION
+        and source_fractions.max() < _COLLAPSED_TOP_ARM_FRACTION
+    ):
         in_source = f"in the source {source_fractions[arm]:.0%}"
         signs.append(f"{target_fractions[arm]:.0%} of target contexts go to arm {arm}, {in_source}")
     is_used = source_fractions > 0.5 / n_arms
     is_lost = is_used & (target_fractions < 0.02 * source_fractions)
-    n_used, n_lost = int(is_used.sum()), int(is_lost.sum())
+    n_used = int(is_used.sum())
+    n_lost = int(is_lost.sum())
     if n_used > 2 and n_lost >= _COLLAPSED_UNUSED_FRACTION * n_used:
         signs.append(f"{n_lost} of the {n_used} arms used in the source are not used in the target")
     source_deviation, target_deviation = (
-        float(predictions.std(axis=0).mean()) for predictions in (source_predictions, target_predictions)
+        float(predictions.std(axis=0).mean())
+        for predictions in (source_predictions, target_predictions)
     )
     if source_deviation > 0 and target_deviation < _COLLAPSED_DEVIATION_RATIO * source_deviation:
         ratio = target_deviation / source_deviation
-        signs.append(f"predictions vary {ratio:.0%} as much between target contexts as in the source")
+        signs.append(
+            f"predictions vary {ratio:.0%} as much between target contexts as in the source"
+        )
     return signs

@@ -1,4 +1,6 @@
-"""``Assessment``, the result of ``assess``: the advantage over the incumbent, a verdict, and the reasons for it."""
+"""``Assessment``, the result of ``assess``: the advantage over the incumbent, a verdict, and the
+reasons for it.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,21 @@ from daband.errors import DataError, InvalidInput
 from daband.trust._questions import Interval
 
 #: The three verdicts, as they are printed and stored.
-DEPLOY, COLLECT, KEEP = "deploy", "collect rewards", "keep the incumbent"
+DEPLOY = "deploy"
+COLLECT = "collect rewards"
+KEEP = "keep the incumbent"
 #: Standard normal quantile of a one-sided 90% limit.
 _NORMAL_QUANTILE_90 = 1.2816
 #: Standard normal quantile of a two-sided 95% interval.
 _NORMAL_QUANTILE_95 = 1.96
-#: Smallest number of target rewards to collect. Fewer rewards do not overrule the source unless they are clear.
+#: Smallest number of target rewards to collect. Fewer rewards do not overrule the source unless
+#: they are clear.
 _MIN_REWARDS = 50
 #: Largest number of target rewards to collect.
 _MAX_REWARDS = 1000
-#: Half the length of an interval from one reward, in standard deviations of the reward, if the policy and the incumbent
-#: differ on all contexts. From n rewards, the length is divided by sqrt(n). ``benchmarks/questions.py`` measures it.
+#: Half the length of an interval from one reward, in standard deviations of the reward, if the
+#: policy and the incumbent differ on all contexts. From n rewards, the length is divided by
+#: sqrt(n). ``benchmarks/questions.py`` measures it.
 _HALF_WIDTH_PER_REWARD = 4.0
 #: Number of characters per printed line.
 _PAGE_WIDTH = 100
@@ -36,9 +42,9 @@ _MAX_NAMED_ARMS = 5
 class Assessment:
     """The estimated advantage of a policy over the incumbent in the target, and the verdict.
 
-    Without target rewards, the advantage is estimated from the source and from a reference class of other pairs of
-    real domains, which shows the fraction of a source advantage that is left in the target. With target rewards, it is
-    estimated from the rewards.
+    Without target rewards, the advantage is estimated from the source and from a reference class of
+    other pairs of real domains, which shows the fraction of a source advantage that is left in the
+    target. With target rewards, it is estimated from the rewards.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -84,7 +90,8 @@ class Assessment:
     tenth_percentile_kept: float
     #: Fraction of these shifts in which nothing of the advantage was left.
     lost_fraction: float
-    #: Accuracy of a classifier that separates source contexts from target contexts; 0.5 is guessing.
+    #: Accuracy of a classifier that separates source contexts from target contexts; 0.5 is
+    #: guessing.
     classifier_accuracy: float
     #: Fraction of target contexts that are far from every source context.
     outside_support: float
@@ -106,9 +113,9 @@ class Assessment:
     unit: str = ""
     #: Names of the arms, (K,) or empty.
     arm_names: list[str] = field(default_factory=list)
-    #: Target arms without any reward, with the distance of their features to the nearest arm with rewards, in units of
-    #: the usual distance between neighbours; infinite if a feature value occurs in no arm with rewards. Empty without a
-    #: catalogue.
+    #: Target arms without any reward, with the distance of their features to the nearest arm with
+    #: rewards, in units of the usual distance between neighbours; infinite if a feature value
+    #: occurs in no arm with rewards. Empty without a catalogue.
     new_arms: dict[str, float] = field(default_factory=dict)
     #: The target's column with the incumbent's choices; None if they are not in a column.
     incumbent_column: str | None = None
@@ -123,11 +130,14 @@ class Assessment:
             remark = "; too few to change the verdict" if is_unproven else ""
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
             return (
-                f"{rewards}: {format_number(self.advantage, with_sign=True)} {limits} {versus}{remark}: {self._action}."
+                f"{rewards}: {format_number(self.advantage, with_sign=True)} {limits}"
+                f" {versus}{remark}: {self._action}."
             )
         if not self.disagreement:
             return f"Keep the incumbent: the policy makes the same choices as {self.incumbent}."
-        expectation = f"{format_number(self.advantage, with_sign=True)} {versus} is expected in the target"
+        expectation = (
+            f"{format_number(self.advantage, with_sign=True)} {versus} is expected in the target"
+        )
         limit = format_number(self.low, with_sign=True)
         return f"{self._action[0].upper()}{self._action[1:]}: {expectation}, at least {limit}."
 
@@ -135,9 +145,10 @@ class Assessment:
     def reference(self) -> str:
         """The reference class in one sentence."""
         return (
-            f"In {self.shifts} shifts between real domains with data of this kind, half kept {self.median_kept:.0%} of "
-            f"their advantage or more; one in ten kept less than {max(self.tenth_percentile_kept, 0.0):.0%}, and "
-            f"{self.lost_fraction:.0%} lost all of it."
+            f"In {self.shifts} shifts between real domains with data of this kind, half kept"
+            f" {self.median_kept:.0%} of their advantage or more; one in ten kept less than"
+            f" {max(self.tenth_percentile_kept, 0.0):.0%}, and {self.lost_fraction:.0%} lost all"
+            " of it."
         )
 
     @property
@@ -147,38 +158,59 @@ class Assessment:
         source_gain = f"{format_number(self.source_advantage, with_sign=True)}{unit}"
         source_value = f"{format_number(self.source_value)}{unit}"
         reasons = [
-            f"On {self.source_rounds:,} held-out source rounds the policy gains {source_gain} over {self.incumbent} "
-            f"(standard error {format_number(self.source_error)}); its mean reward is {source_value}.",
-            f"It differs from the incumbent on {self.disagreement:.0%} of {self.target_contexts:,} target contexts.",
+            (
+                f"On {self.source_rounds:,} held-out source rounds the policy gains {source_gain}"
+                f" over {self.incumbent} (standard error {format_number(self.source_error)}); its"
+                f" mean reward is {source_value}."
+            ),
+            (
+                f"It differs from the incumbent on {self.disagreement:.0%} of"
+                f" {self.target_contexts:,} target contexts."
+            ),
         ]
         if self.disagreement:
             reasons.insert(1, self.reference)
         if self.disagreement > 0 and self.source_advantage > 0:
-            loss = f"{format_number(self.source_advantage / self.disagreement)}{unit} for each of these contexts"
+            loss = (
+                f"{format_number(self.source_advantage / self.disagreement)}{unit} for each of"
+                " these contexts"
+            )
             reasons[-1] += f" The incumbent is better only if the whole advantage vanishes: {loss}."
         if self.new_arms:
             farthest_arm = max(self.new_arms, key=self.new_arms.__getitem__)
             named_arms = [*self.new_arms][:_MAX_NAMED_ARMS]
             fraction = sum(self.target_arms[self.arm_names.index(name)] for name in self.new_arms)
             distance = self.new_arms[farthest_arm]
-            relation = f"is farthest from arms with rewards: {distance:.1f} times the usual distance of neighbours"
-            relation = "has a feature value that no arm with rewards has" if math.isinf(distance) else relation
+            relation = (
+                f"is farthest from arms with rewards: {distance:.1f} times the usual distance of"
+                " neighbours"
+            )
+            relation = (
+                "has a feature value that no arm with rewards has"
+                if math.isinf(distance)
+                else relation
+            )
             reasons.append(
-                f"{len(self.new_arms)} target arms have no reward anywhere ({', '.join(named_arms)}"
-                f"{', ...' if len(self.new_arms) > len(named_arms) else ''}); they are chosen for {fraction:.0%} of "
-                f"target contexts. {farthest_arm} {relation}."
+                f"{len(self.new_arms)} target arms have no reward anywhere"
+                f" ({', '.join(named_arms)}{', ...' if len(self.new_arms) > len(named_arms) else ''});"
+                f" they are chosen for {fraction:.0%} of target contexts. {farthest_arm}"
+                f" {relation}."
             )
         if self.value is not None:
             limits = f"[{format_number(self.value_low)}, {format_number(self.value_high)}]"
-            reasons.append(f"Target rewards give a mean reward of {format_number(self.value)} {limits}{unit}.")
+            reasons.append(
+                f"Target rewards give a mean reward of {format_number(self.value)} {limits}{unit}."
+            )
         reasons.append(
-            f"A classifier tells the domains apart for {self.classifier_accuracy:.0%} of contexts (50% is guessing); "
-            f"{self.outside_support:.0%} of target contexts are far from every source context."
+            f"A classifier tells the domains apart for {self.classifier_accuracy:.0%} of contexts"
+            f" (50% is guessing); {self.outside_support:.0%} of target contexts are far from every"
+            " source context."
         )
         reasons += [f"Doubt: {doubt}." for doubt in self.doubts]
         if self.verdict == COLLECT:
             reasons.append(
-                f"Collect about {self.rewards_needed} target rewards: daband.audit or daband.choose(ask=...)."
+                f"Collect about {self.rewards_needed} target rewards: daband.audit or"
+                " daband.choose(ask=...)."
             )
         return reasons
 
@@ -187,7 +219,9 @@ class Assessment:
         """One-sided 90% lower limit of the advantage."""
         if self.high is None:
             return self.low
-        return self.advantage - (self.advantage - self.low) * _NORMAL_QUANTILE_90 / _NORMAL_QUANTILE_95
+        return (
+            self.advantage - (self.advantage - self.low) * _NORMAL_QUANTILE_90 / _NORMAL_QUANTILE_95
+        )
 
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
         """Return the assessment with estimates from target rewards, and the verdict that follows.
@@ -214,14 +248,18 @@ class Assessment:
     def with_verdict(self) -> Assessment:
         """Return the assessment with the verdict that follows from its other fields.
 
-        The verdict is "deploy" if the one-sided 90% lower limit of the advantage is above 0. Without target rewards,
-        there must also be no ``doubts``. It is "keep the incumbent" if the advantage is not positive, and otherwise
-        "collect rewards". If the interval from fewer than 50 target rewards includes 0, a positive estimate does not
-        change the verdict, and a negative one changes it to "collect rewards".
+        The verdict is "deploy" if the one-sided 90% lower limit of the advantage is above 0.
+        Without target rewards, there must also be no ``doubts``. It is "keep the incumbent" if the
+        advantage is not positive, and otherwise "collect rewards". If the interval from fewer than
+        50 target rewards includes 0, a positive estimate does not change the verdict, and a
+        negative one changes it to "collect rewards".
         """
         is_early = 0 < self.rewards < _MIN_REWARDS
         if self.advantage <= 0.0:
-            return replace(self, verdict=COLLECT if is_early and self.high is not None and self.high > 0.0 else KEEP)
+            return replace(
+                self,
+                verdict=COLLECT if is_early and self.high is not None and self.high > 0.0 else KEEP,
+            )
         if self.low_90 > 0.0 and (self.rewards or not self.doubts):
             return replace(self, verdict=DEPLOY)
         return self if is_early and self.verdict else replace(self, verdict=COLLECT)
@@ -264,7 +302,9 @@ def read_assessment(path: str | Path) -> Assessment:
         raise DataError(f"{path}: {error}") from None
 
 
-def count_rewards_needed(advantage: float, reward_deviation: float, disagreement: float, n_contexts: int) -> int:
+def count_rewards_needed(
+    advantage: float, reward_deviation: float, disagreement: float, n_contexts: int
+) -> int:
     """Return the number of target rewards that should suffice for a verdict.
 
     It is between 50 and 1,000, and at most one per context.
@@ -272,18 +312,27 @@ def count_rewards_needed(advantage: float, reward_deviation: float, disagreement
     Args:
         advantage: expected advantage.
         reward_deviation: standard deviation of rewards.
-        disagreement: fraction of contexts for which the policy and the incumbent choose different arms.
+        disagreement: fraction of contexts for which the policy and the incumbent choose different
+            arms.
         n_contexts: number of target contexts.
     """
     squared_advantage = max(advantage**2, 1e-12 * reward_deviation**2, 1e-300)
     n_rewards = (_HALF_WIDTH_PER_REWARD * reward_deviation) ** 2 * disagreement / squared_advantage
-    return min(max(_MIN_REWARDS, 10 * math.ceil(min(n_rewards, _MAX_REWARDS) / 10)), _MAX_REWARDS, n_contexts)
+    return min(
+        max(_MIN_REWARDS, 10 * math.ceil(min(n_rewards, _MAX_REWARDS) / 10)),
+        _MAX_REWARDS,
+        n_contexts,
+    )
 
 
 def format_number(value: float | None, *, with_sign: bool = False) -> str:
-    """Return a number as text: three digits, or below 1 three decimals and two digits. ``with_sign`` adds a plus."""
+    """Return a number as text: three digits, or below 1 three decimals and two digits.
+
+    ``with_sign`` adds a plus.
+    """
     if value is None or not math.isfinite(value):
         return f"{value}"
-    exponent = math.floor(math.log10(abs(value))) if abs(value) > 1e-9 else -1  # smaller numbers are rounding errors
+    # smaller numbers are rounding errors
+    exponent = math.floor(math.log10(abs(value))) if abs(value) > 1e-9 else -1
     decimals = max(0, 2 - exponent) if exponent >= 0 else max(3, 1 - exponent)
     return f"{value:{'+' if with_sign else ''},.{decimals}f}"

@@ -1,6 +1,7 @@
 """``audit``: measure the advantage of a policy over the incumbent with a few target rewards.
 
-``audit`` asks for rewards, or writes questions to a CSV file. ``answer_audit`` adds the answers of such a file.
+``audit`` asks for rewards, or writes questions to a CSV file. ``answer_audit`` adds the answers of
+such a file.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _FOLDER_DESCRIPTION = "an audit, whose questions are fixed before the first rewa
 
 @dataclass(frozen=True)
 class Audit:
-    """The advantage of a policy over the incumbent, estimated from target rewards, in the unit of the rewards.
+    """The advantage of a policy over the incumbent, estimated from target rewards, in the unit of
+    the rewards.
 
     >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
     >>> audit = daband.audit(policy, target=[[0.0], [1.0]] * 10, budget=5, incumbent=1, directory="audit")
@@ -61,7 +63,8 @@ class Audit:
     incumbent: str
     #: Level of the two-sided intervals. They hold after any number of answers up to the budget.
     confidence: float
-    #: Number of rewards that may be asked for; 0 if the policy and the incumbent make the same choices.
+    #: Number of rewards that may be asked for; 0 if the policy and the incumbent make the same
+    #: choices.
     budget: int
     #: Number of rewards so far.
     answered: int
@@ -79,14 +82,19 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """The verdict that follows from the interval: "deploy", "collect rewards" or "keep the incumbent"."""
+        """The verdict that follows from the interval: "deploy", "collect rewards" or "keep the
+        incumbent".
+        """
         return DEPLOY if self.low > 0.0 else KEEP if self.high < 0.0 or not self.budget else COLLECT
 
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
         if not self.budget:
-            return f"No reward is needed: the policy makes the same choices as {self.incumbent} in the target."
+            return (
+                f"No reward is needed: the policy makes the same choices as {self.incumbent} in the"
+                " target."
+            )
         unit = f"{self.unit} " if self.unit else ""
         limits = f"[{format_number(self.low)}, {format_number(self.high)}]"
         rewards = "1 target reward" if self.answered == 1 else f"{self.answered:,} target rewards"
@@ -109,7 +117,9 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as a dictionary that JSON can hold. An infinite limit becomes None."""
-        fields = asdict(self) | {"questions": None if self.questions is None else str(self.questions)}
+        fields = asdict(self) | {
+            "questions": None if self.questions is None else str(self.questions)
+        }
         fields |= {"verdict": self.verdict}
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -132,22 +142,24 @@ def audit(
     arm_names: Sequence[str] | None = None,
     unit: str = "",
 ) -> Audit:
-    """Ask for at most ``budget`` target rewards, and estimate the policy's advantage over the incumbent.
+    """Ask for at most ``budget`` target rewards, and estimate the policy's advantage over the
+    incumbent.
 
-    The policy does not change. The interval is for the mean over the contexts in ``target``. It holds after any number
-    of answers, and is wider before all answers have arrived. If the policy and the incumbent make the same choices, the
-    advantage is 0 and nothing is asked.
+    The policy does not change. The interval is for the mean over the contexts in ``target``. It
+    holds after any number of answers, and is wider before all answers have arrived. If the policy
+    and the incumbent make the same choices, the advantage is 0 and nothing is asked.
 
     Args:
         policy: the policy.
         target: target contexts, e.g. ``pair.target``, or an array (N, *C).
         budget: number of rewards that may be asked for.
-        ask: called with one context (1, *C) and one arm (1,), returns the reward (1,). The arm is the policy's or the
-            incumbent's. Without ``ask`` the questions are written to ``directory/questions.csv``, and
-            ``answer_audit`` reads the answers.
-        incumbent: today's decisions, as in ``daband.assess``. Default: the arm with the largest mean prediction.
-        directory: folder of questions and answers. Each answer is on disk before the next question is asked. After a
-            crash, the same call asks only the questions without an answer.
+        ask: called with one context (1, *C) and one arm (1,), returns the reward (1,). The arm is
+            the policy's or the incumbent's. Without ``ask`` the questions are written to
+            ``directory/questions.csv``, and ``answer_audit`` reads the answers.
+        incumbent: today's decisions, as in ``daband.assess``. Default: the arm with the largest
+            mean prediction.
+        directory: folder of questions and answers. Each answer is on disk before the next question
+            is asked. After a crash, the same call asks only the questions without an answer.
         until_clear: True to stop as soon as the interval excludes 0.
         confidence: level of the two-sided interval.
         rule: "greedy", or "ucb" to keep the exploration bonus.
@@ -169,23 +181,40 @@ def audit(
     target_contexts = check_target(target, policy)
     n_contexts = len(target_contexts)
     if budget > n_contexts:
-        raise InvalidInput(f"budget must be at most {n_contexts}, the number of target contexts, got {budget}")
+        raise InvalidInput(
+            f"budget must be at most {n_contexts}, the number of target contexts, got {budget}"
+        )
     names = check_arm_names(arm_names, policy)
-    incumbent = as_incumbent(incumbent, n_arms=policy.n_arms, arm_names=names, target=target_contexts)
-    sample = TargetContexts.read(target_contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0))
+    incumbent = as_incumbent(
+        incumbent, n_arms=policy.n_arms, arm_names=names, target=target_contexts
+    )
+    sample = TargetContexts.read(
+        target_contexts, _MAX_CONTEXTS, seed=check_int("seed", seed, minimum=0)
+    )
     arms, predicted_rewards = decide(policy, sample.contexts, "target", rule)
     if incumbent is None:
         incumbent = make_constant_incumbent(int(predicted_rewards.mean(axis=0).argmax()), names)
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
-    all_arms, reward_deviation = np.stack([arms, incumbent_arms]), _compute_reward_deviation(policy)
-    questions = Questions(all_arms, predicted_rewards.astype(np.float64), reward_deviation=reward_deviation, seed=seed)
+    all_arms = np.stack([arms, incumbent_arms])
+    reward_deviation = _compute_reward_deviation(policy)
+    questions = Questions(
+        all_arms, predicted_rewards.astype(np.float64), reward_deviation=reward_deviation, seed=seed
+    )
     if not len(questions.disputed_contexts):
         unknown_value = (math.nan, -math.inf, math.inf)
-        return Audit(0.0, 0.0, 0.0, *unknown_value, incumbent.name, confidence, 0, 0, len(arms), unit)
+        return Audit(
+            0.0, 0.0, 0.0, *unknown_value, incumbent.name, confidence, 0, 0, len(arms), unit
+        )
     row_names = target_contexts.row_names
     build_survey = partial(
-        Survey, questions, sample.indices, budget=budget, settings=settings, arm_names=names, row_names=row_names
+        Survey,
+        questions,
+        sample.indices,
+        budget=budget,
+        settings=settings,
+        arm_names=names,
+        row_names=row_names,
     )
     if directory is None:
         assert ask is not None
@@ -197,19 +226,23 @@ def audit(
 def _run_survey(survey: Survey, ask: Ask | None, target: Contexts, until_clear: bool) -> Audit:
     """Ask the questions without an answer if ``ask`` is given, and return the audit."""
     if ask is not None:
-        survey.ask(ask, target, (lambda: _build_audit(survey).verdict != COLLECT) if until_clear else None)
+        survey.ask(
+            ask, target, (lambda: _build_audit(survey).verdict != COLLECT) if until_clear else None
+        )
     return _save_result(survey)
 
 
 def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = False) -> Audit:
-    """Add the answers of a CSV to an audit that ``audit`` started in ``directory``, and return the audit.
+    """Add the answers of a CSV to an audit that ``audit`` started in ``directory``, and return the
+    audit.
 
-    Answers may be added in several calls. Estimates use them in the order of ids, up to the first id without an answer.
-    If a row is invalid, an error is raised and nothing is added.
+    Answers may be added in several calls. Estimates use them in the order of ids, up to the first
+    id without an answer. If a row is invalid, an error is raised and nothing is added.
 
     Args:
         directory: the audit's folder.
-        answers: a CSV with columns ``id`` and ``reward``, such as questions.csv with its empty column filled in.
+        answers: a CSV with columns ``id`` and ``reward``, such as questions.csv with its empty
+            column filled in.
         replace: True to overwrite earlier answers that differ; by default they are an error.
     """
     with Folder(_check_folder(directory), content=_FOLDER_DESCRIPTION) as folder:
@@ -231,11 +264,20 @@ def _build_audit(survey: Survey) -> Audit:
     advantage = evidence.compute_intervals(1, confidence=confidence, budget=survey.budget)[0]
     value = evidence.compute_intervals(None, confidence=confidence, budget=survey.budget)[0]
     return Audit(
-        advantage=advantage.value, low=advantage.low, high=advantage.high,
-        value=value.value, value_low=value.low, value_high=value.high, incumbent=settings["incumbent"],
-        confidence=confidence, budget=len(survey.planned_questions), answered=evidence.n_answered,
-        contexts=len(survey.target_indices), unit=settings["unit"], questions=survey.questions_file,
-    )  # fmt: skip
+        advantage=advantage.value,
+        low=advantage.low,
+        high=advantage.high,
+        value=value.value,
+        value_low=value.low,
+        value_high=value.high,
+        incumbent=settings["incumbent"],
+        confidence=confidence,
+        budget=len(survey.planned_questions),
+        answered=evidence.n_answered,
+        contexts=len(survey.target_indices),
+        unit=settings["unit"],
+        questions=survey.questions_file,
+    )
 
 
 def _save_result(survey: Survey) -> Audit:
@@ -249,12 +291,16 @@ def _save_result(survey: Survey) -> Audit:
 def _check_folder(directory: str | Path) -> Path:
     """Return the folder. Raise an error if it does not exist."""
     if not Path(directory).is_dir():
-        raise InvalidInput(f"there is no folder {directory}; start an audit with daband.audit(..., directory=...)")
+        raise InvalidInput(
+            f"there is no folder {directory}; start an audit with daband.audit(..., directory=...)"
+        )
     return Path(directory)
 
 
 def _compute_reward_deviation(policy: Policy) -> float:
-    """Return the standard deviation of the rewards that the policy has learned, or 1 if it has learned none."""
+    """Return the standard deviation of the rewards that the policy has learned, or 1 if it has
+    learned none.
+    """
     count, _, squared_differences, *_ = policy.reward_moments.state()
     return math.sqrt(squared_differences / count) if count > 0 and squared_differences > 0 else 1.0
 
@@ -262,9 +308,13 @@ def _compute_reward_deviation(policy: Policy) -> float:
 def _check_arguments(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:
     """Raise an error for invalid arguments of ``audit``."""
     if not isinstance(policy, Policy):
-        raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
+        raise InvalidInput(
+            f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}"
+        )
     if ask is not None and not callable(ask):
-        raise InvalidInput(f"ask must be a function of contexts and arms that returns rewards, got {ask!r}")
+        raise InvalidInput(
+            f"ask must be a function of contexts and arms that returns rewards, got {ask!r}"
+        )
     if ask is None and directory is None:
         raise InvalidInput("an audit needs answers: give ask=, or a directory= for questions.csv")
     check_probability("confidence", confidence)

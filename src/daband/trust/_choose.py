@@ -1,7 +1,8 @@
-"""``choose``: train candidates and return the one to deploy, chosen without target rewards or with a few.
+"""``choose``: train candidates and return the one to deploy, chosen without target rewards or with
+a few.
 
-``Candidate`` describes a method to train, and ``default_candidates`` lists the candidates of a pair. ``choose`` trains
-them, ``_Comparison`` compares their choices, and ``Choice`` is the result.
+``Candidate`` describes a method to train, and ``default_candidates`` lists the candidates of a
+pair. ``choose`` trains them, ``_Comparison`` compares their choices, and ``Choice`` is the result.
 """
 
 from __future__ import annotations
@@ -53,16 +54,17 @@ _N_COMPONENTS = 64
 _MIN_WIDE_DIMENSIONS = 512
 #: Number of principal components for wide vectors.
 _N_WIDE_COMPONENTS = 512
-#: Maximum number of arms times squared dimensions, which is the number of values that an exported regression stores.
-#: Above it, the mixture is fitted on principal components.
+#: Maximum number of arms times squared dimensions, which is the number of values that an exported
+#: regression stores. Above it, the mixture is fitted on principal components.
 _MAX_REGRESSION_VALUES = 1 << 28
 #: Gradient steps per episode on wide vectors.
 _WIDE_STEPS = 8
-#: Name of the candidate for images that does not assume that arms are equally frequent in the target.
+#: Name of the candidate for images that does not assume that arms are equally frequent in the
+#: target.
 _UNEQUAL_FREQUENCIES_NAME = "daband, other frequencies"
-#: That candidate is chosen if the mean entropy of the default's target predictions is more than this factor times its
-#: own. On nine pairs of image domains the ratio was 0.7 to 1.5; with rare arms in the target, on five of them, 2.5 to
-#: 6.8.
+#: That candidate is chosen if the mean entropy of the default's target predictions is more than
+#: this factor times its own. On nine pairs of image domains the ratio was 0.7 to 1.5; with rare
+#: arms in the target, on five of them, 2.5 to 6.8.
 _MAX_ENTROPY_RATIO = 2.0
 #: Number of dimensions of an image: channels, height and width.
 _N_IMAGE_DIMENSIONS = 3
@@ -99,29 +101,38 @@ class Candidate:
     @property
     def uses_contexts(self) -> bool:
         """True if choices may depend on contexts."""
-        return self.method not in ("constant", "random") and bool(self.settings.get("by_context", True))
+        return self.method not in ("constant", "random") and bool(
+            self.settings.get("by_context", True)
+        )
 
 
-def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = False) -> Sequence[Candidate]:
-    """Return the default candidates, the simplest first. They differ in their method and in the shift that they assume.
+def default_candidates(
+    pair: Pair, *, recipe: str = "default", quick: bool = False
+) -> Sequence[Candidate]:
+    """Return the default candidates, the simplest first.
 
-    - Vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's ``shift``. If the user did
-      not state the shift, there are also LinUCB and the mixture with each domain's own statistics, and DABand with
-      alignment. Only target rewards can show which assumption holds.
-    - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture with fewer gradient steps. If the source has
-      labels and the shift may be one of style, as for features of a pretrained network, self-training on 512 principal
-      components replaces the mixture; it takes seconds. The mixture is also fitted on 512 components if regressions on
-      all numbers would be too large: from 4,096 numbers on, or with many arms.
-    - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU with five members. If
-      the source has labels and the user did not state the shift, DABand without the assumption that arms are equally
-      frequent replaces Neural-LinUCB.
+    They differ in their method and in the shift that they assume.
+
+    - Vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's
+      ``shift``. If the user did not state the shift, there are also LinUCB and the mixture with
+      each domain's own statistics, and DABand with alignment. Only target rewards can show which
+      assumption holds.
+    - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture with fewer gradient
+      steps. If the source has labels and the shift may be one of style, as for features of a
+      pretrained network, self-training on 512 principal components replaces the mixture; it takes
+      seconds. The mixture is also fitted on 512 components if regressions on all numbers would be
+      too large: from 4,096 numbers on, or with many arms.
+    - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU
+      with five members. If the source has labels and the user did not state the shift, DABand
+      without the assumption that arms are equally frequent replaces Neural-LinUCB.
     - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
-    - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains significantly in the
-      log. With a catalogue, there are also LinUCB and the mixture. The mixture is preferred to ``LogPolicy`` if target
-      arms have no reward in the log, and choosing by arm features gains significantly in the log with a fifth of the
-      arms left out.
+    - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains
+      significantly in the log. With a catalogue, there are also LinUCB and the mixture. The mixture
+      is preferred to ``LogPolicy`` if target arms have no reward in the log, and choosing by arm
+      features gains significantly in the log with a fifth of the arms left out.
 
-    With ``quick``, only a constant arm, a linear method and the default are returned, with the recipe "small".
+    With ``quick``, only a constant arm, a linear method and the default are returned, with the
+    recipe "small".
     """
     if quick:
         all_candidates = default_candidates(pair, recipe="small")
@@ -129,7 +140,10 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         others = [candidate for candidate in all_candidates if candidate is not default]
         return [*others[:2], default]
     is_image = len(pair.context_shape) == _N_IMAGE_DIMENSIONS
-    is_logged = isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == ("bandit", "disjoint")
+    is_logged = isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == (
+        "bandit",
+        "disjoint",
+    )
     feature_candidates = [
         Candidate("linucb", "linucb"),
         Candidate("mixture", "mixture", {"recipe": recipe}, preferred=not is_logged),
@@ -148,22 +162,39 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
         network_settings = {"recipe": recipe, "members": "auto"}
         alternative = Candidate("nlinucb", "nlinucb", {"recipe": recipe})
         if not pair.shift.stated and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
-            alternative = Candidate(_UNEQUAL_FREQUENCIES_NAME, "daband", {**network_settings, "shift": "style,labels"})
+            alternative = Candidate(
+                _UNEQUAL_FREQUENCIES_NAME, "daband", {**network_settings, "shift": "style,labels"}
+            )
         default = Candidate("daband", "daband", network_settings, preferred=True)
         return [*candidates, Candidate("linucb-p", "linucb-p"), alternative, default]
     candidates.append(Candidate("linucb", "linucb"))
     dimensions = math.prod(pair.context_shape)
     is_wide = dimensions >= _MIN_WIDE_DIMENSIONS
-    if is_wide and pair.shift.aligns_features and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
-        candidates.append(Candidate("self-training", "self-training-p", components=_N_WIDE_COMPONENTS, preferred=True))
+    if (
+        is_wide
+        and pair.shift.aligns_features
+        and (pair.feedback, pair.arms) == ("one_hot", "disjoint")
+    ):
+        candidates.append(
+            Candidate(
+                "self-training", "self-training-p", components=_N_WIDE_COMPONENTS, preferred=True
+            )
+        )
         if not pair.shift.stated:
-            candidates.append(Candidate("linucb, common statistics", "linucb", {"shift": "covariate"}))
+            candidates.append(
+                Candidate("linucb, common statistics", "linucb", {"shift": "covariate"})
+            )
         return candidates
     if is_wide:
-        is_regression_small = dimensions < MAX_LINEAR_DIM and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
+        is_regression_small = (
+            dimensions < MAX_LINEAR_DIM and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
+        )
         method = "mixture" if is_regression_small else f"mixture{_PCA_SUFFIX}"
         settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
-        return [*candidates, Candidate("mixture", method, settings, _N_WIDE_COMPONENTS, preferred=True)]
+        return [
+            *candidates,
+            Candidate("mixture", method, settings, _N_WIDE_COMPONENTS, preferred=True),
+        ]
     if "trees" in policies.names():
         candidates.append(Candidate("trees", "trees"))
     candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))
@@ -173,7 +204,9 @@ def default_candidates(pair: Pair, *, recipe: str = "default", quick: bool = Fal
             Candidate("mixture, other units", "mixture", {"recipe": recipe, "shift": "units"}),
         ]
         if "daband" in policies.names():
-            candidates.append(Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"}))
+            candidates.append(
+                Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"})
+            )
     return candidates
 
 
@@ -198,15 +231,16 @@ class Choice:
     ('linucb', 0)
     """
 
-    #: The chosen policy, trained and deployed in the target. It has learned the target rewards. A ``LogPolicy`` has
-    #: also learned the held-out source rounds, after they were used to assess it.
+    #: The chosen policy, trained and deployed in the target. It has learned the target rewards. A
+    #: ``LogPolicy`` has also learned the held-out source rounds, after they were used to assess it.
     policy: Policy
     #: The policy's advantage over the incumbent, estimated from the source and all target rewards.
     assessment: Assessment
-    #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method``, ``settings`` and
-    #: ``components``; on held-out source rounds the ``source_advantage`` over the incumbent, its standard error
-    #: ``source_error`` and the ``source_value``; from target rewards ``advantage``, ``low`` and ``high``, which are
-    #: None without target rewards; ``target_fractions`` (how often each arm is chosen); and ``chosen``.
+    #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method``,
+    #: ``settings`` and ``components``; on held-out source rounds the ``source_advantage`` over the
+    #: incumbent, its standard error ``source_error`` and the ``source_value``; from target rewards
+    #: ``advantage``, ``low`` and ``high``, which are None without target rewards;
+    #: ``target_fractions`` (how often each arm is chosen); and ``chosen``.
     table: list[dict[str, Any]]
     #: Name of the chosen candidate.
     candidate: str
@@ -218,11 +252,16 @@ class Choice:
     questions: Path | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields except the policy and its assessment, as a dictionary that JSON can hold."""
+        """Return all fields except the policy and its assessment, as a dictionary that JSON can
+        hold.
+        """
         return {
-            "candidate": self.candidate, "rule": self.rule, "table": self.table, "rewards": self.rewards,
+            "candidate": self.candidate,
+            "rule": self.rule,
+            "table": self.table,
+            "rewards": self.rewards,
             "questions": None if self.questions is None else str(self.questions),
-        }  # fmt: skip
+        }
 
     def __repr__(self) -> str:
         return f"<Choice of {self.candidate!r} among {len(self.table)}: {self.assessment.sentence}>"
@@ -247,37 +286,43 @@ def choose(
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
-    **Without target rewards** the data cannot show which candidate's assumption holds, so the ``preferred`` candidate
-    is chosen. ``assessment`` estimates its advantage over the incumbent. For a log the preferred candidate is
-    ``LogPolicy``. It chooses by context if this has significantly higher rewards in the log, and otherwise always the
-    best arm; ``choice.rule`` reports the gain in the unit of the rewards.
+    **Without target rewards** the data cannot show which candidate's assumption holds, so the
+    ``preferred`` candidate is chosen. ``assessment`` estimates its advantage over the incumbent.
+    For a log the preferred candidate is ``LogPolicy``. It chooses by context if this has
+    significantly higher rewards in the log, and otherwise always the best arm; ``choice.rule``
+    reports the gain in the unit of the rewards.
 
-    There is one exception, for labelled images: DABand that does not assume equal arm frequencies is chosen if its
-    target predictions are clearly more certain, by their mean entropy.
+    There is one exception, for labelled images: DABand that does not assume equal arm frequencies
+    is chosen if its target predictions are clearly more certain, by their mean entropy.
 
-    **With target rewards** (``budget``) every reward is used to evaluate all candidates and the incumbent. The
-    candidate with the largest expected advantage is chosen, and learns from the same rewards.
+    **With target rewards** (``budget``) every reward is used to evaluate all candidates and the
+    incumbent. The candidate with the largest expected advantage is chosen, and learns from the same
+    rewards.
 
     Args:
         pair: the domains; it needs ``source_test``, source rounds that training does not use.
         incumbent: today's decisions, as in ``daband.assess``. Default: the source's best arm.
-        ask: called with one target context (1, *C) and one arm (1,), returns the reward (1,). The arm may differ from
-            the chosen policy's. Without ``ask`` the questions are written to ``directory/questions.csv``. If that file
-            is filled in, the same call reads the rewards from it.
+        ask: called with one target context (1, *C) and one arm (1,), returns the reward (1,). The
+            arm may differ from the chosen policy's. Without ``ask`` the questions are written to
+            ``directory/questions.csv``. If that file is filled in, the same call reads the rewards
+            from it.
         budget: number of target rewards that may be used; 0 chooses without any.
-        until_clear: True to stop asking as soon as the interval of the chosen policy's advantage over the incumbent
-            excludes 0.
-        directory: folder of runs, questions and answers. A repeated call reads them instead of training or asking
-            again.
+        until_clear: True to stop asking as soon as the interval of the chosen policy's advantage
+            over the incumbent excludes 0.
+        directory: folder of runs, questions and answers. A repeated call reads them instead of
+            training or asking again.
         seed: seed of the policies and of the questions.
-        episodes: episodes of each training; by default about 4,000 rounds for vectors, and as in ``train`` for images.
+        episodes: episodes of each training; by default about 4,000 rounds for vectors, and as in
+            ``train`` for images.
         episode_length: rounds of an episode.
-        candidates: candidates to choose from, the simplest first; by default ``daband.trust.default_candidates(pair)``.
-        quick: True for fewer candidates and a smaller network (``default_candidates``): a first result in minutes.
+        candidates: candidates to choose from, the simplest first; by default
+            ``daband.trust.default_candidates(pair)``.
+        quick: True for fewer candidates and a smaller network (``default_candidates``): a first
+            result in minutes.
         device: "auto" (a GPU if there is one), "cpu", "cuda", ...
         unit: unit of the rewards for the sentences, e.g. "euros".
-        progress: called after every episode with a ``daband.training.CandidateProgress``. The quickest candidate is
-            trained first; ``note`` then reports its result in the source.
+        progress: called after every episode with a ``daband.training.CandidateProgress``. The
+            quickest candidate is trained first; ``note`` then reports its result in the source.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("constant", "constant"), daband.trust.Candidate("linucb", "linucb")]
@@ -288,11 +333,15 @@ def choose(
     (['constant', 'linucb'], 10)
     """
     if quick and candidates is not None:
-        raise InvalidInput("quick=True selects default candidates, so it cannot be combined with candidates=")
+        raise InvalidInput(
+            "quick=True selects default candidates, so it cannot be combined with candidates="
+        )
     if quick and isinstance(pair, Pair):
         candidates = default_candidates(pair, quick=True)
     candidates = _check_arguments(pair, ask, budget, directory, candidates, seed, episode_length)
-    incumbent = as_incumbent(incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target)
+    incumbent = as_incumbent(
+        incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target
+    )
     training_pair, episodes, episode_length = choose_training_budget(pair, episodes, episode_length)
     folder = None if directory is None else Path(directory)
     trained_policies = train_candidates(
@@ -313,7 +362,9 @@ def choose(
         if survey.questions_file is not None:
             survey.add_csv(survey.questions_file)
         if ask is not None:
-            survey.ask(ask, pair.target, (lambda: comparison.is_clear(survey)) if until_clear else None)
+            survey.ask(
+                ask, pair.target, (lambda: comparison.is_clear(survey)) if until_clear else None
+            )
     evidence = None if survey is None else survey.compute_evidence()
     reason = "the default" if candidates[chosen_index].preferred else "the best in the source"
     rule = f"without target rewards, {reason}"
@@ -322,7 +373,11 @@ def choose(
         rule = f"the largest expected advantage by {evidence.n_answered} target rewards"
     policy = comparison.policies[chosen_index]
     if not (evidence and evidence.n_answered):
-        rule = _describe_rule(policy, comparison.new_arm_evidence, pair, unit) or comparison.frequency_reason or rule
+        rule = (
+            _describe_rule(policy, comparison.new_arm_evidence, pair, unit)
+            or comparison.frequency_reason
+            or rule
+        )
     assessment = comparison.assess(chosen_index, unit)
     if survey is not None and evidence is not None and evidence.n_answered:
         advantage = evidence.compute_intervals(len(candidates), budget=budget)[chosen_index]
@@ -344,7 +399,9 @@ def choose(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Trained candidates with their choices in both domains, and the incumbent that they are compared with."""
+    """Trained candidates with their choices in both domains, and the incumbent that they are
+    compared with.
+    """
 
     pair: Pair
     #: The trained policy of each candidate.
@@ -358,9 +415,11 @@ class _Comparison:
     incumbent: Incumbent
     #: Index of the candidate to choose without target rewards.
     preferred_index: int
-    #: Estimated gain of using arm features to choose among arms without rewards; None without such arms or an estimate.
+    #: Estimated gain of using arm features to choose among arms without rewards; None without such
+    #: arms or an estimate.
     new_arm_evidence: LogEvidence | None = None
-    #: The reason to choose the candidate that does not assume equal arm frequencies; "" if there is none.
+    #: The reason to choose the candidate that does not assume equal arm frequencies; "" if there is
+    #: none.
     frequency_reason: str = ""
 
     @classmethod
@@ -377,46 +436,81 @@ class _Comparison:
         rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
         sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
         source_decisions = [rounds.decide(policy) for policy in trained_policies]
-        log_policies = {id(policy): policy for policy in trained_policies if isinstance(policy, LogPolicy)}
+        log_policies = {
+            id(policy): policy for policy in trained_policies if isinstance(policy, LogPolicy)
+        }
         for log_policy in log_policies.values():
             _learn_held_out(log_policy, pair.source_test, seed)
         for index, policy in enumerate(trained_policies):
             if isinstance(policy, LogPolicy) and not policy.evidence.personalises:
-                source_decisions[index] = rounds.decide(policy)  # its best arm may differ after the held-out rounds
+                # its best arm may differ after the held-out rounds
+                source_decisions[index] = rounds.decide(policy)
         policy_choices = [
             Choices(*arms_and_means, *decide(policy, sample.contexts, "target"))
             for arms_and_means, policy in zip(source_decisions, trained_policies, strict=True)
         ]
-        if incumbent is None:  # the best arm by the trained constant candidate, or else on held-out rounds
+        # the best arm by the trained constant candidate, or else on held-out rounds
+        if incumbent is None:
             constant_index = next(
-                (index for index, candidate in enumerate(candidates) if _is_constant(candidate)), None
+                (index for index, candidate in enumerate(candidates) if _is_constant(candidate)),
+                None,
             )
-            mean_rewards = None if constant_index is None else policy_choices[constant_index].target_predictions[0]
-            incumbent = make_constant_incumbent(rounds.find_best_arm(pair.catalogue, mean_rewards), pair.class_names)
-        source_values = [float(rounds.get_rewards(choices.source_arms).mean()) for choices in policy_choices]
+            mean_rewards = (
+                None
+                if constant_index is None
+                else policy_choices[constant_index].target_predictions[0]
+            )
+            incumbent = make_constant_incumbent(
+                rounds.find_best_arm(pair.catalogue, mean_rewards), pair.class_names
+            )
+        source_values = [
+            float(rounds.get_rewards(choices.source_arms).mean()) for choices in policy_choices
+        ]
         indices = range(len(candidates))
         preferred_index = next((index for index in indices if candidates[index].preferred), None)
         if preferred_index is None:
             contextual_indices = [index for index in indices if candidates[index].uses_contexts]
             preferred_index = max(contextual_indices or indices, key=source_values.__getitem__)
-        preferred_index, new_arm_evidence = _find_preferred_index(pair, trained_policies, preferred_index, seed)
-        names, frequency_reason = [candidate.name for candidate in candidates], ""
+        preferred_index, new_arm_evidence = _find_preferred_index(
+            pair, trained_policies, preferred_index, seed
+        )
+        names = [candidate.name for candidate in candidates]
+        frequency_reason = ""
         if _UNEQUAL_FREQUENCIES_NAME in names and candidates[preferred_index].preferred:
             other_index = names.index(_UNEQUAL_FREQUENCIES_NAME)
-            frequency_reason = _compare_entropies(policy_choices[preferred_index], policy_choices[other_index])
+            frequency_reason = _compare_entropies(
+                policy_choices[preferred_index], policy_choices[other_index]
+            )
             preferred_index = other_index if frequency_reason else preferred_index
         return cls(
-            pair, trained_policies, rounds, sample, policy_choices, incumbent, preferred_index, new_arm_evidence,
+            pair,
+            trained_policies,
+            rounds,
+            sample,
+            policy_choices,
+            incumbent,
+            preferred_index,
+            new_arm_evidence,
             frequency_reason,
-        )  # fmt: skip
+        )
 
     def build_survey(self, budget: int, folder: Path | None, seed: int) -> Survey | None:
-        """Return the survey that compares the candidates and the incumbent; None if all make the same choices."""
-        incumbent_arms = self.incumbent.choose_target_arms(self.sample.contexts, self.sample.indices)
+        """Return the survey that compares the candidates and the incumbent; None if all make the
+        same choices.
+        """
+        incumbent_arms = self.incumbent.choose_target_arms(
+            self.sample.contexts, self.sample.indices
+        )
         questions = Questions(
             np.stack([*(choices.target_arms for choices in self.policy_choices), incumbent_arms]),
-            np.mean([choices.target_predictions for choices in self.policy_choices], axis=0, dtype=np.float64),
-            reward_deviation=max(estimate_reward_deviation(self.rounds, choices) for choices in self.policy_choices),
+            np.mean(
+                [choices.target_predictions for choices in self.policy_choices],
+                axis=0,
+                dtype=np.float64,
+            ),
+            reward_deviation=max(
+                estimate_reward_deviation(self.rounds, choices) for choices in self.policy_choices
+            ),
             seed=seed,
         )
         if not len(questions.disputed_contexts):
@@ -433,13 +527,19 @@ class _Comparison:
 
     def find_best_index(self, evidence: Evidence) -> int:
         """Return the index of the candidate to choose with target rewards."""
-        source_values = [self.rounds.get_rewards(choices.source_arms).mean() for choices in self.policy_choices]
+        source_values = [
+            self.rounds.get_rewards(choices.source_arms).mean() for choices in self.policy_choices
+        ]
         return evidence.choose_candidate(self.preferred_index, np.array(source_values))
 
     def is_clear(self, survey: Survey) -> bool:
-        """Return True if the interval of the chosen candidate's advantage over the incumbent excludes 0."""
+        """Return True if the interval of the chosen candidate's advantage over the incumbent
+        excludes 0.
+        """
         evidence = survey.compute_evidence()
-        interval = evidence.compute_intervals(len(self.policies), budget=survey.budget)[self.find_best_index(evidence)]
+        interval = evidence.compute_intervals(len(self.policies), budget=survey.budget)[
+            self.find_best_index(evidence)
+        ]
         return interval.low > 0.0 or interval.high < 0.0
 
     def assess(self, index: int, unit: str) -> Assessment:
@@ -452,18 +552,26 @@ class _Comparison:
             self.incumbent,
             arm_names=self.pair.class_names,
             unit=unit,
-            is_gain_proven=None if self.new_arm_evidence is None else self.new_arm_evidence.personalises,
+            is_gain_proven=(
+                None if self.new_arm_evidence is None else self.new_arm_evidence.personalises
+            ),
         )
 
     def build_table(
-        self, candidates: Sequence[Candidate], evidence: Evidence | None, chosen_index: int, budget: int
+        self,
+        candidates: Sequence[Candidate],
+        evidence: Evidence | None,
+        chosen_index: int,
+        budget: int,
     ) -> list[dict[str, Any]]:
         """Return one row per candidate, with the fields of ``Choice.table``."""
         intervals = []
         if evidence is not None and evidence.n_answered > 0:
             intervals = evidence.compute_intervals(len(candidates), budget=budget)
         rows = []
-        for index, (candidate, choices) in enumerate(zip(candidates, self.policy_choices, strict=True)):
+        for index, (candidate, choices) in enumerate(
+            zip(candidates, self.policy_choices, strict=True)
+        ):
             rewards = self.rounds.get_rewards(choices.source_arms)
             gains = rewards - self.rounds.get_incumbent_rewards(self.incumbent)
             rows.append(
@@ -473,12 +581,16 @@ class _Comparison:
                     "settings": dict(candidate.settings),
                     "components": candidate.components,
                     "source_advantage": float(gains.mean()),
-                    "source_error": estimate_gain_error(gains, estimate_reward_deviation(self.rounds, choices)),
+                    "source_error": estimate_gain_error(
+                        gains, estimate_reward_deviation(self.rounds, choices)
+                    ),
                     "source_value": float(rewards.mean()),
                     "advantage": intervals[index].value if intervals else None,
                     "low": intervals[index].low if intervals else None,
                     "high": intervals[index].high if intervals else None,
-                    "target_fractions": compute_arm_fractions(choices.target_arms, self.pair.n_arms),
+                    "target_fractions": compute_arm_fractions(
+                        choices.target_arms, self.pair.n_arms
+                    ),
                     "chosen": index == chosen_index,
                 }
             )
@@ -486,21 +598,33 @@ class _Comparison:
 
 
 def _describe_first_result(pair: Pair, seed: int, name: str, policy: Policy) -> str:
-    """Return a sentence with the mean source reward of a trained candidate, or "" if it always chooses one arm."""
+    """Return a sentence with the mean source reward of a trained candidate, or "" if it always
+    chooses one arm.
+    """
     assert pair.source_test is not None
     rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
     arms = rounds.decide(policy)[0]
     if len(set(arms.tolist())) < 2:
         return ""
-    value, best_arm_value = rounds.get_rewards(arms).mean(), rounds.rewards[:, rounds.find_best_arm()].mean()
-    return f"first result: the mean source reward of {name} is {value:.3g}, of the best arm {best_arm_value:.3g}"
+    value = rounds.get_rewards(arms).mean()
+    best_arm_value = rounds.rewards[:, rounds.find_best_arm()].mean()
+    return (
+        f"first result: the mean source reward of {name} is {value:.3g}, of the best arm"
+        f" {best_arm_value:.3g}"
+    )
 
 
-def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | LoggedDomain, seed: int) -> None:
-    """Update a policy with the held-out rounds of a log after its assessment, because logged rewards are noisy."""
+def _learn_held_out(
+    policy: LogPolicy, held_out_rounds: EvaluationDomain | LoggedDomain, seed: int
+) -> None:
+    """Update a policy with the held-out rounds of a log after its assessment, because logged
+    rewards are noisy.
+    """
     if not isinstance(held_out_rounds, LoggedDomain):
         return
-    for name, rounds in held_out_rounds.read_by_domain(0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed):
+    for name, rounds in held_out_rounds.read_by_domain(
+        0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed
+    ):
         weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
     policy.log_parts |= list_log_entries(held_out_rounds)
@@ -509,23 +633,30 @@ def _learn_held_out(policy: LogPolicy, held_out_rounds: EvaluationDomain | Logge
 def _find_preferred_index(
     pair: Pair, trained_policies: Sequence[Policy], preferred_index: int, seed: int
 ) -> tuple[int, LogEvidence | None]:
-    """Return the index of the candidate to choose without target rewards, and the gain of choosing by arm features.
+    """Return the index of the candidate to choose without target rewards, and the gain of choosing
+    by arm features.
 
-    The index is ``preferred_index``, unless that candidate is a ``LogPolicy`` and the target has arms without rewards,
-    which a ``LogPolicy`` chooses only if no other arm is offered. Then it is the last candidate that uses arm features.
-    Choosing by arm features must gain significantly in the log, unless the log has no target arm at all. The gain is
-    None if no such arms exist or no candidate uses features.
+    The index is ``preferred_index``, unless that candidate is a ``LogPolicy`` and the target has
+    arms without rewards, which a ``LogPolicy`` chooses only if no other arm is offered. Then it is
+    the last candidate that uses arm features. Choosing by arm features must gain significantly in
+    the log, unless the log has no target arm at all. The gain is None if no such arms exist or no
+    candidate uses features.
     """
-    log_policy, catalogue = trained_policies[preferred_index], pair.catalogue
+    log_policy = trained_policies[preferred_index]
+    catalogue = pair.catalogue
     if not isinstance(log_policy, LogPolicy) or catalogue is None:
         return preferred_index, None
     rewarded_arms = catalogue.offered[1] & (log_policy.counts > 0)
     all_rewarded = (rewarded_arms == catalogue.offered[1]).all()
     rounds = None if all_rewarded else SourceRounds.read(pair.source, _MAX_CONTEXTS, seed=seed)
     for index in reversed(range(len(trained_policies))):
-        log_evidence = None if rounds is None else estimate_new_arm_gain(trained_policies[index], rounds)
+        log_evidence = (
+            None if rounds is None else estimate_new_arm_gain(trained_policies[index], rounds)
+        )
         if log_evidence is not None:
-            return (index if log_evidence.personalises or not rewarded_arms.any() else preferred_index), log_evidence
+            return (
+                index if log_evidence.personalises or not rewarded_arms.any() else preferred_index
+            ), log_evidence
     return preferred_index, None
 
 
@@ -533,24 +664,28 @@ def compute_mean_entropy(predictions: AnyArray) -> float:
     """Return the mean entropy, in nats, of the softmax of predictions.
 
     Args:
-        predictions: (n, K), the predicted rewards of labelled images, which are in [0, 1]. Logits are 10 times the
-            predictions, as in training.
+        predictions: (n, K), the predicted rewards of labelled images, which are in [0, 1]. Logits
+            are 10 times the predictions, as in training.
     """
     return float(entr(softmax(10.0 * predictions, axis=1)).sum(axis=1).mean())
 
 
 def _compare_entropies(default: Choices, other: Choices) -> str:
-    """Return the reason to choose the candidate that does not assume equal arm frequencies; "" if there is none.
+    """Return the reason to choose the candidate that does not assume equal arm frequencies; "" if
+    there is none.
 
-    If an assumption about frequencies is wrong, it forces the network to divide similar contexts between arms, and the
-    predictions are uncertain.
+    If an assumption about frequencies is wrong, it forces the network to divide similar contexts
+    between arms, and the predictions are uncertain.
     """
-    entropy, other_entropy = (compute_mean_entropy(choices.target_predictions) for choices in (default, other))
+    entropy, other_entropy = (
+        compute_mean_entropy(choices.target_predictions) for choices in (default, other)
+    )
     if entropy <= _MAX_ENTROPY_RATIO * other_entropy:
         return ""
     return (
-        "without target rewards, the default without the assumption that arms are equally frequent: it is more certain "
-        f"in the target (mean entropy {other_entropy:.2g}, with the assumption {entropy:.2g})"
+        "without target rewards, the default without the assumption that arms are equally"
+        f" frequent: it is more certain in the target (mean entropy {other_entropy:.2g}, with the"
+        f" assumption {entropy:.2g})"
     )
 
 
@@ -559,17 +694,24 @@ def _is_constant(candidate: Candidate) -> bool:
     return not candidate.uses_contexts and candidate.method != "random"
 
 
-def _describe_rule(policy: Policy, new_arm_evidence: LogEvidence | None, pair: Pair, unit: str) -> str:
-    """Return a sentence with the evidence of a log for the chosen policy, or "" if there is none."""
+def _describe_rule(
+    policy: Policy, new_arm_evidence: LogEvidence | None, pair: Pair, unit: str
+) -> str:
+    """Return a sentence with the evidence of a log for the chosen policy, or "" if there is
+    none.
+    """
     by_context = isinstance(policy, LogPolicy) and policy.by_context
     rule = _describe_log_evidence(policy.evidence, pair.class_names, unit) if by_context else ""  # type: ignore[attr-defined]
     if new_arm_evidence is None:
         return rule
     gain = _describe_gain(new_arm_evidence, pair.class_names, unit)
-    clause = "; target arms without any reward are not" if rule else "target arms without any reward are"
+    clause = (
+        "; target arms without any reward are not" if rule else "target arms without any reward are"
+    )
     return (
-        f"{rule}{clause} chosen by their features: with a fifth of the arms left out, choosing by "
-        f"arm features gains {gain}{'' if new_arm_evidence.personalises else ', which is not proven'}"
+        f"{rule}{clause} chosen by their features: with a fifth of the arms left out, choosing by"
+        " arm features gains"
+        f" {gain}{'' if new_arm_evidence.personalises else ', which is not proven'}"
     )
 
 
@@ -581,20 +723,27 @@ def _describe_gain(log_evidence: LogEvidence, arm_names: Sequence[str], unit: st
 
 
 def _describe_log_evidence(log_evidence: LogEvidence, arm_names: Sequence[str], unit: str) -> str:
-    """Return a sentence with the gain of choosing by context in a log, in the unit of the rewards."""
+    """Return a sentence with the gain of choosing by context in a log, in the unit of the
+    rewards.
+    """
     best_arm_name = make_constant_incumbent(log_evidence.arm, arm_names).name
     if not math.isfinite(log_evidence.error):
         return f"the log has too few rounds to choose by context: {best_arm_name} is chosen"
     if log_evidence.error == 0.0:
         return f"choosing by context always gives the same arm: {best_arm_name} is chosen"
-    conclusion = "arms are chosen by context" if log_evidence.personalises else f"{best_arm_name} is chosen"
+    conclusion = (
+        "arms are chosen by context" if log_evidence.personalises else f"{best_arm_name} is chosen"
+    )
     return f"personalising gains {_describe_gain(log_evidence, arm_names, unit)}: {conclusion}"
 
 
-def _learn_answers(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
+def _learn_answers(
+    policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]
+) -> None:
     """Update the chosen policy with the target rewards.
 
-    These are a few rounds among thousands, so their effect is small. A network takes no gradient steps.
+    These are a few rounds among thousands, so their effect is small. A network takes no gradient
+    steps.
     """
     context_rows = np.array([row for row, _ in answers])
     policy.update(
@@ -607,32 +756,46 @@ def _learn_answers(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[in
 
 
 def _check_arguments(
-    pair: Any, ask: Any, budget: Any, directory: Any, candidates: Any, seed: Any, episode_length: Any
+    pair: Any,
+    ask: Any,
+    budget: Any,
+    directory: Any,
+    candidates: Any,
+    seed: Any,
+    episode_length: Any,
 ) -> list[Candidate]:
     """Raise an error for invalid arguments of ``choose``, and return the candidates as a list."""
     if not isinstance(pair, Pair):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     if pair.source_test is None:
         raise InvalidInput(
-            f"the pair {pair.name!r} has no source_test: candidates are judged on source rounds that training does not "
-            "use; build the pair with source_test=0.1, for example"
+            f"the pair {pair.name!r} has no source_test: candidates are judged on source rounds"
+            " that training does not use; build the pair with source_test=0.1, for example"
         )
     if len(pair.domains.targets) > 1:
         first_target, *_ = pair.domains.targets
         raise InvalidInput(
-            f"a choice is for one target, and the pair has {', '.join(pair.domains.targets)}: choose for each, with "
-            f'daband.domains.restrict_pair(pair, targets=["{first_target}"]), or --target {first_target}'
+            f"a choice is for one target, and the pair has {', '.join(pair.domains.targets)}:"
+            " choose for each, with "
+            f'daband.domains.restrict_pair(pair, targets=["{first_target}"]), or --target'
+            f" {first_target}"
         )
     for name, domain in (("target", pair.target), ("source_test", pair.source_test)):
         if len(domain) < _MIN_CONTEXTS:  # an error before minutes of training, not after
-            raise InvalidInput(f"{name} has {len(domain)} context(s); a choice needs {_MIN_CONTEXTS} or more")
+            raise InvalidInput(
+                f"{name} has {len(domain)} context(s); a choice needs {_MIN_CONTEXTS} or more"
+            )
     check_int("seed", seed, minimum=0)
     check_int("episode_length", episode_length, minimum=1)
     check_int("budget", budget, minimum=0)
     if ask is not None and not callable(ask):
-        raise InvalidInput(f"ask must be a function of contexts and arms that returns rewards, got {ask!r}")
+        raise InvalidInput(
+            f"ask must be a function of contexts and arms that returns rewards, got {ask!r}"
+        )
     if ask is not None and not budget:
-        raise InvalidInput("ask without a budget: set budget to the number of target rewards that may be used")
+        raise InvalidInput(
+            "ask without a budget: set budget to the number of target rewards that may be used"
+        )
     if budget and ask is None and directory is None:
         raise InvalidInput("a budget needs answers: give ask=, or a directory= for questions.csv")
     candidates = list(default_candidates(pair) if candidates is None else candidates)

@@ -23,7 +23,10 @@ _CONTEXTS_PER_CALL = 1024
 
 @dataclass(frozen=True)
 class Incumbent:
-    """Today's decisions. They are one arm for every context, a stored choice per target context, or a policy."""
+    """Today's decisions.
+
+    They are one arm for every context, a stored choice per target context, or a policy.
+    """
 
     #: Name for messages, such as "always coupon".
     name: str
@@ -53,13 +56,21 @@ class Incumbent:
         return np.full(len(contexts), self.arm)
 
 
-def decide(policy: Policy, contexts: AnyArray, domain: str, rule: str = "greedy") -> tuple[IntArray, AnyArray]:
-    """Return the policy's arms (n,) and predicted rewards (n, K) for contexts (n, *C). The policy does not change."""
+def decide(
+    policy: Policy, contexts: AnyArray, domain: str, rule: str = "greedy"
+) -> tuple[IntArray, AnyArray]:
+    """Return the policy's arms (n,) and predicted rewards (n, K) for contexts (n, *C).
+
+    The policy does not change.
+    """
     decisions = [
-        policy.decide(contexts[start : start + _CONTEXTS_PER_CALL], domain, rule=rule, round_offset=start)
+        policy.decide(
+            contexts[start : start + _CONTEXTS_PER_CALL], domain, rule=rule, round_offset=start
+        )
         for start in range(0, len(contexts), _CONTEXTS_PER_CALL)
     ]
-    arms, predicted_rewards = [decision.arm for decision in decisions], [decision.mean for decision in decisions]
+    arms = [decision.arm for decision in decisions]
+    predicted_rewards = [decision.mean for decision in decisions]
     return np.concatenate(arms), np.concatenate(predicted_rewards)
 
 
@@ -68,12 +79,14 @@ def make_constant_incumbent(arm: int, arm_names: Sequence[str]) -> Incumbent:
     return Incumbent(f"always {arm_names[arm] if arm_names else f'arm {arm}'}", arm=int(arm))
 
 
-def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], target: Contexts) -> Incumbent | None:
+def as_incumbent(
+    incumbent: Any, *, n_arms: int, arm_names: Sequence[str], target: Contexts
+) -> Incumbent | None:
     """Return the incumbent that the argument describes, or None for None.
 
     Args:
-        incumbent: an arm's name or index, a column of the target's table, today's arm for each target context (N,), or
-            a policy.
+        incumbent: an arm's name or index, a column of the target's table, today's arm for each
+            target context (N,), or a policy.
         n_arms: number of arms.
         arm_names: names of arms, (K,) or empty.
         target: target contexts.
@@ -83,30 +96,40 @@ def as_incumbent(incumbent: Any, *, n_arms: int, arm_names: Sequence[str], targe
     if isinstance(incumbent, Policy):
         if incumbent.n_arms != n_arms or incumbent.context_shape != target.context_shape:
             raise InvalidInput(
-                f"incumbent is a policy for {incumbent.n_arms} arms and contexts {incumbent.context_shape}; the target "
-                f"has {n_arms} arms and contexts {target.context_shape}"
+                f"incumbent is a policy for {incumbent.n_arms} arms and contexts"
+                f" {incumbent.context_shape}; the target has {n_arms} arms and contexts"
+                f" {target.context_shape}"
             )
         return Incumbent(f"the policy {incumbent.name}", policy=incumbent)
     if isinstance(incumbent, str | int | np.integer) and not isinstance(incumbent, bool):
         if not isinstance(incumbent, str) or incumbent in arm_names:
             return make_constant_incumbent(_find_arm_index(incumbent, n_arms, arm_names), arm_names)
-        columns = target.row_names if target.frame is None else target.frame.to_dict(as_series=False)
+        columns = (
+            target.row_names if target.frame is None else target.frame.to_dict(as_series=False)
+        )
         if incumbent not in columns:
             arms_text = ", ".join(arm_names) or f"0 to {n_arms - 1}"
             remedy = f"; a column that is not a context must be given as id (--id {incumbent})"
             raise InvalidInput(
-                f"incumbent={incumbent!r} is neither an arm ({arms_text}) nor a column of the target "
+                f"incumbent={incumbent!r} is neither an arm ({arms_text}) nor a column of the"
+                " target "
                 f"({', '.join(columns) or 'it has no table'}){did_you_mean(incumbent, arm_names) or remedy}"
             )
         name = f"the choices in column {incumbent}"
-        column_incumbent = _make_incumbent_from_choices(columns[incumbent], name, n_arms, arm_names, target)
+        column_incumbent = _make_incumbent_from_choices(
+            columns[incumbent], name, n_arms, arm_names, target
+        )
         return replace(column_incumbent, column=incumbent)
     if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
-        choices = incumbent if isinstance(incumbent, Sequence) else as_numpy(incumbent, "incumbent").tolist()
+        choices = (
+            incumbent
+            if isinstance(incumbent, Sequence)
+            else as_numpy(incumbent, "incumbent").tolist()
+        )
         return _make_incumbent_from_choices(choices, "today's choices", n_arms, arm_names, target)
     raise InvalidInput(
-        "incumbent must be an arm, a column of the target, an array of today's choices or a policy, got "
-        f"{type(incumbent).__name__}"
+        "incumbent must be an arm, a column of the target, an array of today's choices or a"
+        f" policy, got {type(incumbent).__name__}"
     )
 
 
@@ -115,17 +138,38 @@ def _make_incumbent_from_choices(
 ) -> Incumbent:
     """Return the incumbent with a stored choice per target context."""
     if len(choices) != len(target):
-        raise InvalidInput(f"incumbent has {len(choices)} choices for {len(target)} target contexts")
-    arms = [_find_arm_index(choice, n_arms, arm_names, f"incumbent, row {row}") for row, choice in enumerate(choices)]
+        raise InvalidInput(
+            f"incumbent has {len(choices)} choices for {len(target)} target contexts"
+        )
+    arms = [
+        _find_arm_index(choice, n_arms, arm_names, f"incumbent, row {row}")
+        for row, choice in enumerate(choices)
+    ]
     return Incumbent(name, choices=np.array(arms, np.int64))
 
 
-def _find_arm_index(arm: Any, n_arms: int, arm_names: Sequence[str], error_prefix: str = "incumbent") -> int:
-    """Return the index of an arm that is given by its name, or by its index if no name is an integer."""
-    index = None if arm is None else find_arm_index(arm, {name: index for index, name in enumerate(arm_names)})
+def _find_arm_index(
+    arm: Any, n_arms: int, arm_names: Sequence[str], error_prefix: str = "incumbent"
+) -> int:
+    """Return the index of an arm that is given by its name, or by its index if no name is an
+    integer.
+    """
+    index = (
+        None
+        if arm is None
+        else find_arm_index(arm, {name: index for index, name in enumerate(arm_names)})
+    )
     is_number = isinstance(arm, int | np.integer | float) and not isinstance(arm, bool)
-    if index is None and is_number and arm in range(n_arms) and not any(name.isdigit() for name in arm_names):
+    if (
+        index is None
+        and is_number
+        and arm in range(n_arms)
+        and not any(name.isdigit() for name in arm_names)
+    ):
         index = int(arm)
     if index is None:
-        raise InvalidInput(f"{error_prefix}: {arm!r} is not an arm ({', '.join(arm_names) or f'0 to {n_arms - 1}'})")
+        raise InvalidInput(
+            f"{error_prefix}: {arm!r} is not an arm"
+            f" ({', '.join(arm_names) or f'0 to {n_arms - 1}'})"
+        )
     return index

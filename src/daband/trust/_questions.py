@@ -1,32 +1,36 @@
 """Draw questions about target rewards, and estimate each candidate's advantage from the answers.
 
-``Questions`` draws the questions. ``Evidence`` holds the answers, and computes estimates and intervals from them.
+``Questions`` draws the questions. ``Evidence`` holds the answers, and computes estimates and
+intervals from them.
 
-A question is a target context and an arm. Every second context is drawn uniformly from all contexts. The others are
-drawn from the disputed contexts, for which candidates choose different arms. The arm is drawn uniformly from the arms
-that candidates choose for the context. Each question therefore has a known probability p, and **every answer is used to
-evaluate all candidates**. Let g(x, a) be the predicted reward of arm a for context x, c(x) the arm of a candidate, b(x)
-the arm of the baseline, and L the number of contexts. The advantage of c over b is estimated by
+A question is a target context and an arm. Every second context is drawn uniformly from all
+contexts. The others are drawn from the disputed contexts, for which candidates choose different
+arms. The arm is drawn uniformly from the arms that candidates choose for the context. Each question
+therefore has a known probability p, and **every answer is used to evaluate all candidates**. Let
+g(x, a) be the predicted reward of arm a for context x, c(x) the arm of a candidate, b(x) the arm of
+the baseline, and L the number of contexts. The advantage of c over b is estimated by
 
     mean over contexts of g(x, c(x)) - g(x, b(x))
     + mean over draws of (1{arm = c(x)} - 1{arm = b(x)}) (reward - g(x, arm)) / (L p).
 
-The estimate is unbiased for any predictions. Contexts on which c and b agree cancel. On the other contexts, the means
-of 1{arm = c(x)} / (L p) and of 1{arm = b(x)} / (L p) over draws are known. Both factors therefore serve as control
-variates, with coefficients that are shrunk towards 0. Questions are drawn with replacement. A question that is drawn
-again reuses its answer.
+The estimate is unbiased for any predictions. Contexts on which c and b agree cancel. On the other
+contexts, the means of 1{arm = c(x)} / (L p) and of 1{arm = b(x)} / (L p) over draws are known. Both
+factors therefore serve as control variates, with coefficients that are shrunk towards 0. Questions
+are drawn with replacement. A question that is drawn again reuses its answer.
 
-Intervals are calibrated, not exact. Half the width of an interval is the standard error of the estimate times a
-quantile of the largest of all candidates' errors, which have a Student distribution. The variance of an estimate is a
-weighted mean of the sample variance and the variance that the sampling design predicts from the pooled residuals. The
-predicted variance has the weight of ``_DESIGN_VARIANCE_ANSWERS`` answers. The intervals hold for all candidates at
-once, and so for the candidate that is chosen from the answers. They also hold after any number of answers of a planned
-budget, because an interval from fewer answers is wider by the square root of budget / answers (O'Brien and Fleming,
-1979). ``benchmarks/questions.py`` measures the coverage of the intervals.
+Intervals are calibrated, not exact. Half the width of an interval is the standard error of the
+estimate times a quantile of the largest of all candidates' errors, which have a Student
+distribution. The variance of an estimate is a weighted mean of the sample variance and the variance
+that the sampling design predicts from the pooled residuals. The predicted variance has the weight
+of ``_DESIGN_VARIANCE_ANSWERS`` answers. The intervals hold for all candidates at once, and so for
+the candidate that is chosen from the answers. They also hold after any number of answers of a
+planned budget, because an interval from fewer answers is wider by the square root of budget /
+answers (O'Brien and Fleming, 1979). ``benchmarks/questions.py`` measures the coverage of the
+intervals.
 
-``Evidence.choose_candidate`` is Bayesian. The prior mean of a candidate's advantage over the default is a fraction of
-its advantage on held-out source rounds. The prior variance grows with that advantage, and with the fraction of contexts
-on which the two differ.
+``Evidence.choose_candidate`` is Bayesian. The prior mean of a candidate's advantage over the
+default is a fraction of its advantage on held-out source rounds. The prior variance grows with that
+advantage, and with the fraction of contexts on which the two differ.
 """
 
 from __future__ import annotations
@@ -40,20 +44,24 @@ from scipy.special import stdtrit
 
 from daband._arrays import FloatArray, IntArray
 
-#: Ridge penalty of the coefficients of control variates, as a number of answers; chosen on the development data sets.
+#: Ridge penalty of the coefficients of control variates, as a number of answers; chosen on the
+#: development data sets.
 _CONTROL_PENALTY_ANSWERS = 5.0
-#: Weight of the variance that the sampling design predicts, as a number of answers; chosen on the development data
-#: sets.
+#: Weight of the variance that the sampling design predicts, as a number of answers; chosen on the
+#: development data sets.
 _DESIGN_VARIANCE_ANSWERS = 20.0
 #: Weight of the variance of source rewards in the variance of residuals, as a number of answers.
 _SOURCE_VARIANCE_ANSWERS = 5.0
-#: Expected fraction of a source advantage that is left in the target: the median over shifts between real tables.
+#: Expected fraction of a source advantage that is left in the target: the median over shifts
+#: between real tables.
 _KEPT_FRACTION = 0.7
 #: Standard deviation of that fraction.
 _KEPT_FRACTION_DEVIATION = 0.6
-#: Prior standard deviation of an advantage, in standard deviations of the reward, if candidates differ everywhere.
+#: Prior standard deviation of an advantage, in standard deviations of the reward, if candidates
+#: differ everywhere.
 _PRIOR_DEVIATION = 0.25
-#: Number of posterior standard deviations subtracted from the advantage of every candidate except the default.
+#: Number of posterior standard deviations subtracted from the advantage of every candidate except
+#: the default.
 _N_CAUTION_DEVIATIONS = 0.25
 #: Number of random draws from which the quantile of the largest error is estimated.
 _N_ERROR_DRAWS = 4000
@@ -79,23 +87,36 @@ class Questions:
     """A random sequence of questions about L target contexts, which compare C candidates.
 
     Args:
-        candidate_arms: the arm that each candidate chooses for each context, (C, L). The incumbent is a candidate.
-        predicted_rewards: predicted reward of every arm for each context, (L, K), in the unit of the rewards.
+        candidate_arms: the arm that each candidate chooses for each context, (C, L). The incumbent
+            is a candidate.
+        predicted_rewards: predicted reward of every arm for each context, (L, K), in the unit of
+            the rewards.
         reward_deviation: standard deviation of source rewards, in the same unit.
         seed: determines the questions and their order.
     """
 
     def __init__(
-        self, candidate_arms: IntArray, predicted_rewards: FloatArray, *, reward_deviation: float, seed: int = 0
+        self,
+        candidate_arms: IntArray,
+        predicted_rewards: FloatArray,
+        *,
+        reward_deviation: float,
+        seed: int = 0,
     ) -> None:
-        self.candidate_arms, self.predicted_rewards = candidate_arms, predicted_rewards
-        self.reward_deviation, self.seed = reward_deviation, seed
+        self.candidate_arms = candidate_arms
+        self.predicted_rewards = predicted_rewards
+        self.reward_deviation = reward_deviation
+        self.seed = seed
         n_contexts = candidate_arms.shape[1]
         sorted_arms = np.sort(candidate_arms, axis=0)
-        is_distinct = np.concatenate([np.ones((1, n_contexts), np.bool_), sorted_arms[1:] != sorted_arms[:-1]])
+        is_distinct = np.concatenate(
+            [np.ones((1, n_contexts), np.bool_), sorted_arms[1:] != sorted_arms[:-1]]
+        )
         self._n_proposed_arms = is_distinct.sum(axis=0)
         # The distinct arms of each context come first, in ascending order.
-        self._proposed_arms = np.take_along_axis(sorted_arms, np.argsort(~is_distinct, axis=0, kind="stable"), axis=0)
+        self._proposed_arms = np.take_along_axis(
+            sorted_arms, np.argsort(~is_distinct, axis=0, kind="stable"), axis=0
+        )
         #: Indices of the contexts for which candidates choose different arms.
         self.disputed_contexts = np.flatnonzero(self._n_proposed_arms > 1)
         context_probabilities = np.full(n_contexts, 1.0 / n_contexts)
@@ -112,21 +133,29 @@ class Questions:
         self._distinct_questions: dict[tuple[int, int], None] = {}
 
     def draw_first(self, n: int) -> list[tuple[int, int]]:
-        """Return the first ``n`` distinct questions, or all if there are fewer, as pairs of context index and arm."""
-        while len(self._distinct_questions) < min(n, self.n_questions) and len(self._draws) < self._max_draws:
+        """Return the first ``n`` distinct questions, or all if there are fewer, as pairs of context
+        index and arm.
+        """
+        while (
+            len(self._distinct_questions) < min(n, self.n_questions)
+            and len(self._draws) < self._max_draws
+        ):
             self._draw_chunk()
         return list(self._distinct_questions)[:n]
 
     def compute_evidence(self, answers: Mapping[tuple[int, int], float]) -> Evidence:
         """Return the evidence from the answers so far, the reward by question (context index, arm).
 
-        Only the draws before the first one without an answer are used, because these are a random sample.
+        Only the draws before the first one without an answer are used, because these are a random
+        sample.
         """
         n_used = 0
         while answers:
             while n_used < len(self._draws) and self._draws[n_used] in answers:
                 n_used += 1
-            is_exhausted = len(self._distinct_questions) == self.n_questions or n_used >= self._max_draws
+            is_exhausted = (
+                len(self._distinct_questions) == self.n_questions or n_used >= self._max_draws
+            )
             if n_used < len(self._draws) or is_exhausted:
                 break
             self._draw_chunk()
@@ -140,7 +169,9 @@ class Questions:
         context_uniforms, arm_uniforms = self._generator.random((2, _QUESTIONS_PER_CHUNK))
         context_indices = (context_uniforms * n_contexts).astype(np.int64)
         if n_disputed := len(self.disputed_contexts):
-            context_indices[1::2] = self.disputed_contexts[(context_uniforms[1::2] * n_disputed).astype(np.int64)]
+            context_indices[1::2] = self.disputed_contexts[
+                (context_uniforms[1::2] * n_disputed).astype(np.int64)
+            ]
         arm_rows = (arm_uniforms * self._n_proposed_arms[context_indices]).astype(np.int64)
         arms = self._proposed_arms[arm_rows, context_indices]
         questions = list(zip(context_indices.tolist(), arms.tolist(), strict=True))
@@ -150,7 +181,9 @@ class Questions:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The answers to the first n draws of ``Questions``, and estimates of values and advantages from them."""
+    """The answers to the first n draws of ``Questions``, and estimates of values and advantages
+    from them.
+    """
 
     questions: Questions
     #: Index of the context of each draw, (n,).
@@ -168,15 +201,20 @@ class Evidence:
         return self.n_answered == self.questions.n_questions
 
     def estimate_advantages(self, baseline: int | None) -> tuple[FloatArray, FloatArray]:
-        """Return the candidates' advantages over the baseline, (C,), and the covariance of their errors, (C, C).
+        """Return the candidates' advantages over the baseline, (C,), and the covariance of their
+        errors, (C, C).
 
         ``baseline`` is the index of a candidate; None estimates values instead of advantages.
         """
-        questions, n_draws = self.questions, len(self.rewards)
-        all_arms, predicted_rewards = questions.candidate_arms, questions.predicted_rewards
+        questions = self.questions
+        n_draws = len(self.rewards)
+        all_arms = questions.candidate_arms
+        predicted_rewards = questions.predicted_rewards
         n_candidates, n_contexts = all_arms.shape
         rows = np.arange(n_contexts)
-        baseline_predictions = 0.0 if baseline is None else predicted_rewards[rows, all_arms[baseline]]
+        baseline_predictions = (
+            0.0 if baseline is None else predicted_rewards[rows, all_arms[baseline]]
+        )
         estimates = (predicted_rewards[rows, all_arms] - baseline_predictions).mean(axis=1)
         if not n_draws:
             return estimates, np.full((n_candidates, n_candidates), np.inf)
@@ -184,51 +222,80 @@ class Evidence:
         residuals = self.rewards - predicted_rewards[self.context_indices, self.arms]
         corrections = np.zeros((n_candidates, n_draws))
         for index, arms in enumerate(all_arms):
-            is_different = np.ones(n_contexts, np.bool_) if baseline is None else arms != all_arms[baseline]
+            is_different = (
+                np.ones(n_contexts, np.bool_) if baseline is None else arms != all_arms[baseline]
+            )
             if index == baseline or not is_different.any():
                 continue
             compared_arms = arms[None] if baseline is None else np.stack([arms, all_arms[baseline]])
             is_drawn = compared_arms[:, self.context_indices] == self.arms
             compared_weights = draw_weights * is_different[self.context_indices] * is_drawn
             controls = compared_weights - is_different.mean()
-            corrections[index] = (compared_weights[0] - compared_weights[1:].sum(axis=0)) * residuals
-            gram = controls @ controls.T + _CONTROL_PENALTY_ANSWERS * is_different.mean() ** 2 * np.eye(len(controls))
+            corrections[index] = (
+                compared_weights[0] - compared_weights[1:].sum(axis=0)
+            ) * residuals
+            gram = (
+                controls @ controls.T
+                + _CONTROL_PENALTY_ANSWERS * is_different.mean() ** 2 * np.eye(len(controls))
+            )
             corrections[index] -= np.linalg.solve(gram, controls @ corrections[index]) @ controls
-        return estimates + corrections.mean(axis=1), self._estimate_covariance(corrections, residuals, baseline)
+        return estimates + corrections.mean(axis=1), self._estimate_covariance(
+            corrections, residuals, baseline
+        )
 
-    def _estimate_covariance(self, corrections: FloatArray, residuals: FloatArray, baseline: int | None) -> FloatArray:
-        """Return the covariance of the estimates, (C, C), from the corrections of each draw, (C, n).
+    def _estimate_covariance(
+        self, corrections: FloatArray, residuals: FloatArray, baseline: int | None
+    ) -> FloatArray:
+        """Return the covariance of the estimates, (C, C), from the corrections of each draw, (C,
+        n).
 
-        The mean of a candidate's corrections is added to its estimate from predicted rewards. ``residuals`` (n,) are
-        the rewards minus their predictions. The covariance is a weighted mean of the sample covariance and of the
-        covariance that the sampling design predicts.
+        The mean of a candidate's corrections is added to its estimate from predicted rewards.
+        ``residuals`` (n,) are the rewards minus their predictions. The covariance is a weighted
+        mean of the sample covariance and of the covariance that the sampling design predicts.
         """
-        n_draws, questions = len(residuals), self.questions
-        sum_of_squares = np.square(residuals).sum() + _SOURCE_VARIANCE_ANSWERS * questions.reward_deviation**2
-        moments = _compute_weight_moments(questions.candidate_arms, questions.probabilities, baseline)
+        n_draws = len(residuals)
+        questions = self.questions
+        sum_of_squares = (
+            np.square(residuals).sum() + _SOURCE_VARIANCE_ANSWERS * questions.reward_deviation**2
+        )
+        moments = _compute_weight_moments(
+            questions.candidate_arms, questions.probabilities, baseline
+        )
         design_covariance = sum_of_squares / (n_draws + _SOURCE_VARIANCE_ANSWERS) * moments
-        sample_size = n_draws if n_draws > 3 else 0  # the corrections depend on two fitted coefficients and a mean
-        sample_covariance = np.cov(corrections) * n_draws / (n_draws - 2) if sample_size else np.zeros_like(moments)
-        weighted_sum: FloatArray = sample_size * sample_covariance + _DESIGN_VARIANCE_ANSWERS * design_covariance
+        # the corrections depend on two fitted coefficients and a mean
+        sample_size = n_draws if n_draws > 3 else 0
+        sample_covariance = (
+            np.cov(corrections) * n_draws / (n_draws - 2) if sample_size else np.zeros_like(moments)
+        )
+        weighted_sum: FloatArray = (
+            sample_size * sample_covariance + _DESIGN_VARIANCE_ANSWERS * design_covariance
+        )
         return weighted_sum / (sample_size + _DESIGN_VARIANCE_ANSWERS) / n_draws
 
     def compute_intervals(
         self, baseline: int | None, *, confidence: float = 0.95, budget: int | None = None
     ) -> list[Interval]:
-        """Return an interval for each candidate's advantage over the baseline. The intervals hold simultaneously.
+        """Return an interval for each candidate's advantage over the baseline.
+
+        The intervals hold simultaneously.
 
         Args:
             baseline: index of a candidate; None returns intervals for values.
             confidence: level of the two-sided intervals.
-            budget: number of planned answers. Intervals from fewer answers are wider, so that they hold even if answers
-                are collected until an interval excludes 0. None uses no such factor.
+            budget: number of planned answers. Intervals from fewer answers are wider, so that they
+                hold even if answers are collected until an interval excludes 0. None uses no such
+                factor.
         """
         values, covariance = self.estimate_advantages(baseline)
         if self.is_complete:
             values, half_widths = self._compute_exact_values(baseline), np.zeros(len(values))
         elif not len(self.rewards):
             arms = self.questions.candidate_arms
-            is_same = np.zeros(len(arms), np.bool_) if baseline is None else (arms == arms[baseline]).all(axis=1)
+            is_same = (
+                np.zeros(len(arms), np.bool_)
+                if baseline is None
+                else (arms == arms[baseline]).all(axis=1)
+            )
             half_widths = np.where(is_same, 0.0, np.inf)
         else:
             degrees_of_freedom = max(len(self.rewards) - 3, 0) + _DESIGN_VARIANCE_ANSWERS
@@ -239,21 +306,27 @@ class Evidence:
         return [Interval(*map(float, estimate)) for estimate in estimates]
 
     def _compute_exact_values(self, baseline: int | None) -> FloatArray:
-        """Return the values, (C,), or the advantages over the baseline. Every question must be answered."""
+        """Return the values, (C,), or the advantages over the baseline.
+
+        Every question must be answered.
+        """
         reward_by_question = np.full(self.questions.predicted_rewards.shape, np.nan)
         reward_by_question[self.context_indices, self.arms] = self.rewards
-        values = reward_by_question[np.arange(len(reward_by_question)), self.questions.candidate_arms].mean(axis=1)
+        values = reward_by_question[
+            np.arange(len(reward_by_question)), self.questions.candidate_arms
+        ].mean(axis=1)
         return values if baseline is None else values - values[baseline]
 
     def choose_candidate(self, default: int, source_values: FloatArray) -> int:
         """Return the index of the candidate with the largest posterior advantage over the default.
 
-        A fraction of its standard deviation is subtracted from the advantage of every candidate except the default.
+        A fraction of its standard deviation is subtracted from the advantage of every candidate
+        except the default.
 
         Args:
             default: index of the candidate that is chosen without answers.
-            source_values: mean reward of each of the first M candidates on held-out source rounds, (M,). Only these
-                candidates can be chosen; the incumbent comes after them.
+            source_values: mean reward of each of the first M candidates on held-out source rounds,
+                (M,). Only these candidates can be chosen; the incumbent comes after them.
         """
         n_eligible = len(source_values)
         candidate_arms = self.questions.candidate_arms[:n_eligible]
@@ -262,49 +335,73 @@ class Evidence:
         if self.is_complete:
             return int(self._compute_exact_values(None)[:n_eligible].argmax())
         all_estimates, full_covariance = self.estimate_advantages(default)
-        estimates, error_covariance = all_estimates[:n_eligible], full_covariance[:n_eligible, :n_eligible]
+        estimates = all_estimates[:n_eligible]
+        error_covariance = full_covariance[:n_eligible, :n_eligible]
         disagreement = (candidate_arms[:, None] != candidate_arms[None]).mean(axis=2)
         # This matrix is positive semidefinite, because a Hamming distance is of negative type.
-        prior_covariance = (disagreement[:, [default]] + disagreement[[default]] - disagreement) / 2.0
+        prior_covariance = (
+            disagreement[:, [default]] + disagreement[[default]] - disagreement
+        ) / 2.0
         prior_covariance *= np.square(_PRIOR_DEVIATION * self.questions.reward_deviation)
         source_gains = source_values - source_values[default]
         expected_gains = _KEPT_FRACTION * source_gains
-        prior_covariance += np.square(_KEPT_FRACTION_DEVIATION) * np.outer(source_gains, source_gains)
+        prior_covariance += np.square(_KEPT_FRACTION_DEVIATION) * np.outer(
+            source_gains, source_gains
+        )
         jitter = 1e-9 * max(float(error_covariance.diagonal().max()), 1e-300) * np.eye(n_eligible)
-        kalman_gain = np.linalg.solve(prior_covariance + error_covariance + jitter, prior_covariance).T
+        kalman_gain = np.linalg.solve(
+            prior_covariance + error_covariance + jitter, prior_covariance
+        ).T
         posterior_means = expected_gains + kalman_gain @ (estimates - expected_gains)
-        posterior_deviations = np.sqrt(np.maximum((prior_covariance - kalman_gain @ prior_covariance).diagonal(), 0.0))
+        posterior_deviations = np.sqrt(
+            np.maximum((prior_covariance - kalman_gain @ prior_covariance).diagonal(), 0.0)
+        )
         cautious_advantages = posterior_means - _N_CAUTION_DEVIATIONS * posterior_deviations
         cautious_advantages[default] = 0.0
         return int(cautious_advantages.argmax())
 
 
-def _compute_weight_moments(candidate_arms: IntArray, probabilities: FloatArray, baseline: int | None) -> FloatArray:
-    """Return the second moments (C, C) of the weights by which a draw enters the candidates' estimates.
+def _compute_weight_moments(
+    candidate_arms: IntArray, probabilities: FloatArray, baseline: int | None
+) -> FloatArray:
+    """Return the second moments (C, C) of the weights by which a draw enters the candidates'
+    estimates.
 
-    A candidate's weight is 1 / (L p) if it chooses the drawn arm, otherwise 0. The baseline's weight is subtracted.
+    A candidate's weight is 1 / (L p) if it chooses the drawn arm, otherwise 0. The baseline's
+    weight is subtracted.
     """
     n_contexts = candidate_arms.shape[1]
     inverse_probabilities = 1.0 / (probabilities * n_contexts**2)
-    moments: FloatArray = np.stack([(candidate_arms == arms) @ inverse_probabilities for arms in candidate_arms])
+    moments: FloatArray = np.stack(
+        [(candidate_arms == arms) @ inverse_probabilities for arms in candidate_arms]
+    )
     if baseline is not None:
-        moments = moments - moments[:, [baseline]] - moments[[baseline]] + moments[baseline, baseline]
+        moments = (
+            moments - moments[:, [baseline]] - moments[[baseline]] + moments[baseline, baseline]
+        )
     return moments
 
 
-def _find_error_quantile(covariance: FloatArray, degrees_of_freedom: float, confidence: float) -> float:
+def _find_error_quantile(
+    covariance: FloatArray, degrees_of_freedom: float, confidence: float
+) -> float:
     """Return the quantile of the candidates' largest absolute error, in standard errors.
 
-    It is estimated from random draws of a multivariate Student distribution. For one candidate it is exact.
+    It is estimated from random draws of a multivariate Student distribution. For one candidate it
+    is exact.
     """
     errors = np.sqrt(covariance.diagonal())
     is_uncertain = errors > 1e-12 * max(float(errors.max()), 1e-300)
     if is_uncertain.sum() < 2:
         return float(stdtrit(degrees_of_freedom, 0.5 + confidence / 2.0))
-    correlation = covariance[np.ix_(is_uncertain, is_uncertain)] / np.outer(errors[is_uncertain], errors[is_uncertain])
+    correlation = covariance[np.ix_(is_uncertain, is_uncertain)] / np.outer(
+        errors[is_uncertain], errors[is_uncertain]
+    )
     eigenvalues, eigenvectors = np.linalg.eigh(correlation)
     rng = np.random.default_rng(0)
     normal_draws = rng.standard_normal((_N_ERROR_DRAWS, len(eigenvalues)))
-    largest_errors = np.abs(normal_draws @ (eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))).T).max(axis=1)
+    largest_errors = np.abs(
+        normal_draws @ (eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))).T
+    ).max(axis=1)
     scales = np.sqrt(rng.chisquare(degrees_of_freedom, _N_ERROR_DRAWS) / degrees_of_freedom)
     return float(np.quantile(largest_errors / scales, confidence))

@@ -1,18 +1,21 @@
-"""The reference class: the fraction of its source advantage that a policy kept in shifts between real domains.
+"""The reference class: the fraction of its source advantage that a policy kept in shifts between
+real domains.
 
-``reference.json`` has a row per data set: the advantage of a policy over the source's best arm on held-out source
-rounds, its standard error, and the advantage that was left in the target. The expected target advantage of a policy is
-``_KEPT_FRACTION`` times its source advantage. The score of a row is its target advantage minus the expected one,
-divided by the standard deviation of this difference, which is
+``reference.json`` has a row per data set: the advantage of a policy over the source's best arm on
+held-out source rounds, its standard error, and the advantage that was left in the target. The
+expected target advantage of a policy is ``_KEPT_FRACTION`` times its source advantage. The score of
+a row is its target advantage minus the expected one, divided by the standard deviation of this
+difference, which is
 
     sqrt((_KEPT_FRACTION * standard error)^2 + (_KEPT_FRACTION_DEVIATION * advantage)^2
          + (_ZERO_ADVANTAGE_DEVIATION * standard deviation of rewards)^2).
 
-For a new policy, the 0.1 quantile of the scores of its kind of data is multiplied by the standard deviation of the new
-policy, and added to its expected advantage. The result is the lower limit. This is conformal prediction with data sets
-as the exchangeable units. If a new data set is like those in the file, the limit holds with probability 0.9 for any
-values of the three constants. The constants only determine how tight the limit is.
-``benchmarks/reference_class.py`` writes the file, and measures the coverage of the limits by leaving out each data set.
+For a new policy, the 0.1 quantile of the scores of its kind of data is multiplied by the standard
+deviation of the new policy, and added to its expected advantage. The result is the lower limit.
+This is conformal prediction with data sets as the exchangeable units. If a new data set is like
+those in the file, the limit holds with probability 0.9 for any values of the three constants. The
+constants only determine how tight the limit is. ``benchmarks/reference_class.py`` writes the file,
+and measures the coverage of the limits by leaving out each data set.
 """
 
 from __future__ import annotations
@@ -39,9 +42,11 @@ _KEPT_FRACTION_DEVIATION = 0.6
 _ZERO_ADVANTAGE_DEVIATION = 0.03
 #: Probability that the advantage is below the lower limit.
 _MISS_PROBABILITY = 0.1
-#: Smallest source advantage for which the kept fraction is computed, in standard deviations of the reward.
+#: Smallest source advantage for which the kept fraction is computed, in standard deviations of the
+#: reward.
 _MIN_ADVANTAGE = 0.1
-#: Largest number of columns of a table. Longer vectors are features, such as the output of a network or word counts.
+#: Largest number of columns of a table. Longer vectors are features, such as the output of a
+#: network or word counts.
 _MAX_TABLE_COLUMNS = 64
 
 
@@ -85,22 +90,34 @@ class ReferenceClass:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> ReferenceClass:
-        """Return the class of rows with the keys ``set``, ``kind``, ``source``, ``error``, ``scale`` and ``target``."""
-        columns = [np.array([row[name] for row in rows]) for name in ("source", "error", "scale", "target")]
+        """Return the class of rows with the keys ``set``, ``kind``, ``source``, ``error``,
+        ``scale`` and ``target``.
+        """
+        columns = [
+            np.array([row[name] for row in rows]) for name in ("source", "error", "scale", "target")
+        ]
         return cls([row["set"] for row in rows], [row["kind"] for row in rows], *columns)
 
     def select(self, mask: BoolArray) -> ReferenceClass:
         """Return the reference class of the rows for which the mask (n,) is True."""
         rows = np.flatnonzero(mask).tolist()
-        columns = self.source_advantages, self.standard_errors, self.reward_deviations, self.target_advantages
-        data_sets, kinds = [self.data_sets[row] for row in rows], [self.kinds[row] for row in rows]
+        columns = (
+            self.source_advantages,
+            self.standard_errors,
+            self.reward_deviations,
+            self.target_advantages,
+        )
+        data_sets = [self.data_sets[row] for row in rows]
+        kinds = [self.kinds[row] for row in rows]
         return ReferenceClass(data_sets, kinds, *(column[rows] for column in columns))
 
     def select_kind(self, kind: str) -> ReferenceClass:
         """Return the reference class of the rows of one kind."""
         return self.select(np.array([row_kind == kind for row_kind in self.kinds]))
 
-    def forecast(self, advantage: float, standard_error: float, reward_deviation: float) -> Forecast:
+    def forecast(
+        self, advantage: float, standard_error: float, reward_deviation: float
+    ) -> Forecast:
         """Return the expected target advantage of a policy.
 
         Args:
@@ -108,18 +125,26 @@ class ReferenceClass:
             standard_error: standard error of ``advantage``.
             reward_deviation: standard deviation of source rewards.
         """
-        _, set_indices, row_counts = np.unique(self.data_sets, return_inverse=True, return_counts=True)
+        _, set_indices, row_counts = np.unique(
+            self.data_sets, return_inverse=True, return_counts=True
+        )
         weights = 1.0 / row_counts[set_indices]
         n_data_sets = len(row_counts)
-        deviations = _compute_deviations(self.source_advantages, self.standard_errors, self.reward_deviations)
+        deviations = _compute_deviations(
+            self.source_advantages, self.standard_errors, self.reward_deviations
+        )
         scores = (self.target_advantages - _KEPT_FRACTION * self.source_advantages) / deviations
-        deviation = float(_compute_deviations(*np.array([advantage, standard_error, reward_deviation])))
+        deviation = float(
+            _compute_deviations(*np.array([advantage, standard_error, reward_deviation]))
+        )
         # The new data set counts as one of n_data_sets + 1, as in conformal prediction.
         low_level = _MISS_PROBABILITY * (n_data_sets + 1) / n_data_sets
         low_score = _find_quantile(scores, weights, low_level, from_below=True)
         median_score = _find_quantile(scores, weights, 0.5)
         has_advantage = self.source_advantages > _MIN_ADVANTAGE * self.reward_deviations
-        kept_fractions = self.target_advantages[has_advantage] / self.source_advantages[has_advantage]
+        kept_fractions = (
+            self.target_advantages[has_advantage] / self.source_advantages[has_advantage]
+        )
         kept_weights = weights[has_advantage]
         expected_advantage = _KEPT_FRACTION * advantage
         return Forecast(
@@ -128,23 +153,31 @@ class ReferenceClass:
             n_data_sets=n_data_sets,
             median_kept=_find_quantile(kept_fractions, kept_weights, 0.5),
             tenth_percentile_kept=_find_quantile(kept_fractions, kept_weights, 0.1),
-            lost_fraction=float(kept_weights @ (kept_fractions <= 0.0) / max(kept_weights.sum(), 1e-12)),
+            lost_fraction=float(
+                kept_weights @ (kept_fractions <= 0.0) / max(kept_weights.sum(), 1e-12)
+            ),
         )
 
 
 def _compute_deviations(
     advantages: FloatArray, standard_errors: FloatArray, reward_deviations: FloatArray
 ) -> FloatArray:
-    """Return the standard deviations of target advantages around the expected ones, as in the module's formula."""
-    variances = np.square(_KEPT_FRACTION * standard_errors) + np.square(_KEPT_FRACTION_DEVIATION * advantages)
+    """Return the standard deviations of target advantages around the expected ones, as in the
+    module's formula.
+    """
+    variances = np.square(_KEPT_FRACTION * standard_errors) + np.square(
+        _KEPT_FRACTION_DEVIATION * advantages
+    )
     return np.sqrt(variances + np.square(_ZERO_ADVANTAGE_DEVIATION * reward_deviations) + 1e-300)
 
 
-def _find_quantile(values: FloatArray, weights: FloatArray, level: float, *, from_below: bool = False) -> float:
+def _find_quantile(
+    values: FloatArray, weights: FloatArray, level: float, *, from_below: bool = False
+) -> float:
     """Return the smallest value at which the cumulative weight reaches the fraction ``level``.
 
-    With ``from_below``, return the largest value at which the cumulative weight is at most this fraction, or minus
-    infinity if there is none.
+    With ``from_below``, return the largest value at which the cumulative weight is at most this
+    fraction, or minus infinity if there is none.
     """
     order = np.argsort(values)
     cumulative_weights = np.cumsum(weights[order])
@@ -166,5 +199,9 @@ def infer_kind(context_shape: Sequence[int]) -> str:
 @cache
 def load_reference_class() -> ReferenceClass:
     """Return the reference class that is part of the package."""
-    content = json.loads(resources.files("daband.trust").joinpath("reference.json").read_text(encoding="utf-8"))
-    return ReferenceClass.from_rows([dict(zip(content["columns"], row, strict=True)) for row in content["rows"]])
+    content = json.loads(
+        resources.files("daband.trust").joinpath("reference.json").read_text(encoding="utf-8")
+    )
+    return ReferenceClass.from_rows(
+        [dict(zip(content["columns"], row, strict=True)) for row in content["rows"]]
+    )

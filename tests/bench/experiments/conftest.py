@@ -5,7 +5,9 @@ from daband.bench._settings import Experiment
 
 @pytest.fixture
 def tiny_experiment():
-    """Makes an experiment of some seconds: three episodes of eight rounds on the tiny twin, two seeds."""
+    """Makes an experiment of some seconds: three episodes of eight rounds on the tiny twin, two
+    seeds.
+    """
 
     def make(**settings):
         tiny = {

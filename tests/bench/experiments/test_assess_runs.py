@@ -1,4 +1,6 @@
-"""Assessments of finished runs: files in run folders, the command, the report's section, and audits."""
+"""Assessments of finished runs: files in run folders, the command, the report's section, and
+audits.
+"""
 
 import csv
 import json
@@ -9,7 +11,13 @@ from typer.testing import CliRunner
 
 import daband
 from daband.bench._bench import bench
-from daband.bench._policy_folders import add_answers, assess_runs, find_policy_folder, finish_choice, start_audit
+from daband.bench._policy_folders import (
+    add_answers,
+    assess_runs,
+    find_policy_folder,
+    finish_choice,
+    start_audit,
+)
 from daband.bench._run import continue_run
 from daband.bench._settings import RunSpec, load_experiment
 from daband.bench.report._page import build_content, write_report
@@ -49,10 +57,17 @@ def test_methods_without_contexts_cannot_be_assessed(folder):
 def test_the_command_prints_the_sentence_first_and_the_report_has_it(folder):
     shown = CliRunner().invoke(app, ["assess", str(folder), "--incumbent", "arm 2"])
     assert shown.exit_code == 0, shown.output
-    for words in ("over always arm 2", "shifts between real domains", "linucb, seed 1", "assessment.json"):
+    for words in (
+        "over always arm 2",
+        "shifts between real domains",
+        "linucb, seed 1",
+        "assessment.json",
+    ):
         assert words in " ".join(shown.output.split())
     document = build_content(folder)
-    (section,) = [one for one in document["sections"][:2] if one.title == "Advantage over the incumbent"]
+    (section,) = [
+        one for one in document["sections"][:2] if one.title == "Advantage over the incumbent"
+    ]
     assert "over always arm 2" in section.texts[0]
 
 
@@ -61,12 +76,26 @@ def chosen(tmp_path):
     """The folder of a choice, its choice and its pair."""
     options = pairs.get("synthetic").resolve_options({"tiny": True})
     pair = daband.domains.load("synthetic", **options)
-    candidates = [Candidate("constant", "constant"), Candidate("linucb-p", "linucb-p", components=4)]
-    choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=16, directory=tmp_path)
+    candidates = [
+        Candidate("constant", "constant"),
+        Candidate("linucb-p", "linucb-p", components=4),
+    ]
+    choice = daband.choose(
+        pair, candidates=candidates, episodes=4, episode_length=16, directory=tmp_path
+    )
     spec = RunSpec(
-        pair="synthetic", pair_options=options, method="constant", variant="default", policy={}, components=64,
-        episodes=4, episode_length=16, seed=0, rule="ucb", selection="choose",
-    )  # fmt: skip
+        pair="synthetic",
+        pair_options=options,
+        method="constant",
+        variant="default",
+        policy={},
+        components=64,
+        episodes=4,
+        episode_length=16,
+        seed=0,
+        rule="ucb",
+        selection="choose",
+    )
     finish_choice(choice, pair, spec, tmp_path)
     return tmp_path, choice, pair
 
@@ -107,7 +136,9 @@ def test_an_audit_brings_the_assessment_up_to_date(chosen, tmp_path_factory):
     assert (assessment.rewards, assessment.low, assessment.high) == (20, audit.low, audit.high)
     (assessed,) = assess_runs(place)
     assert assessed.assessment == assessment
-    _, corrected = answer(lambda context, arm: float(arm == choice.assessment.incumbent_arm), replace=True)
+    _, corrected = answer(
+        lambda context, arm: float(arm == choice.assessment.incumbent_arm), replace=True
+    )
     assert corrected.rewards == 20  # replaced answers do not count twice
     assert corrected.verdict == "keep the incumbent"
     assert json.loads((place / "audit/audit.json").read_text())["verdict"] == "keep the incumbent"

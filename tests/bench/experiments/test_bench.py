@@ -23,9 +23,20 @@ from daband.errors import InvalidInput, WorkerDied
 from daband.training._loop import run_phase
 
 FIELDS = {
-    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_regret", "per_class",
-    "source_regret", "rounds", "wall_seconds", "selection", "config_hash",
-}  # fmt: skip
+    "pair",
+    "method",
+    "variant",
+    "seed",
+    "target_accuracy",
+    "target_accuracy_macro",
+    "target_regret",
+    "per_class",
+    "source_regret",
+    "rounds",
+    "wall_seconds",
+    "selection",
+    "config_hash",
+}
 LONG_ENOUGH = ["episodes=150", "episode_length=100"]
 """Settings of runs that can be interrupted while they are at it."""
 
@@ -36,7 +47,9 @@ def small(tiny_experiment):
 
 
 def timeless(records):
-    return [{key: value for key, value in record.items() if key != "wall_seconds"} for record in records]
+    return [
+        {key: value for key, value in record.items() if key != "wall_seconds"} for record in records
+    ]
 
 
 def test_records_have_all_fields_and_stay_on_disk(small, tmp_path):
@@ -45,7 +58,14 @@ def test_records_have_all_fields_and_stay_on_disk(small, tmp_path):
     assert all(set(record) >= FIELDS for record in records)
     assert read_results(tmp_path) == records
     folder = tmp_path / records[0]["folder"]
-    names = {"config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors", "result.json", "done"}
+    names = {
+        "config.json",
+        "rounds.npz",
+        "episodes.jsonl",
+        "policy.safetensors",
+        "result.json",
+        "done",
+    }
     assert {path.name for path in folder.iterdir()} == names | {"environment.json"}
     assert json.loads((folder / "result.json").read_text()) == records[0]
 
@@ -87,7 +107,9 @@ def die_with_seed_0(group, folder, progress):
 def test_a_worker_that_dies_takes_no_other_run_with_it(small, tmp_path):
     """Before, all runs that were under way or to come failed with it."""
     groups = [[spec] for spec in small.runs(["random"], range(5))]
-    done = list(_execute_in_processes(groups, partial(die_with_seed_0, folder=tmp_path), print, jobs=2))
+    done = list(
+        _execute_in_processes(groups, partial(die_with_seed_0, folder=tmp_path), print, jobs=2)
+    )
     outcomes = {group[0].seed: outcome for group, (outcome,) in done}
     assert isinstance(outcomes.pop(0), WorkerDied)
     assert outcomes == {seed: {} for seed in range(1, 5)}
@@ -99,7 +121,9 @@ def fail_as_a_whole(group, folder, progress):
 
 def test_a_group_that_fails_in_a_process_says_how_and_where(small, tmp_path):
     groups = [[spec] for spec in small.runs(["random"], range(2))]
-    for _, (outcome,) in _execute_in_processes(groups, partial(fail_as_a_whole, folder=tmp_path), print, jobs=2):
+    for _, (outcome,) in _execute_in_processes(
+        groups, partial(fail_as_a_whole, folder=tmp_path), print, jobs=2
+    ):
         assert re.fullmatch(r"KeyError: 'wage' \(.*test_bench\.py, line \d+\)", str(outcome))
 
 
@@ -116,7 +140,8 @@ def test_a_later_call_for_other_methods_keeps_the_earlier_results(small, tmp_pat
     assert [record["method"] for record in read_results(tmp_path)].count("linucb") == 2
     assert len(read_results(tmp_path)) == 6
     changed = small.model_copy(update={"methods": {"linucb": {"alpha": 0.7}}})
-    bench(changed.runs(["linucb"]), tmp_path)  # another alpha stands in for the first, it is not averaged with it
+    # another alpha stands in for the first, it is not averaged with it
+    bench(changed.runs(["linucb"]), tmp_path)
     assert [record["method"] for record in read_results(tmp_path)].count("linucb") == 2
 
 
@@ -136,13 +161,17 @@ def test_a_failed_run_does_not_lose_the_others(small, tmp_path):
 
 
 def test_a_run_that_fails_by_a_mistake_says_where(small, tmp_path, monkeypatch):
-    """A method of one's own fails by errors that are not daband's: "'wage'" alone tells nobody what to mend."""
+    """A method of one's own fails by errors that are not daband's: "'wage'" alone tells nobody what
+    to mend.
+    """
 
     def missing(*_, **__):
         raise KeyError("wage")
 
     monkeypatch.setattr("daband.LinUCB._play", missing)
-    with pytest.raises(BenchError, match=r"linucb, seed 0: KeyError: 'wage' \(.*test_bench.py, line \d+\)"):
+    with pytest.raises(
+        BenchError, match=r"linucb, seed 0: KeyError: 'wage' \(.*test_bench.py, line \d+\)"
+    ):
         bench(small.runs(["linucb"], [0]), tmp_path)
 
 
@@ -170,11 +199,23 @@ def unbroken(tmp_path_factory):
 
 @pytest.mark.slow
 def test_interrupted_and_completed(unbroken, tmp_path):
-    """Ctrl-C in the middle: the same command completes the folder, with the results of an unbroken one."""
+    """Ctrl-C in the middle: the same command completes the folder, with the results of an unbroken
+    one.
+    """
     command = [
-        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
-        "--out", str(tmp_path / "broken"), *(part for text in LONG_ENOUGH for part in ("--set", text)),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "daband",
+        "bench",
+        "synthetic",
+        "--methods",
+        "linucb,linucb-p",
+        "--seeds",
+        "0-1",
+        "--out",
+        str(tmp_path / "broken"),
+        *(part for text in LONG_ENOUGH for part in ("--set", text)),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 600
     while not list((tmp_path / "broken").glob("*/config.json")) and time.monotonic() < deadline:
@@ -188,9 +229,12 @@ def test_interrupted_and_completed(unbroken, tmp_path):
 
 
 def test_who_concludes_a_run_second_takes_the_record_of_the_first(small, tmp_path):
-    """Before: results.json had the wall_seconds of one process, the run's folder those of the other: "damaged"."""
+    """Before: results.json had the wall_seconds of one process, the run's folder those of the
+    other: "damaged".
+    """
     (spec,) = small.runs(["linucb"], [0])
-    first, second = prepare_run(spec, tmp_path), prepare_run(spec, tmp_path)
+    first = prepare_run(spec, tmp_path)
+    second = prepare_run(spec, tmp_path)
     record = finish_run(first, run_phase(first.build_phase()))
     files = {path: path.read_bytes() for path in first.folder.iterdir()}
     assert finish_run(second, run_phase(second.build_phase())) == record
@@ -207,31 +251,54 @@ bench(load_experiment("synthetic", small).runs(sys.argv[2].split(","), [0, 1, 2]
 
 @pytest.mark.slow
 def test_two_processes_in_one_folder(tmp_path):
-    """Both are at work at the same time; ``results.json`` has every record of both, and each run is there once."""
+    """Both are at work at the same time; ``results.json`` has every record of both, and each run is
+    there once.
+    """
     methods = ("random,linucb", "linucb,random,linucb-p")
     started = [
-        subprocess.Popen([sys.executable, "-c", AT_ONCE, str(tmp_path), names], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", AT_ONCE, str(tmp_path), names], stderr=subprocess.PIPE, text=True
+        )
         for names in methods
     ]
     for process in started:
         _, errors = process.communicate()
         assert process.returncode == 0, errors
-    wanted = {(method, seed) for names in methods for method in names.split(",") for seed in range(3)}
-    assert sorted((record["method"], record["seed"]) for record in read_results(tmp_path)) == sorted(wanted)
+    wanted = {
+        (method, seed) for names in methods for method in names.split(",") for seed in range(3)
+    }
+    assert sorted(
+        (record["method"], record["seed"]) for record in read_results(tmp_path)
+    ) == sorted(wanted)
     assert not list(tmp_path.rglob("*lock"))
     assert not list(tmp_path.rglob("*.tmp"))
 
 
 @pytest.mark.slow
 def test_terminated_and_completed(unbroken, tmp_path):
-    """SIGTERM, as a scheduler sends it: the runs under way are saved, and the same command completes the folder."""
+    """SIGTERM, as a scheduler sends it: the runs under way are saved, and the same command
+    completes the folder.
+    """
     command = [
-        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
-        "--jobs", "2", "--out", str(tmp_path), *(part for text in LONG_ENOUGH for part in ("--set", text)),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "daband",
+        "bench",
+        "synthetic",
+        "--methods",
+        "linucb,linucb-p",
+        "--seeds",
+        "0-1",
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+        *(part for text in LONG_ENOUGH for part in ("--set", text)),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    # Until each of them has begun: a signal during the first save of a run acts at once, and leaves its temporary file.
+    # Until each of them has begun: a signal during the first save of a run acts at once, and leaves
+    # its temporary file.
     while len(list(tmp_path.glob("*/policy.safetensors"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
@@ -248,18 +315,35 @@ def test_terminated_and_completed(unbroken, tmp_path):
 def test_killed_with_its_workers_and_completed(unbroken, tmp_path):
     """kill -9, as a machine that is out of memory sends it: no process is left behind."""
     command = [
-        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
-        "--jobs", "2", "--out", str(tmp_path), *(part for text in LONG_ENOUGH for part in ("--set", text)),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "daband",
+        "bench",
+        "synthetic",
+        "--methods",
+        "linucb,linucb-p",
+        "--seeds",
+        "0-1",
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+        *(part for text in LONG_ENOUGH for part in ("--set", text)),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("*/policy.safetensors"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)
-    children = subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(process.pid)], text=True).split()
+    children = subprocess.check_output(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], text=True
+    ).split()
     process.kill()
     process.wait()
     assert len(children) >= 3
-    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline + 60:
+    while (
+        any(Path(f"/proc/{child}").exists() for child in children)
+        and time.monotonic() < deadline + 60
+    ):
         time.sleep(0.05)
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -275,7 +359,9 @@ class TestSettings:
             assert all(pair in pairs for pair in load_experiment(name).pair_names())
 
     def test_overrides(self):
-        changed = load_experiment("synthetic", ["episodes=7", "methods.linucb.alpha=0.5", "rule=greedy", "seeds=[3]"])
+        changed = load_experiment(
+            "synthetic", ["episodes=7", "methods.linucb.alpha=0.5", "rule=greedy", "seeds=[3]"]
+        )
         assert (changed.episodes, changed.rule, changed.seeds) == (7, "greedy", (3,))
         assert changed.runs(["linucb"])[0].policy["alpha"] == 0.5
 
@@ -308,7 +394,9 @@ class TestSettings:
     def test_the_hash_tells_settings_apart(self, small):
         specs = [*small.runs(), *small.model_copy(update={"rule": "greedy"}).runs()]
         assert len({spec.config_hash for spec in specs}) == len(specs)
-        assert [spec.config_hash for spec in small.runs()] == [spec.config_hash for spec in small.runs()]
+        assert [spec.config_hash for spec in small.runs()] == [
+            spec.config_hash for spec in small.runs()
+        ]
 
     def test_unknown_method_and_setting(self):
         from daband.domains._registry import load

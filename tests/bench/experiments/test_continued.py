@@ -14,7 +14,9 @@ def small(tiny_experiment):
 
 
 def timeless(records):
-    return [{key: value for key, value in record.items() if key != "wall_seconds"} for record in records]
+    return [
+        {key: value for key, value in record.items() if key != "wall_seconds"} for record in records
+    ]
 
 
 def test_one_run(small, tmp_path):
@@ -26,10 +28,14 @@ def test_one_run(small, tmp_path):
     first = [continue_run(folder, rounds=40, progress=heard.append) for folder in folders]
     assert [continue_run(folder, rounds=40) for folder in folders] == first
     assert (folders[0] / "policy.safetensors").read_bytes() == before
-    assert [(record["episode"], record["of"]) for record in heard] == [(n, 5) for n in (1, 2, 3, 4, 5)] * 2
+    assert [(record["episode"], record["of"]) for record in heard] == [
+        (n, 5) for n in (1, 2, 3, 4, 5)
+    ] * 2
     for record in first:
         assert (record["rounds"], record["zero_shot_contexts"]) == (40, 50)
-        assert record["total_regret"] == pytest.approx(record["zero_shot_regret"] + record["continued_regret"])
+        assert record["total_regret"] == pytest.approx(
+            record["zero_shot_regret"] + record["continued_regret"]
+        )
     with pytest.raises(DataError, match="remove it"):
         continue_run(folders[0], rounds=41)
     with pytest.raises(DataError, match="nowhere does not exist"):
@@ -79,7 +85,9 @@ def test_a_run_by_itself(small, tmp_path):
 def test_one_that_cannot_go_on_does_not_stop_the_others(small, tmp_path):
     records = bench(small.runs(["random"]), tmp_path)
     (tmp_path / records[0]["folder"] / "policy.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(BenchError, match=r"1 of 2 runs could not be continued.*random, seed 0") as caught:
+    with pytest.raises(
+        BenchError, match=r"1 of 2 runs could not be continued.*random, seed 0"
+    ) as caught:
         continue_bench(tmp_path, rounds=16)
     assert [record["seed"] for record in caught.value.records] == [1]
     (tmp_path / records[0]["folder"] / "config.json").write_text("{}")

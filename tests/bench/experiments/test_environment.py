@@ -16,7 +16,9 @@ from daband.bench._settings import Experiment
 
 @pytest.mark.parametrize("method", ["random", "nlinucb"])
 def test_a_run_names_versions_and_device(tmp_path, method):
-    experiment = Experiment(pair="synthetic", pair_options={"tiny": True}, episodes=2, episode_length=8, seeds=(0,))
+    experiment = Experiment(
+        pair="synthetic", pair_options={"tiny": True}, episodes=2, episode_length=8, seeds=(0,)
+    )
     (spec,) = experiment.runs([method])
     record = execute_run(spec, tmp_path)
     about = json.loads((tmp_path / record["folder"] / "environment.json").read_text())
@@ -28,11 +30,23 @@ def test_a_run_names_versions_and_device(tmp_path, method):
 @pytest.mark.slow
 def test_the_commit_is_recorded_where_there_is_no_git_directory(tmp_path):
     package = Path(daband.__file__).parent
-    shutil.copytree(package, tmp_path / "src" / "daband", ignore=shutil.ignore_patterns("embedded", "__pycache__"))
+    shutil.copytree(
+        package,
+        tmp_path / "src" / "daband",
+        ignore=shutil.ignore_patterns("embedded", "__pycache__"),
+    )
     code = "from daband.bench._environment import _find_commit; print(_find_commit())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "DABAND_COMMIT": "0123abc"}
-    for told, expected in ((environment, "0123abc"), ({**environment, "DABAND_COMMIT": ""}, "None")):
+    for told, expected in (
+        (environment, "0123abc"),
+        ({**environment, "DABAND_COMMIT": ""}, "None"),
+    ):
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=told, cwd=tmp_path, check=True
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env=told,
+            cwd=tmp_path,
+            check=True,
         )
         assert done.stdout.strip() == expected

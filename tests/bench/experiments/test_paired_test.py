@@ -14,8 +14,10 @@ def test_against_scipy():
 
     rng = np.random.default_rng(3)
     for n in (2, 5, 30):
-        first, second = rng.normal(size=n), rng.normal(0.4, size=n)
-        ours, theirs = compare_paired(first, second), stats.ttest_rel(first, second)
+        first = rng.normal(size=n)
+        second = rng.normal(0.4, size=n)
+        ours = compare_paired(first, second)
+        theirs = stats.ttest_rel(first, second)
         interval = theirs.confidence_interval(0.95)
         assert (ours.n_seeds, ours.p_value) == (n, pytest.approx(theirs.pvalue))
         assert (ours.low, ours.high) == (pytest.approx(interval.low), pytest.approx(interval.high))
@@ -30,10 +32,16 @@ def test_what_has_no_spread():
     assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
     # 0.3 - 0.2, 0.8 - 0.7 and 0.5 - 0.4 are not the same number to the last bit; that is no spread.
     shifted = compare_paired([0.3, 0.8, 0.5], [0.2, 0.7, 0.4])
-    assert (shifted.low, shifted.high, shifted.p_value) == (pytest.approx(0.1), pytest.approx(0.1), 0.0)
+    assert (shifted.low, shifted.high, shifted.p_value) == (
+        pytest.approx(0.1),
+        pytest.approx(0.1),
+        0.0,
+    )
 
 
-@pytest.mark.parametrize("bad", [([], []), ([1.0], [1.0, 2.0]), ([math.nan], [1.0]), ([[1.0]], [[1.0]])])
+@pytest.mark.parametrize(
+    "bad", [([], []), ([1.0], [1.0, 2.0]), ([math.nan], [1.0]), ([[1.0]], [[1.0]])]
+)
 def test_bad_results_are_refused(bad):
     with pytest.raises(InvalidInput, match="paired results"):
         compare_paired(*bad)

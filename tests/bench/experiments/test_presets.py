@@ -13,13 +13,21 @@ def test_every_preset_says_what_it_is():
 
 @pytest.mark.parametrize(
     ("name", "episodes", "alpha", "learning_rate"),
-    [("paper-digit", 300, 0.05, 1e-5), ("paper-visda17", 300, 0.05, 1e-5), ("paper-s2rda49", 100, 0.01, 1e-3)],
+    [
+        ("paper-digit", 300, 0.05, 1e-5),
+        ("paper-visda17", 300, 0.05, 1e-5),
+        ("paper-s2rda49", 100, 0.01, 1e-3),
+    ],
 )
 def test_the_papers_hyperparameters(name, episodes, alpha, learning_rate):
     from daband.domains._registry import load
 
     experiment = load_experiment(name)
-    assert (experiment.episodes, experiment.episode_length, experiment.seeds) == (episodes, 64, (0, 1, 2, 3, 4))
+    assert (experiment.episodes, experiment.episode_length, experiment.seeds) == (
+        episodes,
+        64,
+        (0, 1, 2, 3, 4),
+    )
     pair = load("digit", tiny=True)  # the settings do not depend on the images
     for spec in experiment.runs(seeds=[0]):
         assert spec.method in list_methods()

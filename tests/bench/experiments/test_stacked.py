@@ -1,4 +1,6 @@
-"""Seeds that are trained together end in the same folders, with the same results, as seeds one after the other."""
+"""Seeds that are trained together end in the same folders, with the same results, as seeds one
+after the other.
+"""
 
 import json
 from functools import partial
@@ -12,7 +14,12 @@ from daband.bench._bench import bench
 from daband.bench._executors import group_runs
 from daband.bench._settings import load_experiment
 
-SETTINGS = ["episodes=3", "episode_length=32", 'methods.nlinucb.device="cpu"', 'methods.daband.device="cpu"']
+SETTINGS = [
+    "episodes=3",
+    "episode_length=32",
+    'methods.nlinucb.device="cpu"',
+    'methods.daband.device="cpu"',
+]
 
 
 @pytest.fixture
@@ -42,8 +49,12 @@ def test_results_are_those_of_runs_one_after_the_other(specs, tmp_path, monkeypa
     for one, other in zip(plain, beside, strict=True):
         assert one["folder"] == other["folder"]
         assert other["target_accuracy"] == pytest.approx(one["target_accuracy"], abs=0.1)
-        alone, twin = (np.load(tmp_path / kind / one["folder"] / "rounds.npz")["arm"] for kind in ("plain", "stacked"))
-        np.testing.assert_array_equal(alone[:32], twin[:32])  # rounding differs from the first gradient step on
+        alone, twin = (
+            np.load(tmp_path / kind / one["folder"] / "rounds.npz")["arm"]
+            for kind in ("plain", "stacked")
+        )
+        # rounding differs from the first gradient step on
+        np.testing.assert_array_equal(alone[:32], twin[:32])
         assert (alone == twin).mean() > 0.8
         assert (tmp_path / "stacked" / one["folder"] / "done").exists()
     assert sum(event.kind == "finished" for event in events) == len(specs)
@@ -80,7 +91,8 @@ def test_a_stack_that_cannot_be_prepared_does_not_end_the_others(specs, tmp_path
     def missing(*_, **__):
         raise OSError("the data are not there")
 
-    monkeypatch.setattr(module, "prepare_run", missing)  # of stacks: single runs are prepared elsewhere
+    # of stacks: single runs are prepared elsewhere
+    monkeypatch.setattr(module, "prepare_run", missing)
     with pytest.raises(BenchError, match="the data are not there") as caught:
         bench([spec for spec in specs if spec.method != "nlinucb"], tmp_path)
     assert [record["method"] for record in caught.value.records] == ["linucb"] * 3
@@ -95,7 +107,8 @@ def mine(specs, monkeypatch):
 def test_progress_goes_on_when_the_first_seed_fails(mine, tmp_path, monkeypatch):
     from daband.bench._bench import BenchError
 
-    build, events = prepared.build_policy, []
+    build = prepared.build_policy
+    events = []
 
     def broken(method, pair, *, seed, **settings):
         policy = build(method, pair, seed=seed, **settings)
@@ -109,7 +122,9 @@ def test_progress_goes_on_when_the_first_seed_fails(mine, tmp_path, monkeypatch)
     assert [event.detail["episode"] for event in events if event.kind == "episode"] == [1, 2, 3]
 
 
-def test_a_seed_that_cannot_be_concluded_is_told_and_the_others_are_kept(mine, tmp_path, monkeypatch):
+def test_a_seed_that_cannot_be_concluded_is_told_and_the_others_are_kept(
+    mine, tmp_path, monkeypatch
+):
     from daband.bench._bench import BenchError
 
     real = module.finish_run
@@ -126,7 +141,8 @@ def test_a_seed_that_cannot_be_concluded_is_told_and_the_others_are_kept(mine, t
     monkeypatch.setattr(module, "finish_run", real)
     events = []
     assert len(bench(mine, tmp_path, on_event=events.append)) == 3
-    assert [event.kind for event in events] == ["found", "found", "finished"]  # trained already, only concluded
+    # trained already, only concluded
+    assert [event.kind for event in events] == ["found", "found", "finished"]
 
 
 def test_a_group_that_ends_badly_keeps_what_was_finished(mine, tmp_path, monkeypatch):

@@ -1,4 +1,6 @@
-"""A pair whose target nobody has labelled runs to its end: the record says what is known, and nothing else."""
+"""A pair whose target nobody has labelled runs to its end: the record says what is known, and
+nothing else.
+"""
 
 import json
 from dataclasses import replace
@@ -13,13 +15,20 @@ from daband.bench.report._page import write_report
 from daband.training._loop import run_phase
 
 TARGET = (
-    "target_accuracy", "target_accuracy_macro", "target_value", "target_best_value", "target_constant_value",
-    "target_regret", "per_class",
-)  # fmt: skip
+    "target_accuracy",
+    "target_accuracy_macro",
+    "target_value",
+    "target_best_value",
+    "target_constant_value",
+    "target_regret",
+    "per_class",
+)
 
 
 def finished(out, method, *, labels):
-    experiment = Experiment(pair="synthetic", pair_options={"tiny": True}, episodes=2, episode_length=8, seeds=(0,))
+    experiment = Experiment(
+        pair="synthetic", pair_options={"tiny": True}, episodes=2, episode_length=8, seeds=(0,)
+    )
     (spec,) = experiment.runs([method])
     pair = daband.domains.load("synthetic", tiny=True)
     prepared = prepare_run(spec, out, pair=pair if labels else replace(pair, target_test=None))

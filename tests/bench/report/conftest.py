@@ -1,4 +1,6 @@
-"""Run folders for the tests of reports: a few real runs, and copies of them that pass for others."""
+"""Run folders for the tests of reports: a few real runs, and copies of them that pass for
+others.
+"""
 
 import json
 import shutil
@@ -19,7 +21,9 @@ def copied(folder, record, out, *, accuracy=None, digests=False, **changes):
         shift = accuracy - record["target_accuracy"]
         new["target_accuracy"] = new["target_value"] = accuracy
         new["per_class"] = [None if v is None else v + shift for v in record["per_class"]]
-    new["folder"] = "-".join(str(new[name]).replace("/", "_") for name in ("pair", "method", "variant", "seed"))
+    new["folder"] = "-".join(
+        str(new[name]).replace("/", "_") for name in ("pair", "method", "variant", "seed")
+    )
     new["config_hash"] = new["folder"]
     shutil.copytree(folder / record["folder"], out / new["folder"])
     (out / new["folder"] / "result.json").write_text(json.dumps(new))
@@ -33,7 +37,9 @@ def write_results(out, records):
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    """Three methods on a tiny twin of DIGIT with two seeds, of which one is continued on the target."""
+    """Three methods on a tiny twin of DIGIT with two seeds, of which one is continued on the
+    target.
+    """
     out = tmp_path_factory.mktemp("images")
     small = Experiment(
         pair="digit",

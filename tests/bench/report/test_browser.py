@@ -15,10 +15,11 @@ from daband.bench.report._page import write_report
 
 pytestmark = pytest.mark.slow
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_PHONE, _DESK = 390, 1280
+_PHONE = 390
+_DESK = 1280
 
-# What only a browser knows. Each figure must have a size and ink in it, and nothing may stick out of the page: what is
-# wider scrolls in a box of its own.
+# What only a browser knows. Each figure must have a size and ink in it, and nothing may stick out
+# of the page: what is wider scrolls in a box of its own.
 _PROBE = """
 <script>
 addEventListener("load", () => {
@@ -53,7 +54,9 @@ def chromium():
     named = os.environ.get("DABAND_CHROMIUM")
     program = named or next((path for path in map(shutil.which, _NAMES) if path), None)
     if program is None:
-        pytest.skip("no Chromium: install one (apt-get install chromium), or name it in DABAND_CHROMIUM")
+        pytest.skip(
+            "no Chromium: install one (apt-get install chromium), or name it in DABAND_CHROMIUM"
+        )
     return program
 
 
@@ -65,19 +68,33 @@ def page(images):
 def opened(chromium, page, folder, *options, width):
     """Run the browser on a page; returns what it printed and what it complained of."""
     command = [
-        chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
-        "--disable-extensions", f"--user-data-dir={folder / 'profile'}", f"--window-size={width},1600",
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+        "--disable-extensions",
+        f"--user-data-dir={folder / 'profile'}",
+        f"--window-size={width},1600",
         "--virtual-time-budget=10000",
-        "--enable-logging=stderr", *options, page.as_uri(),
-    ]  # fmt: skip
+        "--enable-logging=stderr",
+        *options,
+        page.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 def probed(chromium, text, folder, *, width):
-    """What the probe finds on a page in a frame of this width, and what the browser complained of."""
+    """What the probe finds on a page in a frame of this width, and what the browser
+    complained of.
+    """
     (folder / "probed.html").write_text(text.replace("</body>", f"{_PROBE}</body>"))
     frame = folder / "frame.html"
     frame.write_text(_FRAME.replace("WIDTH", str(width)))
@@ -103,7 +120,9 @@ def test_the_probe_finds_what_is_wrong(chromium, page, tmp_path):
     """The test above can fail: a wide element, a lost image and an error are all seen."""
     bad = '<div style="width:2000px">wide</div><script>console.error("oh")</script>'
     broken = page.read_text().replace("data:image/svg+xml;base64,", "data:image/svg+xml;base64,x")
-    found, complaints = probed(chromium, broken.replace("</body>", f"{bad}</body>"), tmp_path, width=_PHONE)
+    found, complaints = probed(
+        chromium, broken.replace("</body>", f"{bad}</body>"), tmp_path, width=_PHONE
+    )
     assert any("oh" in line for line in complaints)
     assert found["page"] > _PHONE
     assert any(text.startswith("DIV") for text in found["sticking"])
@@ -114,4 +133,5 @@ def test_a_screenshot_shows_figures(chromium, page, tmp_path):
     picture = tmp_path / "page.png"
     opened(chromium, page, tmp_path, f"--screenshot={picture}", width=_DESK)
     pixels = np.asarray(Image.open(picture).convert("RGB"), np.float64)
-    assert (pixels.max(axis=2) - pixels.min(axis=2) > 40).mean() > 0.005  # the bars of the first figures
+    # the bars of the first figures
+    assert (pixels.max(axis=2) - pixels.min(axis=2) > 40).mean() > 0.005

@@ -18,7 +18,11 @@ def test_frames_become_pandas(images):
     pytest.importorskip("pyarrow")
     table = frame(images).to_pandas()
     assert isinstance(table, pandas.DataFrame)
-    assert table.groupby("method")["target_accuracy"].mean().idxmax() in {"linucb", "nlinucb", "daband"}
+    assert table.groupby("method")["target_accuracy"].mean().idxmax() in {
+        "linucb",
+        "nlinucb",
+        "daband",
+    }
 
 
 def test_several_folders(images, vectors):

@@ -1,13 +1,25 @@
-"""The paper's tables, against themselves: the gains it prints are differences of the rows it prints."""
+"""The paper's tables, against themselves: the gains it prints are differences of the rows it
+prints.
+"""
 
 import pytest
 
-from daband.bench.report._method_summaries import paper_ablation, read_paper_accuracy, read_paper_tables
+from daband.bench.report._method_summaries import (
+    paper_ablation,
+    read_paper_accuracy,
+    read_paper_tables,
+)
 
 
 @pytest.mark.parametrize(
     ("method", "average"),
-    [("linucb", 0.3808), ("linucb-p", 0.3060), ("nlinucb", 0.3816), ("nlinucb-p", 0.2706), ("daband", 0.6002)],
+    [
+        ("linucb", 0.3808),
+        ("linucb-p", 0.3060),
+        ("nlinucb", 0.3816),
+        ("nlinucb-p", 0.2706),
+        ("daband", 0.6002),
+    ],
 )
 def test_digit_averages(method, average):
     assert read_paper_accuracy("digit")[method].average == average
@@ -35,7 +47,8 @@ def test_single_numbers(pair, method, name, value, deviation):
 @pytest.mark.parametrize("pair", ["digit", "visda17", "s2rda49"])
 def test_printed_gains_are_differences_of_printed_rows(pair):
     table = read_paper_tables()["accuracy"][pair]
-    ours, theirs = table["methods"]["daband"], table["methods"]["nlinucb"]
+    ours = table["methods"]["daband"]
+    theirs = table["methods"]["nlinucb"]
     assert len(table["gain"]) == len(table["classes"]) == (12 if pair == "visda17" else 10)
     for a, b, gain in zip(ours["per_class"], theirs["per_class"], table["gain"], strict=True):
         assert a - b == pytest.approx(gain, abs=1e-9)
@@ -57,10 +70,8 @@ def test_the_full_ablation():
 
 @pytest.mark.parametrize("pair", ["digit", "visda17", "s2rda49"])
 def test_the_tables_agree_with_each_other(pair):
-    full, short = (
-        read_paper_tables()["full_ablation"][pair]["accuracy"],
-        read_paper_tables()["ablation"][pair]["accuracy"],
-    )
+    full = read_paper_tables()["full_ablation"][pair]["accuracy"]
+    short = read_paper_tables()["ablation"][pair]["accuracy"]
     assert all(full[letters] == value for letters, value in short.items())
     assert set(short) == {"D", "PD", "RD", "RPD"}
     assert full["RPD"] == read_paper_accuracy(pair)["daband"].average

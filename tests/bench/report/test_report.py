@@ -15,9 +15,14 @@ from daband.errors import DataError, InvalidInput
 from tests.bench.report.conftest import copied, write_results
 
 TARGET = (
-    "target_accuracy", "target_accuracy_macro", "target_value", "target_best_value", "target_constant_value",
-    "target_regret", "per_class",
-)  # fmt: skip
+    "target_accuracy",
+    "target_accuracy_macro",
+    "target_value",
+    "target_best_value",
+    "target_constant_value",
+    "target_regret",
+    "per_class",
+)
 """Fields of a record that need target labels."""
 
 
@@ -26,7 +31,10 @@ class Reader(html.parser.HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.addresses, self.headings, self.ids, self.tags = [], [], [], []
+        self.addresses = []
+        self.headings = []
+        self.ids = []
+        self.tags = []
         self._inside = None
 
     def handle_starttag(self, tag, attributes):
@@ -73,7 +81,9 @@ def page(images):
 
 @pytest.fixture(autouse=True)
 def quick_figures(monkeypatch):
-    """Figures are built but not drawn, which takes most of the time; the fixture ``page`` draws them before."""
+    """Figures are built but not drawn, which takes most of the time; the fixture ``page`` draws
+    them before.
+    """
     monkeypatch.setattr(_page, "_render_figure", lambda *_: b"<svg/>")
 
 
@@ -90,11 +100,15 @@ def test_summary_is_mean_and_sample_deviation(vectors):
 def test_the_page_needs_no_other_file(page):
     reader = read(page)
     assert reader.addresses
-    assert all(address.startswith(("#", "data:")) for address in reader.addresses), set(reader.addresses)
+    assert all(address.startswith(("#", "data:")) for address in reader.addresses), set(
+        reader.addresses
+    )
     assert not re.search(r"""(src|href)=["']?https?:|@import|url\(["']?https?:""", page)
     assert "script" not in reader.tags
     assert len(reader.ids) == len(set(reader.ids))
-    assert {address[1:] for address in reader.addresses if address.startswith("#")} <= set(reader.ids)
+    assert {address[1:] for address in reader.addresses if address.startswith("#")} <= set(
+        reader.ids
+    )
 
 
 def test_the_page_has_its_sections_and_figures(images, page):
@@ -169,7 +183,9 @@ def test_several_pairs_are_one_section_with_details_folded(vectors, tmp_path):
     assert "the mean of 3 pairs" in headline(page)[0]
     assert re.search(r"mean of pairs</th>.*?0\.6100", page)
     assert "amazon-a-b-source-regret" in drawn(page)
-    assert "amazon-c-a-source-regret" in drawn(write_report(tmp_path, formats=(), pair="amazon/c-a").read_text())
+    assert "amazon-c-a-source-regret" in drawn(
+        write_report(tmp_path, formats=(), pair="amazon/c-a").read_text()
+    )
     with pytest.raises(InvalidInput, match=r"no run of the pair 'amazon/x'.*amazon/a-b"):
         write_report(tmp_path, pair="amazon/x")
 
@@ -177,19 +193,35 @@ def test_several_pairs_are_one_section_with_details_folded(vectors, tmp_path):
 def test_an_ablation_has_corrected_p_values_next_to_the_paper(images, tmp_path):
     record = first_daband(images)
     deviations = (0.0, 0.01, -0.01)
-    means = {"none": 0.3, "R": 0.31, "P": 0.32, "D": 0.5, "RP": 0.33, "RD": 0.58, "PD": 0.6, "RPD": 0.6}
+    means = {
+        "none": 0.3,
+        "R": 0.31,
+        "P": 0.32,
+        "D": 0.5,
+        "RP": 0.33,
+        "RD": 0.58,
+        "PD": 0.6,
+        "RPD": 0.6,
+    }
     records = [
         copied(
-            images, record, tmp_path, variant=f"paper:{letters}", seed=seed,
-            accuracy=mean + deviations[seed] * (1 if letters == "RPD" else -1 if letters == "PD" else 0.5),
+            images,
+            record,
+            tmp_path,
+            variant=f"paper:{letters}",
+            seed=seed,
+            accuracy=mean
+            + deviations[seed] * (1 if letters == "RPD" else -1 if letters == "PD" else 0.5),
         )
         for letters, mean in means.items()
         for seed in range(3)
-    ]  # fmt: skip
+    ]
     write_results(tmp_path, records)
     page = write_report(tmp_path, formats=()).read_text()
     assert "Ablation of R, P and D" in page
-    row = next(row for row in table(page, "digit-ablation-paper").split("<tr>") if "none of them" in row)
+    row = next(
+        row for row in table(page, "digit-ablation-paper").split("<tr>") if "none of them" in row
+    )
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
     assert cells[1] == "-0.3000"
     assert 0 < float(cells[3].removeprefix("&lt; ")) < 0.05
@@ -197,8 +229,21 @@ def test_an_ablation_has_corrected_p_values_next_to_the_paper(images, tmp_path):
 
 
 def test_names_are_escaped(images, tmp_path):
-    names = ["<b>&_0", "100%", "#3", "a|b", r"$\frac$ and $", "*bold*", "`code`", "two\nlines", "[x](y)", "&lt;"]
-    changed = copied(images, first_daband(images), tmp_path, variant="50%_&<x>|`$a$*\n# y", class_names=names)
+    names = [
+        "<b>&_0",
+        "100%",
+        "#3",
+        "a|b",
+        r"$\frac$ and $",
+        "*bold*",
+        "`code`",
+        "two\nlines",
+        "[x](y)",
+        "&lt;",
+    ]
+    changed = copied(
+        images, first_daband(images), tmp_path, variant="50%_&<x>|`$a$*\n# y", class_names=names
+    )
     write_results(tmp_path, [changed])
     page = write_report(tmp_path, formats=()).read_text()
     assert "<b>&_0" not in page
@@ -219,10 +264,14 @@ def test_many_classes_are_folded_with_a_row_each(images, tmp_path):
 
 
 def test_the_shortest_run_gives_a_report(images, tmp_path):
-    new = [copied(images, record, tmp_path) for record in read_records(images) if record["seed"] == 0]
+    new = [
+        copied(images, record, tmp_path) for record in read_records(images) if record["seed"] == 0
+    ]
     for record in new:
         folder = tmp_path / record["folder"]
-        (folder / "episodes.jsonl").write_text((folder / "episodes.jsonl").read_text().splitlines()[0])
+        (folder / "episodes.jsonl").write_text(
+            (folder / "episodes.jsonl").read_text().splitlines()[0]
+        )
         rounds = dict(np.load(folder / "rounds.npz"))
         np.savez(folder / "rounds.npz", **{name: column[:1] for name, column in rounds.items()})
     write_results(tmp_path, new)
@@ -235,7 +284,10 @@ def test_warnings_name_their_runs(images, tmp_path):
     records = [r for r in read_records(images) if r["seed"] == 0 or r["method"] == "daband"]
     new = [copied(images, record, tmp_path) for record in records]
     collapsed = next(r for r in new if r["method"] == "daband")
-    lines = [json.dumps({"episode": n, "regret": 1.0, "reward": 0.0, "target_top_share": 1.0}) for n in range(1, 12)]
+    lines = [
+        json.dumps({"episode": n, "regret": 1.0, "reward": 0.0, "target_top_share": 1.0})
+        for n in range(1, 12)
+    ]
     (tmp_path / collapsed["folder"] / "episodes.jsonl").write_text("\n".join(lines))
     write_results(tmp_path, new)
     page = write_report(tmp_path, formats=()).read_text()
@@ -271,17 +323,25 @@ def test_a_damaged_file_is_named(images, tmp_path, name, content, message):
     new = copied(images, first_daband(images), tmp_path, digests=True)
     (tmp_path / new["folder"] / name).write_bytes(content)
     write_results(tmp_path, [new])
-    with pytest.raises(DataError, match=f"{name} is damaged: its content does not match its digest"):
+    with pytest.raises(
+        DataError, match=f"{name} is damaged: its content does not match its digest"
+    ):
         write_report(tmp_path, formats=())
-    (tmp_path / new["folder"] / "done").write_text("")  # without digests the content itself is an error
+    # without digests the content itself is an error
+    (tmp_path / new["folder"] / "done").write_text("")
     with pytest.raises(DataError, match=message):
         write_report(tmp_path, formats=())
 
 
 def test_an_unknown_divergence_has_no_number_and_there_is_no_sum(page):
-    lines = (re.findall(r">([^<]*)</t[hd]>", line) for line in table(page, "digit-bound").split("<tr>"))
+    lines = (
+        re.findall(r">([^<]*)</t[hd]>", line) for line in table(page, "digit-bound").split("<tr>")
+    )
     rows = {row[0]: row[1:] for row in lines if row}
-    nlinucb, daband = ([heading.startswith(name) for heading in rows["term"]].index(True) for name in ("NLin", "DAB"))
+    nlinucb, daband = (
+        [heading.startswith(name) for heading in rows["term"]].index(True)
+        for name in ("NLin", "DAB")
+    )
     for name in ("divergence", "sum, without psi"):
         assert rows[name][nlinucb] == "unknown"
         assert float(rows[name][daband].partition(" ")[0]) >= 0
@@ -314,13 +374,17 @@ def test_a_target_without_labels_shows_source_results_and_chosen_arms(images, ve
     assert "Results without target labels" in [text for _, text in read(page).headings]
     assert "digit-source-regret" in drawn(page)
     assert "digit-accuracy" not in drawn(page)
-    fractions = [float(cell) for cell in re.findall(r"<td[^>]*>([.\d]+)</td>", table(page, "digit-arms"))]
+    fractions = [
+        float(cell) for cell in re.findall(r"<td[^>]*>([.\d]+)</td>", table(page, "digit-arms"))
+    ]
     assert len(fractions) == 30
     assert sum(fractions) == pytest.approx(3.0, abs=0.02)
     unknown = {**dict.fromkeys(TARGET), "logger_value": 0.375, "source_regret": None}
     logged = tmp_path / "logged"
     logged.mkdir()
-    write_results(logged, [copied(vectors, record, logged, **unknown) for record in read_records(vectors)])
+    write_results(
+        logged, [copied(vectors, record, logged, **unknown) for record in read_records(vectors)]
+    )
     shown = table(write_report(logged, formats=()).read_text(), "synthetic-methods")
     assert "The mean reward of the log is 0.375 per round" in shown
     assert not re.search(r">\s*source reward\s*<", shown)
@@ -329,5 +393,8 @@ def test_a_target_without_labels_shows_source_results_and_chosen_arms(images, ve
 @pytest.mark.parametrize("variants", [("paper:none", "paper:RPD"), ("lambda=1", "lambda=2")])
 def test_variants_without_target_labels_give_a_page(images, tmp_path, variants):
     record = first_daband(images)
-    write_results(tmp_path, [copied(images, record, tmp_path, variant=v, **dict.fromkeys(TARGET)) for v in variants])
+    write_results(
+        tmp_path,
+        [copied(images, record, tmp_path, variant=v, **dict.fromkeys(TARGET)) for v in variants],
+    )
     assert "unknown" in headline(write_report(tmp_path, formats=()).read_text())[0]

@@ -26,7 +26,11 @@ def test_what_a_run_is_part_of(method, variant, role):
 
 def test_curves_of_different_lengths_meet_on_common_rounds():
     curve = merge_curves(
-        [(np.array([1, 5, 9]), np.array([1.0, 5.0, 9.0])), None, (np.array([1, 4]), np.array([2.0, 8.0]))]
+        [
+            (np.array([1, 5, 9]), np.array([1.0, 5.0, 9.0])),
+            None,
+            (np.array([1, 4]), np.array([2.0, 8.0])),
+        ]
     )
     np.testing.assert_array_equal(curve.rounds, [1, 4])
     np.testing.assert_allclose(curve.values, [[1.0, 4.0], [2.0, 8.0]])
@@ -40,7 +44,9 @@ def test_a_method_looks_the_same_everywhere_and_unlike_the_others():
 
 
 def test_a_table_has_the_columns_with_any_text():
-    table = Table.from_columns("t", "A & B.", {"name": ["50%", "b"], "x": ["", ""], "y": [Bold("0.5"), ""]})
+    table = Table.from_columns(
+        "t", "A & B.", {"name": ["50%", "b"], "x": ["", ""], "y": [Bold("0.5"), ""]}
+    )
     assert table.headings == ["name", "y"]
     assert table.rows == [("50%", "0.5"), ("b", "")]
     assert [table.is_bold(row[1]) for row in table.rows] == [True, False]
@@ -50,4 +56,6 @@ def test_the_figure_of_runs_without_regret():
     nothing = RunCurves(np.array([1, 10, 20]), np.zeros((2, 3)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert draw_regret({("linucb", "default"): nothing}, domain="source").axes[0].get_ylim() == (0.0, 1.0)
+        assert draw_regret({("linucb", "default"): nothing}, domain="source").axes[
+            0
+        ].get_ylim() == (0.0, 1.0)

@@ -6,7 +6,9 @@ from daband.neural.encoders._augmentation import Augmentation, augment
 
 
 def augmented(images, settings):
-    return augment(images, settings, torch.rand(len(images), settings.count_draws(tuple(images.shape[1:]))))
+    return augment(
+        images, settings, torch.rand(len(images), settings.count_draws(tuple(images.shape[1:])))
+    )
 
 
 def test_a_shift_moves_all_pixels_of_an_image_by_whole_pixels():
@@ -36,7 +38,9 @@ def test_the_affine_map_changes_sizes_by_its_strength_at_most():
     assert 1.1 < slope.max() <= 1.3
 
 
-@pytest.mark.parametrize("setting", [{"affine": 0.5}, {"affine": -0.1}, {"shift": -1}, {"contrast": 2.0}])
+@pytest.mark.parametrize(
+    "setting", [{"affine": 0.5}, {"affine": -0.1}, {"shift": -1}, {"contrast": 2.0}]
+)
 def test_a_strength_out_of_range_is_refused(setting):
     with pytest.raises(InvalidInput, match=next(iter(setting))):
         Augmentation(**setting)

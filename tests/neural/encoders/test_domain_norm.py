@@ -19,9 +19,12 @@ def test_each_domain_is_normalised_by_its_own_batch_while_training():
 
 def test_running_statistics_are_kept_apart_and_follow_torch_batch_norm():
     torch.manual_seed(0)
-    norm, source, target = DomainNorm(n_channels=4), torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4)
+    norm = DomainNorm(n_channels=4)
+    source = torch.nn.BatchNorm2d(4)
+    target = torch.nn.BatchNorm2d(4)
     for _ in range(5):
-        a, b = torch.randn(8, 4, 3, 3), 2 + 3 * torch.randn(6, 4, 3, 3)
+        a = torch.randn(8, 4, 3, 3)
+        b = 2 + 3 * torch.randn(6, 4, 3, 3)
         together = norm(torch.cat([a, b]), rows_per_domain=(8, 6))
         torch.testing.assert_close(together, torch.cat([source(a), target(b)]))
     for row, reference in enumerate((source, target)):
@@ -56,7 +59,9 @@ def test_a_batch_equals_its_singles_at_evaluation():
     norm.eval()
     features = torch.randn(7, 5)
     for domain in (0, 1):
-        singles = torch.cat([norm(row[None], rows_per_domain=make_rows_per_domain(domain, 1)) for row in features])
+        singles = torch.cat(
+            [norm(row[None], rows_per_domain=make_rows_per_domain(domain, 1)) for row in features]
+        )
         assert torch.equal(norm(features, rows_per_domain=make_rows_per_domain(domain, 7)), singles)
 
 
@@ -66,7 +71,9 @@ def test_a_domain_never_seen_borrows_the_source():
     norm(3 + torch.randn(64, 2), rows_per_domain=(64,))
     norm.eval()
     features = torch.randn(4, 2)
-    assert torch.equal(norm(features, rows_per_domain=(0, 4)), norm(features, rows_per_domain=(4, 0)))
+    assert torch.equal(
+        norm(features, rows_per_domain=(0, 4)), norm(features, rows_per_domain=(4, 0))
+    )
 
 
 def test_one_row_in_training_falls_back_to_running_statistics_and_leaves_them():
@@ -81,7 +88,8 @@ def test_gradient_agrees_with_finite_differences():
     torch.manual_seed(0)
     norm = DomainNorm(n_channels=2).double()
     assert torch.autograd.gradcheck(
-        lambda x: norm(x, rows_per_domain=(3, 4)), (torch.randn(7, 2, dtype=torch.float64, requires_grad=True),)
+        lambda x: norm(x, rows_per_domain=(3, 4)),
+        (torch.randn(7, 2, dtype=torch.float64, requires_grad=True),),
     )
 
 
@@ -97,9 +105,11 @@ def test_nonsense_settings_are_refused(wrong):
 
 def test_statistics_of_the_source_alone_ignore_the_target():
     torch.manual_seed(0)
-    norm, reference = DomainNorm(n_channels=3, statistics="source"), torch.nn.BatchNorm1d(3)
+    norm = DomainNorm(n_channels=3, statistics="source")
+    reference = torch.nn.BatchNorm1d(3)
     for _ in range(4):
-        source, target = torch.randn(16, 3), 5 + torch.randn(8, 3)
+        source = torch.randn(16, 3)
+        target = 5 + torch.randn(8, 3)
         out = norm(torch.cat([source, target]), rows_per_domain=(16, 8))
         torch.testing.assert_close(out[:16], reference(source))
         assert out[16:].mean() > 3
@@ -119,16 +129,21 @@ def test_a_training_step_goes_back_through_both_domains(statistics, seen):
 def test_several_sources_have_their_own_statistics_and_lend_their_mixture():
     torch.manual_seed(0)
     domains = DomainNames(sources=("de", "fr"), targets=("pl", "cz"))
-    own, pooled = (DomainNorm(n_channels=3, domains=domains, statistics=how) for how in ("own", "source"))
+    own, pooled = (
+        DomainNorm(n_channels=3, domains=domains, statistics=how) for how in ("own", "source")
+    )
     own.momentum = pooled.momentum = 1.0
     parts = [offset + torch.randn(64, 3) for offset in (0.0, 6.0, 3.0)]
     rows = (64, 64, 64)
     torch.testing.assert_close(
-        own(torch.cat(parts), rows_per_domain=rows), torch.cat([torch.nn.BatchNorm1d(3)(part) for part in parts])
+        own(torch.cat(parts), rows_per_domain=rows),
+        torch.cat([torch.nn.BatchNorm1d(3)(part) for part in parts]),
     )
     both = torch.cat(parts[:2])
     expected = (torch.cat(parts) - both.mean(0)) / both.std(0, correction=0)
-    torch.testing.assert_close(pooled(torch.cat(parts), rows_per_domain=rows), expected, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(
+        pooled(torch.cat(parts), rows_per_domain=rows), expected, atol=0.05, rtol=0.05
+    )
     for norm in (own.eval(), pooled.eval()):  # a target that was not trained on
         new = norm(parts[2], rows_per_domain=(0, 0, 0, 64))
         torch.testing.assert_close(new, expected[128:], atol=0.05, rtol=0.05)

@@ -4,9 +4,20 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.neural.encoders._encoder import DenseSettings, build_encoder, encoders, make_rows_per_domain
+from daband.neural.encoders._encoder import (
+    DenseSettings,
+    build_encoder,
+    encoders,
+    make_rows_per_domain,
+)
 
-SHAPES = [("mlp", (7,)), ("mlp", (2, 3)), ("conv", (3, 28, 28)), ("conv", (1, 17, 20)), ("auto", (3, 64, 64))]
+SHAPES = [
+    ("mlp", (7,)),
+    ("mlp", (2, 3)),
+    ("conv", (3, 28, 28)),
+    ("conv", (1, 17, 20)),
+    ("auto", (3, 64, 64)),
+]
 
 
 def trained(name, shape, **settings):
@@ -33,7 +44,10 @@ def test_a_batch_equals_its_singles_in_each_domain(name, shape):
     for domain in (0, 1):
         batch = encoder(contexts, rows_per_domain=make_rows_per_domain(domain, 6))
         singles = torch.cat(
-            [encoder(row[None], rows_per_domain=make_rows_per_domain(domain, 1)).features for row in contexts]
+            [
+                encoder(row[None], rows_per_domain=make_rows_per_domain(domain, 1)).features
+                for row in contexts
+            ]
         )
         torch.testing.assert_close(batch.features, singles, atol=1e-6, rtol=1e-5)
 
@@ -51,13 +65,17 @@ def test_domains_mixed_in_one_batch_equal_domains_apart(name):
         ]
     )
     torch.testing.assert_close(mixed, apart, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(mixed[2:], encoder(contexts[2:], rows_per_domain=(rest,)).features, atol=1e-4)
+    assert not torch.allclose(
+        mixed[2:], encoder(contexts[2:], rows_per_domain=(rest,)).features, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
 def test_uint8_is_scaled_to_the_unit_range(name):
     encoder = trained(name, (3, 16, 16))
-    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8))
+    image = torch.from_numpy(
+        np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8)
+    )
     torch.testing.assert_close(encoder(image).features, encoder(image.float() / 255).features)
 
 
@@ -68,7 +86,9 @@ def test_tap_can_be_the_latent():
     assert encoder.n_aligned_features == encoder.dimension
 
 
-@pytest.mark.parametrize("options", [{"normalise": False}, {"pixels": "symmetric"}, {"channels": (4,)}])
+@pytest.mark.parametrize(
+    "options", [{"normalise": False}, {"pixels": "symmetric"}, {"channels": (4,)}]
+)
 def test_conv_variants(options):
     encoder = build_encoder("conv", context_shape=(1, 28, 28), **options)
     features, _ = encoder(torch.rand(4, 1, 28, 28), rows_per_domain=(2, 2))
@@ -84,7 +104,8 @@ def test_conv_caps_the_tap_of_large_images():
 class Linear(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer, self.norm = nn.Linear(6, 4), nn.BatchNorm1d(4)
+        self.layer = nn.Linear(6, 4)
+        self.norm = nn.BatchNorm1d(4)
 
     def forward(self, contexts):
         return self.norm(self.layer(contexts.flatten(1)))

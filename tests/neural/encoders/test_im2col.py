@@ -28,7 +28,9 @@ def test_products_of_patches_are_a_convolution_and_so_is_their_gradient(inputs, 
     assert ours.is_contiguous(memory_format=torch.channels_last)
     seen = torch.randn_like(theirs)
     for got, right in zip(
-        torch.autograd.grad(ours, wanted, seen), torch.autograd.grad(theirs, wanted, seen), strict=True
+        torch.autograd.grad(ours, wanted, seen),
+        torch.autograd.grad(theirs, wanted, seen),
+        strict=True,
     ):
         torch.testing.assert_close(got, right)
 
@@ -42,16 +44,27 @@ def test_gradients_of_patches_are_those_of_finite_differences():
 @pytest.mark.parametrize("normalise", [True, False])
 def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch, runs, normalise):
     torch.manual_seed(0)
-    alone = [build_encoder("conv", context_shape=(3, 20, 17), normalise=normalise).double() for _ in range(runs)]
+    alone = [
+        build_encoder("conv", context_shape=(3, 20, 17), normalise=normalise).double()
+        for _ in range(runs)
+    ]
     network = alone[0]
     parameters = {
-        name: torch.cat([dict(own.named_parameters())[name] for own in alone]).detach().requires_grad_()
+        name: (
+            torch.cat([dict(own.named_parameters())[name] for own in alone])
+            .detach()
+            .requires_grad_()
+        )
         for name, _ in network.named_parameters()
     }
-    buffers = {name: torch.cat([own] * runs, dim=-1) if own.ndim == 2 else own for name, own in network.named_buffers()}
+    buffers = {
+        name: torch.cat([own] * runs, dim=-1) if own.ndim == 2 else own
+        for name, own in network.named_buffers()
+    }
     contexts = torch.rand(8, *([runs] if runs > 1 else []), 3, 20, 17, dtype=torch.float64)
     settings = {"rows_per_domain": (4, len(contexts) - 4), "n_runs": runs}
-    results, used = [], []
+    results = []
+    used = []
 
     def counted(*given):
         used.append(given)
@@ -64,7 +77,8 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
         features, aligned = functional_call(network, given, (contexts,), settings)
         loss = features[..., 0].sum() + aligned.square().mean()
         results.append([features, aligned, *torch.autograd.grad(loss, list(parameters.values()))])
-    assert len(used) == 1 + contexts.is_cuda  # the first layer alone: what comes behind it needs a gradient itself
+    # the first layer alone: what comes behind it needs a gradient itself
+    assert len(used) == 1 + contexts.is_cuda
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
 
@@ -79,7 +93,10 @@ def test_a_grouped_convolution_and_its_gradient_are_those_of_torch(groups):
     torch.manual_seed(0)
     maps = torch.randn(4, 3 * groups, 9, 8, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2 * groups, 3, 5, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *given: GroupedConvolution.apply(*given, groups), (maps, weight))
+    assert torch.autograd.gradcheck(
+        lambda *given: GroupedConvolution.apply(*given, groups), (maps, weight)
+    )
     torch.testing.assert_close(
-        GroupedConvolution.apply(maps, weight, groups), functional.conv2d(maps, weight, groups=groups)
+        GroupedConvolution.apply(maps, weight, groups),
+        functional.conv2d(maps, weight, groups=groups),
     )

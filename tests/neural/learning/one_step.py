@@ -1,9 +1,9 @@
 """Compares one gradient step that two code paths took from the same state.
 
-Adam divides a gradient by its own size: where the true gradient is zero (a bias in front of a norm), what remains is
-rounding, and the step follows its sign. So two paths end up in different places, on every processor in other ones. What
-one step can be held to is the gradient itself, which Adam keeps, and the parameters whose gradient is no rounding.
-"""
+Adam divides a gradient by its own size: where the true gradient is zero (a bias in front of a
+norm), what remains is rounding, and the step follows its sign. So two paths end up in different
+places, on every processor in other ones. What one step can be held to is the gradient itself, which
+Adam keeps, and the parameters whose gradient is no rounding."""
 
 import copy
 
@@ -22,8 +22,11 @@ def copies(policies):
 
 
 def assert_same_step(one, other):
-    """Two policies that were equal before one ``adapt`` of one step are equal after it, up to rounding."""
-    ours, theirs = one.learner, other.learner
+    """Two policies that were equal before one ``adapt`` of one step are equal after it, up to
+    rounding.
+    """
+    ours = one.learner
+    theirs = other.learner
     assert ours.step_number == theirs.step_number
     assert torch.equal(ours.generator.get_state(), theirs.generator.get_state())
     assert torch.equal(ours.moments["step"], theirs.moments["step"])

@@ -1,4 +1,7 @@
-"""Steps replayed from a CUDA graph against the same steps run eagerly. Needs a GPU; ``test_runners`` does not."""
+"""Steps replayed from a CUDA graph against the same steps run eagerly.
+
+Needs a GPU; ``test_runners`` does not.
+"""
 
 from dataclasses import replace
 
@@ -11,19 +14,25 @@ from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for
 from daband.neural.learning._replay_buffer import ReplayBuffer
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: no graph to record")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no CUDA device: no graph to record"
+)
 
 
 @pytest.fixture(autouse=True)
 def _every_digit(monkeypatch):
-    """Without TF32: steps carry its rounding on, so that after some dozens nothing close could be asked for."""
+    """Without TF32: steps carry its rounding on, so that after some dozens nothing close could be
+    asked for.
+    """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def trained(*, uses_cuda_graph, shape=(3, 20, 20), episodes=6, steps=16):
     recipe = recipe_for("default-rpd", context_shape=shape)
     recipe = replace(recipe, learning=replace(recipe.learning, steps=steps, batch=32))
-    policy = DABand(context_shape=shape, n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=1)
+    policy = DABand(
+        context_shape=shape, n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=1
+    )
     policy.learner.uses_cuda_graph = uses_cuda_graph
     rng = np.random.default_rng(0)
     for _ in range(episodes):
@@ -35,11 +44,16 @@ def trained(*, uses_cuda_graph, shape=(3, 20, 20), episodes=6, steps=16):
 
 
 def test_replayed_steps_move_parameters_as_eager_steps_do():
-    """Sums on a GPU have no fixed order, and Adam carries differences on: the way of ten steps is compared as a whole.
+    """Sums on a GPU have no fixed order, and Adam carries differences on: the way of ten steps is
+    compared as a whole.
 
-    A step that was lost, taken twice or taken on another batch would change the way by about its own length.
-    """
-    start = trained(uses_cuda_graph=True, episodes=1, steps=0)[0].learner.parameter_vector.detach().cpu()
+    A step that was lost, taken twice or taken on another batch would change the way by about its
+    own length."""
+    start = (
+        trained(uses_cuda_graph=True, episodes=1, steps=0)[0]
+        .learner.parameter_vector.detach()
+        .cpu()
+    )
     replayed, ours = trained(uses_cuda_graph=True, episodes=1, steps=10)
     eager, theirs = trained(uses_cuda_graph=False, episodes=1, steps=10)
     runner = replayed.learner.trainer.recordable_step
@@ -49,7 +63,9 @@ def test_replayed_steps_move_parameters_as_eager_steps_do():
     assert set(ours) == set(theirs)
     assert replayed.learner.step_number == eager.learner.step_number == 10
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.01)
-    one, other = (policy.learner.parameter_vector.detach().cpu() - start for policy in (replayed, eager))
+    one, other = (
+        policy.learner.parameter_vector.detach().cpu() - start for policy in (replayed, eager)
+    )
     assert other.norm() > 0
     assert (one - other).norm() < 0.3 * other.norm()
 
@@ -100,22 +116,39 @@ def test_runs_together_equal_runs_alone_on_the_device():
         source=(images, labels), source_test=None, target=255 - images, target_test=(images, labels)
     )
     recipe = recipe_for("default", context_shape=(3, 20, 20))
-    # At the recipe's learning rate of 1e-3, 48 steps can turn rounding errors into half of the loss.
-    recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32, learning_rate=1e-5))
+    # At the recipe's learning rate of 1e-3, 48 steps can turn rounding errors into half of the
+    # loss.
+    recipe = replace(
+        recipe, learning=replace(recipe.learning, steps=16, batch=32, learning_rate=1e-5)
+    )
 
     def fresh(seed):
-        return DABand(context_shape=(3, 20, 20), n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=seed)
+        return DABand(
+            context_shape=(3, 20, 20),
+            n_arms=4,
+            recipe=recipe,
+            feedback="one_hot",
+            device="cuda",
+            seed=seed,
+        )
 
     domains = {"source": pair.source, "target": pair.target}
     together = [fresh(seed) for seed in range(7)]  # more than one convolution takes
     runs = train_stacked(
-        [build_source_phase(policy, pair.source, pair.target, TrainSettings(episodes=3)) for policy in together]
+        [
+            build_source_phase(policy, pair.source, pair.target, TrainSettings(episodes=3))
+            for policy in together
+        ]
     )
     assert not together[0].learner.trainer.recordable_step.is_eager
     for seed in (0, 6):
         alone = fresh(seed)
         run = train(alone, **domains, episodes=3)
-        assert runs[seed].episodes[-1]["loss"] == pytest.approx(run.episodes[-1]["loss"], rel=0.01, abs=1e-3)
+        assert runs[seed].episodes[-1]["loss"] == pytest.approx(
+            run.episodes[-1]["loss"], rel=0.01, abs=1e-3
+        )
         np.testing.assert_allclose(
-            together[seed].decide(images[:50], "target").mean, alone.decide(images[:50], "target").mean, atol=5e-3
+            together[seed].decide(images[:50], "target").mean,
+            alone.decide(images[:50], "target").mean,
+            atol=5e-3,
         )

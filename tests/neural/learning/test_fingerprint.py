@@ -1,4 +1,6 @@
-"""The hash of a recipe, by which records say what ran: every setting counts, and nothing else does."""
+"""The hash of a recipe, by which records say what ran: every setting counts, and nothing
+else does.
+"""
 
 import daband
 from daband.neural.learning._settings import parse_recipe
@@ -23,5 +25,11 @@ def test_equal_recipes_have_one_fingerprint_and_others_another():
 def test_a_term_of_weight_zero_is_none():
     recipe = daband.recipe_for("default", context_shape=IMAGES)
     rest = recipe.with_weights(adversarial=0.0)
-    without = {name: weight for name, weight in recipe.settings()["weights"].items() if name != "adversarial"}
-    assert rest.fingerprint() == parse_recipe({**recipe.settings(), "weights": without}).fingerprint()
+    without = {
+        name: weight
+        for name, weight in recipe.settings()["weights"].items()
+        if name != "adversarial"
+    }
+    assert (
+        rest.fingerprint() == parse_recipe({**recipe.settings(), "weights": without}).fingerprint()
+    )

@@ -1,4 +1,6 @@
-"""What is done for speed on the CPU gives what the plain way gives: memory layout and order of layers."""
+"""What is done for speed on the CPU gives what the plain way gives: memory layout and order of
+layers.
+"""
 
 import numpy as np
 import pytest
@@ -22,18 +24,25 @@ def played(policy, rounds=96, seed=0):
 
 
 def fresh():
-    return DABand(context_shape=SHAPE, n_arms=4, recipe="small", feedback="one_hot", device="cpu", seed=1)
+    return DABand(
+        context_shape=SHAPE, n_arms=4, recipe="small", feedback="one_hot", device="cpu", seed=1
+    )
 
 
 def plain_features(features, contexts, n_source):
-    """The layers as they are usually written: ReLU, then pooling, each domain sliced out and normalised."""
+    """The layers as they are usually written: ReLU, then pooling, each domain sliced out and
+    normalised.
+    """
     maps = contexts.contiguous()
     for layer, norm in zip(features.layers, features.norms, strict=True):
         maps = layer(maps).contiguous()
         if isinstance(norm, DomainNorm):
             parts = [maps[:n_source], maps[n_source:]]
             maps = torch.cat(
-                [functional.batch_norm(part, None, None, norm.weight, norm.bias, True, 0.1, 1e-5) for part in parts]
+                [
+                    functional.batch_norm(part, None, None, norm.weight, norm.bias, True, 0.1, 1e-5)
+                    for part in parts
+                ]
             )
         maps = functional.max_pool2d(functional.relu(maps), 2)
     return maps.flatten(1)
@@ -44,7 +53,9 @@ def test_features_and_gradients_equal_the_plain_order_in_the_plain_layout(normal
     torch.manual_seed(0)
     fast = build_encoder("conv", context_shape=SHAPE, channels=(8, 12), normalise=normalise)
     fast.double().to(memory_format=torch.channels_last)
-    slow = build_encoder("conv", context_shape=SHAPE, channels=(8, 12), normalise=normalise).double()
+    slow = build_encoder(
+        "conv", context_shape=SHAPE, channels=(8, 12), normalise=normalise
+    ).double()
     slow.load_state_dict(fast.state_dict())
     contexts = torch.rand(12, *SHAPE).double()
     outputs = [
@@ -79,19 +90,26 @@ def test_norms_that_are_folded_into_convolutions_do_what_norms_do(rows):
 def test_a_saved_policy_has_the_shapes_of_the_plain_layout_and_goes_on_to_the_last_bit(tmp_path):
     policy = played(fresh())
     policy.adapt(4)
-    assert policy.learner.encoder.features.layers[1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert policy.learner.encoder.features.layers[1].weight.is_contiguous(
+        memory_format=torch.channels_last
+    )
     policy.save(tmp_path / "p.safetensors")
     again = load_policy(tmp_path / "p.safetensors")
     for some in (policy, again):
         played(some, seed=1)
         some.adapt(4)
-    one, other = policy.learner.state(), again.learner.state()
+    one = policy.learner.state()
+    other = again.learner.state()
     assert one.keys() == other.keys()
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
-    learner = again.learner  # the modules' parameters are parts of the vector that the optimiser changes
+    # the modules' parameters are parts of the vector that the optimiser changes
+    learner = again.learner
     with torch.no_grad():
         learner.parameter_vector.fill_(7.0)
     assert all((parameter == 7).all() for parameter in learner.encoder.parameters())
     for parameter in learner.encoder.parameters():  # kernels read 16 bytes at once
-        assert parameter.ndim == 1 or parameter.data_ptr() % 16 == learner.parameter_vector.data_ptr() % 16
+        assert (
+            parameter.ndim == 1
+            or parameter.data_ptr() % 16 == learner.parameter_vector.data_ptr() % 16
+        )

@@ -1,4 +1,6 @@
-"""What a learner does besides ordinary steps: it grows, is copied, changes its device, and skips what is not finite."""
+"""What a learner does besides ordinary steps: it grows, is copied, changes its device, and skips
+what is not finite.
+"""
 
 import copy
 import math
@@ -51,7 +53,9 @@ def registered():
 
 def test_the_moving_average_follows_faster_while_training_is_young():
     learner = make(recipe=small(learning=LearningSettings(ema_decay=0.99))).learner
-    assert [share for *_, share in learner.advance_schedule(3)] == pytest.approx([9 / 11, 9 / 12, 9 / 13])
+    assert [share for *_, share in learner.advance_schedule(3)] == pytest.approx(
+        [9 / 11, 9 / 12, 9 / 13]
+    )
     learner.step_number = 10**6
     assert learner.advance_schedule(1)[0][-1] == np.float32(1) - np.float32(0.99)
 
@@ -59,11 +63,15 @@ def test_the_moving_average_follows_faster_while_training_is_young():
 def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
     policy = trained(make())
     learner, frequencies = policy.learner, policy.learner.loss_inputs["arm_frequencies"]
-    assert torch.allclose(frequencies.sum(dim=1), torch.ones(2)), "probabilities of arms in the source and the target"
+    assert torch.allclose(frequencies.sum(dim=1), torch.ones(2)), (
+        "probabilities of arms in the source and the target"
+    )
     frequencies[:, 0] = torch.tensor([0.5, 0.004])  # arm 0 is absorbed by others in the target
     features = learner.encoder.dimension**-0.5 * torch.randn(1, 50, learner.encoder.dimension)
     predicted = features @ learner.loss_inputs["theta"].T
-    corrected = learner.trainer.gradient_step._predict_by_teacher(features, features, is_committee=False)
+    corrected = learner.trainer.gradient_step._predict_by_teacher(
+        features, features, is_committee=False
+    )
     correction = (frequencies[0].log() - frequencies[1].log()) / learner.scale
     assert torch.allclose(corrected, predicted + correction, atol=1e-5)
     assert correction.argmax() == 0
@@ -82,7 +90,8 @@ def test_a_skipped_step_leaves_the_frequencies_of_arms_alone():
 
 def test_a_policy_saved_on_another_kind_of_device_can_be_loaded():
     policy = trained(make())
-    state = {**policy.learner.state(), "generator": np.arange(16, dtype=np.uint8)}  # as a GPU's generator gives it
+    # as a GPU's generator gives it
+    state = {**policy.learner.state(), "generator": np.arange(16, dtype=np.uint8)}
     drawn = []
     for _ in range(2):
         policy.learner.restore(state)
@@ -141,7 +150,8 @@ def test_terms_on_the_target_alone_wait_for_it():
 @pytest.mark.parametrize("ema_decay", [0.0, 0.99])
 def test_a_skipped_step_leaves_buffers_of_a_users_network_alone(registered, ema_decay):
     recipe = small(
-        learning=LearningSettings(steps=4, batch=16, ema_decay=ema_decay), encoder=EncoderSettings(name="centred")
+        learning=LearningSettings(steps=4, batch=16, ema_decay=ema_decay),
+        encoder=EncoderSettings(name="centred"),
     )
     policy = trained(make(recipe=recipe))
     before = {name: array.copy() for name, array in policy.learner.state().items()}
@@ -204,7 +214,8 @@ def test_policies_that_are_given_one_network_do_not_share_it(registered):
     with temporarily(encoders, "given", given):
         recipe = small(encoder=EncoderSettings(name="given"))
         alone = fingerprint(trained(make(recipe=recipe)))
-        first, second = make(recipe=recipe), make(recipe=recipe, seed=1)
+        first = make(recipe=recipe)
+        second = make(recipe=recipe, seed=1)
         trained(second)
         assert fingerprint(trained(first)) == alone
         assert torch.equal(network.weight, before)
@@ -228,7 +239,9 @@ def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
     assert fingerprint(policy) == fingerprint(again) == fingerprint(expected)
 
 
-@pytest.mark.parametrize(("rows", "filled"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (2000, 2048)])
+@pytest.mark.parametrize(
+    ("rows", "filled"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (2000, 2048)]
+)
 def test_rows_are_filled_up_to_a_power_of_two_with_copies_of_the_first(rows, filled):
     contexts = torch.arange(rows * 2, dtype=torch.float32).view(rows, 2)
     given = _pad_rows(contexts)

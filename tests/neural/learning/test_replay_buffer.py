@@ -54,7 +54,8 @@ def test_rounds_stay_together():
         items = numbered(start, start + 7)
         buffer.add_rounds(items, items[:, 0].astype(np.int64), items[:, 0].astype(np.float64) / 100)
     n = len(buffer)
-    arms, rewards = buffer.columns["arms"][:n], buffer.columns["rewards"][:n]
+    arms = buffer.columns["arms"][:n]
+    rewards = buffer.columns["rewards"][:n]
     assert buffer.contexts[:n, 0].long().tolist() == arms.tolist()
     np.testing.assert_allclose(rewards.numpy() * 100, arms.numpy())
 

@@ -12,11 +12,15 @@ from daband.neural.learning._skill_gate import SkillGate
 K = 4
 
 
-def observed(feedback, *, accuracy, rounds=2000, best=1.0, worst=0.0, noise=0.0, uniform_log=False, seed=0):
+def observed(
+    feedback, *, accuracy, rounds=2000, best=1.0, worst=0.0, noise=0.0, uniform_log=False, seed=0
+):
     """A gate after rounds of a policy whose highest prediction is right with this probability."""
     rng = np.random.default_rng(seed)
     right = rng.integers(0, K, rounds)
-    believed = np.where(rng.random(rounds) < accuracy, right, (right + 1 + rng.integers(0, K - 1, rounds)) % K)
+    believed = np.where(
+        rng.random(rounds) < accuracy, right, (right + 1 + rng.integers(0, K - 1, rounds)) % K
+    )
     predicted = np.full((rounds, K), worst)
     predicted[np.arange(rounds), believed] = accuracy * best + (1 - accuracy) * worst
     arms = rng.integers(0, K, rounds) if uniform_log else believed
@@ -34,12 +38,19 @@ def observed(feedback, *, accuracy, rounds=2000, best=1.0, worst=0.0, noise=0.0,
 def test_with_one_right_arm_the_skill_is_the_gain_over_the_best_constant(accuracy):
     gate = observed("one_hot", accuracy=accuracy)
     constant = accuracy / K  # an arm is known to be right only where it was played
-    assert gate.compute_skill() == pytest.approx(max(0, (accuracy - constant) / (1 - constant)), abs=0.06)
+    assert gate.compute_skill() == pytest.approx(
+        max(0, (accuracy - constant) / (1 - constant)), abs=0.06
+    )
 
 
 def test_a_policy_that_reaches_what_is_attainable_has_skill_one_however_small_or_noisy_rewards_are():
     assert observed("bandit", accuracy=1.0, best=0.02, worst=0.0).compute_skill() > 0.95
-    assert observed("bandit", accuracy=1.0, best=0.3, worst=0.1, noise=1.0, rounds=6000).compute_skill() > 0.7
+    assert (
+        observed(
+            "bandit", accuracy=1.0, best=0.3, worst=0.1, noise=1.0, rounds=6000
+        ).compute_skill()
+        > 0.7
+    )
 
 
 def test_a_log_that_somebody_else_wrote_tells_the_same():
@@ -50,7 +61,11 @@ def test_a_log_that_somebody_else_wrote_tells_the_same():
 def test_a_constant_policy_has_no_skill():
     rng = np.random.default_rng(0)
     gate = SkillGate(n_arms=K, feedback="bandit")
-    gate.add(np.tile([0.5, 0.4, 0.3, 0.2], (640, 1)), np.zeros(640, int), (rng.random(640) < 0.5).astype(float))
+    gate.add(
+        np.tile([0.5, 0.4, 0.3, 0.2], (640, 1)),
+        np.zeros(640, int),
+        (rng.random(640) < 0.5).astype(float),
+    )
     assert gate.compute_skill() == 0.0
 
 
@@ -73,7 +88,9 @@ def test_state_and_more_arms():
 
 
 def make_learner(exponent, seed=0, **changes):
-    recipe = recipe_for("default", context_shape=(4,)).changed({"learning": {"gate_exponent": exponent}, **changes})
+    recipe = recipe_for("default", context_shape=(4,)).changed(
+        {"learning": {"gate_exponent": exponent}, **changes}
+    )
     return Learner(
         recipe=recipe,
         feature_shape=(4,),
@@ -94,12 +111,16 @@ def test_the_target_terms_weights_are_multiplied_with_the_skill_to_the_exponent(
     assert 0.4 < learner.skill_gate.compute_skill() < 0.8
     assert learner.gate_factor == pytest.approx(expected)
     (row,) = learner.advance_schedule(1)
-    assert row[list(learner.objective.weights).index("adversarial")] == pytest.approx(0.3 * expected)
+    assert row[list(learner.objective.weights).index("adversarial")] == pytest.approx(
+        0.3 * expected
+    )
     assert row[list(learner.objective.weights).index("source_cross_entropy")] == 1.0
 
 
 def test_initial_weights_follow_the_seed():
-    one, same, other = make_learner(1.0, seed=3), make_learner(1.0, seed=3), make_learner(1.0, seed=4)
+    one = make_learner(1.0, seed=3)
+    same = make_learner(1.0, seed=3)
+    other = make_learner(1.0, seed=4)
     assert torch.equal(one.parameter_vector, same.parameter_vector)
     encoder = one.layout.count_values("encoder")
     assert not torch.allclose(one.parameter_vector[:encoder], other.parameter_vector[:encoder])
@@ -113,7 +134,13 @@ def test_the_shift_decides_what_is_aligned():
         (Shift.of("style"), "own", ["adversarial"]),
     ):
         recipe = resolve_recipe("default", context_shape=(4,), shift=shift)
-        settings = {"feature_shape": (4,), "n_arms": K, "has_shared_arms": False, "feedback": "one_hot", "seed": 0}
+        settings = {
+            "feature_shape": (4,),
+            "n_arms": K,
+            "has_shared_arms": False,
+            "feedback": "one_hot",
+            "seed": 0,
+        }
         made = Learner(recipe=recipe, device=torch.device("cpu"), **settings)
         assert made.objective.gated_term_names == terms
         assert {norm.statistics for norm in made.norms} == {statistics}
@@ -132,7 +159,10 @@ def test_schedules_are_shares_of_the_planned_run():
     learner.set_head(np.zeros((K, 64)), np.zeros((K, 64, 64)), alpha=0.0)
     learner.set_run_steps(320)
     rows = learner.advance_schedule(60)
-    assert [row[ramp] for row in rows][:2] == [0.0, pytest.approx(0.3 * (2 / (1 + np.exp(-10 / 50)) - 1))]
+    assert [row[ramp] for row in rows][:2] == [
+        0.0,
+        pytest.approx(0.3 * (2 / (1 + np.exp(-10 / 50)) - 1)),
+    ]
     assert rows[50][ramp] == pytest.approx(0.3, rel=1e-3)
     other = make_learner(0.0)
     other.restore(learner.state())

@@ -50,7 +50,14 @@ def test_the_step_that_measures_has_a_recording_of_its_own():
     graph, taken = runner(recorder)
     for measure in (True, False, False, False, True, True, False):
         graph.run(measure)
-    assert recorder.calls == ["warm up"] * 3 + ["record", "replay", "record", "replay", "replay", "replay"]
+    assert recorder.calls == ["warm up"] * 3 + [
+        "record",
+        "replay",
+        "record",
+        "replay",
+        "replay",
+        "replay",
+    ]
     assert taken == [True, False, False, False, True, True, False]
 
 
@@ -93,7 +100,8 @@ def test_an_eager_runner_takes_every_step():
 
 @pytest.mark.parametrize("place", ["device", "host"])
 def test_the_steps_of_a_policy_behind_a_graph_runner_are_those_behind_the_eager_one(place):
-    eager, recorded = policy(place), policy(place)
+    eager = policy(place)
+    recorded = policy(place)
     recorder = Recorder()
     for number, steps in enumerate((5, 3, 9)):  # the third episode adds target rounds
         for some in (eager, recorded):
@@ -105,7 +113,8 @@ def test_the_steps_of_a_policy_behind_a_graph_runner_are_those_behind_the_eager_
         for some in (eager, recorded):
             some.adapt(steps)
     assert "replay" in recorder.calls
-    ours, theirs = eager.learner.state(), recorded.learner.state()
+    ours = eager.learner.state()
+    theirs = recorded.learner.state()
     assert all((ours[name] == theirs[name]).all() for name in ours)
 
 

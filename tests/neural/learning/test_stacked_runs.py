@@ -23,12 +23,15 @@ from tests.registries import temporarily
 def make(seed, **weights):
     """A policy whose ``adapt`` is one step."""
     recipe = with_terms(**weights) if weights else small()
-    return make_policy(seed=seed, recipe=replace(recipe, learning=replace(recipe.learning, steps=1)))
+    return make_policy(
+        seed=seed, recipe=replace(recipe, learning=replace(recipe.learning, steps=1))
+    )
 
 
 def test_policies_may_be_adapted_in_changing_company():
     policies = [trained(make(seed)) for seed in range(3)]
-    for company in ((0, 1), (1,), (0, 1), (1, 2), (0, 1)):  # the second has been elsewhere each time
+    # the second has been elsewhere each time
+    for company in ((0, 1), (1,), (0, 1), (1, 2), (0, 1)):
         some = [policies[index] for index in company]
         alone = copies(some)
         adapt_stacked(some)
@@ -47,7 +50,8 @@ def test_what_policies_have_seen_may_differ(order):
             trained(policies[3], target=False)
         return policies
 
-    together, alone = four(), four()
+    together = four()
+    alone = four()
     found = dict(zip(order, adapt_stacked([together[index] for index in order]), strict=True))
     for index, policy in enumerate(alone):
         measured = policy.adapt()
@@ -66,7 +70,9 @@ def test_bytes_of_one_and_numbers_of_another_stay_what_they_are():
         recipe = replace(small(), encoder=EncoderSettings(name="mlp", options=options))
         recipe = replace(recipe, learning=replace(recipe.learning, steps=1))
         policies = [make_policy(recipe=recipe, seed=seed) for seed in (0, 1)]
-        for policy, contexts in zip(policies, (pictures, (pictures / 255).astype(np.float32)), strict=True):
+        for policy, contexts in zip(
+            policies, (pictures, (pictures / 255).astype(np.float32)), strict=True
+        ):
             policy.play(contexts, rewards)
             policy.observe_target(contexts)
         return policies

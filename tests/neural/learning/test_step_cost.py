@@ -1,8 +1,8 @@
 """What a gradient step and an episode cost in counts, which do not depend on the machine's load.
 
-A GPU's time for a small network goes by the number of operations, and a stack of runs is worth it because that number
-hardly grows with the runs. Whoever makes a step longer on purpose raises the limit here and says why.
-"""
+A GPU's time for a small network goes by the number of operations, and a stack of runs is worth it
+because that number hardly grows with the runs. Whoever makes a step longer on purpose raises the
+limit here and says why."""
 
 import gc
 import tracemalloc
@@ -19,7 +19,9 @@ LIMITS = {("image", 1): 257, ("image", 3): 341, ("vector", 1): 123, ("vector", 3
 """Operations of a step that does not measure: the default recipe with every term on, one run and three stacked. Four of
 them are for rewards between 0 and 1 of "one_hot" feedback, and ten for the frequencies of arms."""
 BETWEEN_STEPS = {"image": 43, "vector": 29}
-"""Operations of an episode of 64 rounds besides its steps: encoding, playing, keeping, copying the acting encoder."""
+"""Operations of an episode of 64 rounds besides its steps: encoding, playing, keeping,
+copying the acting encoder.
+"""
 SHAPES = {"image": (3, 28, 28), "vector": (20,)}
 PEAK_BYTES = 500_000
 """Of what Python allocates at the most while the default plays an episode of 64 images."""
@@ -49,9 +51,15 @@ def _late_in_a_run(monkeypatch):
 
 def trained(kind, seed):
     shape = SHAPES[kind]
-    policy = daband.DABand(context_shape=shape, n_arms=10, feedback="one_hot", device="cpu", seed=seed, shift="style")
+    policy = daband.DABand(
+        context_shape=shape, n_arms=10, feedback="one_hot", device="cpu", seed=seed, shift="style"
+    )
     draw = np.random.default_rng(seed)
-    images = draw.integers(0, 256, (64, *shape), dtype=np.uint8) if kind == "image" else draw.normal(size=(64, *shape))
+    images = (
+        draw.integers(0, 256, (64, *shape), dtype=np.uint8)
+        if kind == "image"
+        else draw.normal(size=(64, *shape))
+    )
     policy.play(images, np.eye(10)[draw.integers(0, 10, 64)])
     policy.observe_target(images)
     policy.adapt(steps=1)
@@ -61,7 +69,8 @@ def trained(kind, seed):
 @pytest.mark.parametrize(("kind", "runs"), LIMITS)
 def test_a_step_has_no_more_operations_than_it_had(kind, runs):
     policies = [trained(kind, seed)[0] for seed in range(runs)]
-    learners, buffers = [policy.learner for policy in policies], [policy.buffers for policy in policies]
+    learners = [policy.learner for policy in policies]
+    buffers = [policy.buffers for policy in policies]
     take_steps(learners, 1, buffers)
     with Counted() as block:
         take_steps(learners, 2, buffers)  # the last one measures
@@ -93,7 +102,9 @@ def test_an_episode_has_no_more_operations_between_steps_than_it_had(kind):
         policy.observe_target(contexts)
         policy.adapt(steps=0)
     counted = episode.operations
-    assert counted.total() <= BETWEEN_STEPS[kind], f"{counted.total()} operations: {counted.most_common(12)}"
+    assert counted.total() <= BETWEEN_STEPS[kind], (
+        f"{counted.total()} operations: {counted.most_common(12)}"
+    )
 
 
 @pytest.mark.parametrize("kind", SHAPES)

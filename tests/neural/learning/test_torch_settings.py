@@ -1,4 +1,6 @@
-"""One thread for small networks, torch's own number for large ones, and what the user chose before either."""
+"""One thread for small networks, torch's own number for large ones, and what the user chose before
+either.
+"""
 
 import subprocess
 import sys
@@ -66,5 +68,7 @@ print(hashlib.sha256(policy.learner.parameter_vector.detach().numpy().tobytes())
 
 @pytest.mark.slow
 def test_fresh_processes_of_one_seed_give_the_same_bits():
-    outputs = {subprocess.check_output([sys.executable, "-c", PROGRAM], text=True) for _ in range(2)}
+    outputs = {
+        subprocess.check_output([sys.executable, "-c", PROGRAM], text=True) for _ in range(2)
+    }
     assert len(outputs) == 1

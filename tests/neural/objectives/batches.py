@@ -4,7 +4,10 @@ import torch
 
 from daband.neural.objectives._term import Batch, TermSettings
 
-B, T, K, W = 6, 5, 4, 7
+B = 6
+T = 5
+K = 4
+W = 7
 
 
 def make_batch(seed=0, dtype=torch.float64, **replaced):

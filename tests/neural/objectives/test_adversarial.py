@@ -1,4 +1,6 @@
-"""The discriminator descends the domain cross-entropy; the encoder receives it reversed, times 2 lambda, exactly."""
+"""The discriminator descends the domain cross-entropy; the encoder receives it reversed, times 2
+lambda, exactly.
+"""
 
 import math
 from dataclasses import replace
@@ -26,7 +28,10 @@ def test_the_encoder_receives_exactly_the_reversed_gradient(strength):
     torch.manual_seed(0)
     term = terms.get("adversarial")(term_settings()).double()
     batch = make_batch()
-    all_aligned = [batch.aligned.clone().requires_grad_(True), batch.target_aligned.clone().requires_grad_(True)]
+    all_aligned = [
+        batch.aligned.clone().requires_grad_(True),
+        batch.target_aligned.clone().requires_grad_(True),
+    ]
     held = replace(
         batch,
         aligned=all_aligned[0],
@@ -37,8 +42,17 @@ def test_the_encoder_receives_exactly_the_reversed_gradient(strength):
     received = torch.autograd.grad(term(held), [*all_aligned, *parameters])
 
     logits = term.discriminator(torch.cat(all_aligned))
-    plain = functional.binary_cross_entropy_with_logits(logits[:B], torch.zeros(B, dtype=torch.float64)) / 2
-    plain = plain + functional.binary_cross_entropy_with_logits(logits[B:], torch.ones(T, dtype=torch.float64)) / 2
+    plain = (
+        functional.binary_cross_entropy_with_logits(logits[:B], torch.zeros(B, dtype=torch.float64))
+        / 2
+    )
+    plain = (
+        plain
+        + functional.binary_cross_entropy_with_logits(
+            logits[B:], torch.ones(T, dtype=torch.float64)
+        )
+        / 2
+    )
     descended = torch.autograd.grad(plain, [*all_aligned, *parameters])
 
     for ours, reference in zip(received[:2], descended[:2], strict=True):
@@ -69,7 +83,9 @@ def test_reversal_is_the_identity_forward():
 def test_the_weight_reaches_the_encoder_once_and_the_discriminator_not_at_all():
     def gradients(value):
         torch.manual_seed(1)
-        objective = Objective(weights={"adversarial": Weight(value)}, settings=term_settings()).double()
+        objective = Objective(
+            weights={"adversarial": Weight(value)}, settings=term_settings()
+        ).double()
         batch = make_batch()
         batch.aligned.requires_grad_(True)
         loss, _ = objective(batch, weights_at(objective))

@@ -1,7 +1,7 @@
 """Summarise the records of runs for the report.
 
-``summarise`` computes means over seeds by method, and ``find_best_method`` compares the best method with a rival.
-``read_paper_accuracy`` and ``paper_ablation`` read the results of the paper.
+``summarise`` computes means over seeds by method, and ``find_best_method`` compares the best method
+with a rival. ``read_paper_accuracy`` and ``paper_ablation`` read the results of the paper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from daband.bench._records import Metric, PairedTest, Record, choose_metric, compare_paired, group_by
+from daband.bench._records import (
+    Metric,
+    PairedTest,
+    Record,
+    choose_metric,
+    compare_paired,
+    group_by,
+)
 
 #: The text for a value that is not known.
 UNKNOWN = "unknown"
@@ -23,8 +30,8 @@ UNKNOWN = "unknown"
 MethodKey = tuple[str, str]
 #: The method with which others are compared, Neural-LinUCB.
 BASELINE: MethodKey = ("nlinucb", "default")
-#: The terms that an ablation keeps: R (regression error), P (predicted reward) and D (divergence of the domains). The
-#: last combination is the full method.
+#: The terms that an ablation keeps: R (regression error), P (predicted reward) and D (divergence of
+#: the domains). The last combination is the full method.
 ABLATION_LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 #: Terms of the letter R.
 _R_TERMS = ("regression_error",)
@@ -33,17 +40,30 @@ _P_TERMS = ("predicted_reward",)
 #: The recipes that can be ablated, each with the objective's terms by letter.
 ABLATION_BASES: dict[str, dict[str, tuple[str, ...]]] = {
     "paper": {"R": _R_TERMS, "P": _P_TERMS, "D": ("adversarial",)},
-    "default-rpd": {"R": _R_TERMS, "P": _P_TERMS, "D": ("adversarial", "target_diversity", "pseudo_labels")},
+    "default-rpd": {
+        "R": _R_TERMS,
+        "P": _P_TERMS,
+        "D": ("adversarial", "target_diversity", "pseudo_labels"),
+    },
 }
 #: Method names as in the paper.
 _LABEL_BY_METHOD = {
-    "daband": "DABand", "nlinucb": "NLinUCB", "nlinucb-p": "NLinUCB-P", "linucb": "LinUCB", "linucb-p": "LinUCB-P",
-    "mixture": "Mixture", "trees": "Trees", "random": "Random", "constant": "Constant",
-}  # fmt: skip
+    "daband": "DABand",
+    "nlinucb": "NLinUCB",
+    "nlinucb-p": "NLinUCB-P",
+    "linucb": "LinUCB",
+    "linucb-p": "LinUCB-P",
+    "mixture": "Mixture",
+    "trees": "Trees",
+    "random": "Random",
+    "constant": "Constant",
+}
 
 
 def get_label(method: str, variant: str = "default") -> str:
-    """Return the name of a method in tables and figures, with its variant in brackets unless it is the default."""
+    """Return the name of a method in tables and figures, with its variant in brackets unless it is
+    the default.
+    """
     name = _LABEL_BY_METHOD.get(method, method)
     return name if variant == "default" else f"{name} ({variant})"
 
@@ -69,20 +89,24 @@ class Mean:
         return cls(float(np.mean(known_values)), deviation, len(known_values))
 
     def format(self, n_decimals: int) -> str:
-        """Return the mean as text with this number of decimals, such as "0.91 ± 0.02"; "unknown" without a value.
+        """Return the mean as text with this number of decimals, such as "0.91 ± 0.02"; "unknown"
+        without a value.
 
         The standard deviation is left out for a single seed.
         """
         if self.value is None:
             return UNKNOWN
-        return f"{self.value:,.{n_decimals}f}" + (f" ± {self.deviation:,.{n_decimals}f}" if self.n_seeds > 1 else "")
+        return f"{self.value:,.{n_decimals}f}" + (
+            f" ± {self.deviation:,.{n_decimals}f}" if self.n_seeds > 1 else ""
+        )
 
 
 @dataclass(frozen=True)
 class MethodSummary:
     """The results of one method on one pair, over its seeds.
 
-    Results without the prefix ``source_`` are from the target. They are unknown if the target has no labels.
+    Results without the prefix ``source_`` are from the target. They are unknown if the target has
+    no labels.
     """
 
     #: Name of the pair.
@@ -117,7 +141,8 @@ class MethodSummary:
     n_rounds: int
     #: The mean duration of a run, in seconds.
     seconds: float
-    #: The fraction of target contexts for which each arm was chosen, over all seeds; empty if it was not counted.
+    #: The fraction of target contexts for which each arm was chosen, over all seeds; empty if it
+    #: was not counted.
     arm_fractions: tuple[float, ...]
 
     @property
@@ -162,22 +187,38 @@ def summarise(records: Sequence[Record]) -> list[MethodSummary]:
             return Mean.of([record.get(field) for record in records])
 
         mean_fields: dict[str, Any] = {
-            **{name: compute_mean(f"target_{name}") for name in ("accuracy", "accuracy_macro", "value", "regret")},
-            **{name: compute_mean(f"target_{name}").value for name in ("best_value", "constant_value")},
-            **{name: compute_mean(name) for name in ("source_regret", "source_reward", "logger_value")},
+            **{
+                name: compute_mean(f"target_{name}")
+                for name in ("accuracy", "accuracy_macro", "value", "regret")
+            },
+            **{
+                name: compute_mean(f"target_{name}").value
+                for name in ("best_value", "constant_value")
+            },
+            **{
+                name: compute_mean(name)
+                for name in ("source_regret", "source_reward", "logger_value")
+            },
         }
         seeds = tuple(record["seed"] for record in method_records)
         metric = choose_metric([record for record in records if record["pair"] == pair])
         seconds = float(np.mean([record.get("wall_seconds", np.nan) for record in method_records]))
-        n_rounds, arm_fractions = method_records[0]["rounds"], _compute_arm_fractions(method_records)
+        n_rounds = method_records[0]["rounds"]
+        arm_fractions = _compute_arm_fractions(method_records)
         other_fields = {"n_rounds": n_rounds, "seconds": seconds, "arm_fractions": arm_fractions}
-        method_summaries.append(MethodSummary(pair, method, variant, seeds, metric, **mean_fields, **other_fields))
+        method_summaries.append(
+            MethodSummary(pair, method, variant, seeds, metric, **mean_fields, **other_fields)
+        )
     return method_summaries
 
 
 def _compute_arm_fractions(records: Sequence[Record]) -> tuple[float, ...]:
-    """Return the fraction of target contexts for which each arm was chosen; empty if it was not counted."""
-    counts_by_run = [record["target_arm_counts"] for record in records if record.get("target_arm_counts")]
+    """Return the fraction of target contexts for which each arm was chosen; empty if it was not
+    counted.
+    """
+    counts_by_run = [
+        record["target_arm_counts"] for record in records if record.get("target_arm_counts")
+    ]
     if not counts_by_run or len({len(counts) for counts in counts_by_run}) > 1:
         return ()
     counts = np.sum(counts_by_run, axis=0)
@@ -200,7 +241,9 @@ def get_data_set(pair: str) -> str:
 
 @dataclass(frozen=True)
 class MethodComparison:
-    """The best method in the target and its difference to a rival, in mean scores over pairs, paired by seed."""
+    """The best method in the target and its difference to a rival, in mean scores over pairs,
+    paired by seed.
+    """
 
     #: The metric by which methods are compared.
     metric: Metric
@@ -214,20 +257,29 @@ class MethodComparison:
     paired_test: PairedTest | None
 
 
-def compute_scores_by_seed(records: Sequence[Record], key: MethodKey, metric: Metric) -> dict[int, float]:
-    """Return the mean score of a method over its pairs, by seed. Seeds that lack one of its pairs are dropped."""
+def compute_scores_by_seed(
+    records: Sequence[Record], key: MethodKey, metric: Metric
+) -> dict[int, float]:
+    """Return the mean score of a method over its pairs, by seed.
+
+    Seeds that lack one of its pairs are dropped.
+    """
     method_records = [record for record in records if get_key(record) == key]
     pairs = {record["pair"] for record in method_records}
     scores_by_seed: dict[int, dict[str, float]] = {}
     for record in method_records:
         if record[metric.field] is not None:
             scores_by_seed.setdefault(record["seed"], {})[record["pair"]] = record[metric.field]
-    complete_scores = {seed: scores for seed, scores in scores_by_seed.items() if scores.keys() == pairs}
+    complete_scores = {
+        seed: scores for seed, scores in scores_by_seed.items() if scores.keys() == pairs
+    }
     return {seed: float(np.mean(list(scores.values()))) for seed, scores in complete_scores.items()}
 
 
 def find_best_method(records: Sequence[Record]) -> MethodComparison | None:
-    """Return the best of the methods that ran on all pairs; None if there is none, or if no target has labels."""
+    """Return the best of the methods that ran on all pairs; None if there is none, or if no target
+    has labels.
+    """
     pairs = {record["pair"] for record in records}
     metric = choose_metric(records)
     scores_by_method: dict[MethodKey, dict[int, float]] = {}
@@ -237,16 +289,26 @@ def find_best_method(records: Sequence[Record]) -> MethodComparison | None:
             scores_by_method[key] = scores_by_seed
     if not scores_by_method:
         return None
-    best, *others = sorted(scores_by_method, key=lambda key: -float(np.mean(list(scores_by_method[key].values()))))
+    best, *others = sorted(
+        scores_by_method, key=lambda key: -float(np.mean(list(scores_by_method[key].values())))
+    )
     rival = BASELINE if BASELINE in others else others[0] if others else None
-    paired_test = None if rival is None else compare_seeds(scores_by_method[best], scores_by_method[rival])
-    return MethodComparison(metric, best, Mean.of(list(scores_by_method[best].values())), rival, paired_test)
+    paired_test = (
+        None if rival is None else compare_seeds(scores_by_method[best], scores_by_method[rival])
+    )
+    return MethodComparison(
+        metric, best, Mean.of(list(scores_by_method[best].values())), rival, paired_test
+    )
 
 
 def compare_seeds(first: Mapping[int, float], second: Mapping[int, float]) -> PairedTest | None:
     """Return ``first - second`` on the seeds that both have; None if they have none in common."""
     seeds = sorted(first.keys() & second.keys())
-    return compare_paired([first[seed] for seed in seeds], [second[seed] for seed in seeds]) if seeds else None
+    return (
+        compare_paired([first[seed] for seed in seeds], [second[seed] for seed in seeds])
+        if seeds
+        else None
+    )
 
 
 @dataclass(frozen=True)
@@ -266,11 +328,15 @@ class PaperAccuracy:
 @lru_cache(maxsize=1)
 def read_paper_tables() -> dict[str, Any]:
     """Return all tables of the paper, as in ``reference/paper.toml``."""
-    return tomllib.loads((resources.files("daband.bench.report") / "reference" / "paper.toml").read_text())
+    return tomllib.loads(
+        (resources.files("daband.bench.report") / "reference" / "paper.toml").read_text()
+    )
 
 
 def read_paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
-    """Return the paper's accuracy table for a pair, by method; empty for pairs that the paper does not have."""
+    """Return the paper's accuracy table for a pair, by method; empty for pairs that the paper does
+    not have.
+    """
     table = read_paper_tables()["accuracy"].get(pair, {})
     return {
         method: PaperAccuracy(
@@ -284,8 +350,13 @@ def read_paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
 
 
 def paper_ablation(pair: str) -> dict[str, tuple[float, float]]:
-    """Return the paper's full ablation for a pair: accuracy and standard deviation by the letters of the kept terms."""
+    """Return the paper's full ablation for a pair: accuracy and standard deviation by the letters
+    of the kept terms.
+    """
     table = read_paper_tables()["full_ablation"].get(pair)
     if table is None:
         return {}
-    return {letters: (accuracy, table["deviation"][letters]) for letters, accuracy in table["accuracy"].items()}
+    return {
+        letters: (accuracy, table["deviation"][letters])
+        for letters, accuracy in table["accuracy"].items()
+    }

@@ -1,4 +1,6 @@
-"""Read run folders for reports (``load_runs``), and as polars data frames for notebooks (``frame``)."""
+"""Read run folders for reports (``load_runs``), and as polars data frames for notebooks
+(``frame``).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,19 @@ from daband.trust._assessment import Assessment, read_assessment
 Folders = str | Path | Sequence[str | Path]
 #: Fields that every record must have.
 _REQUIRED_FIELDS = (
-    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value", "target_regret",
-    "source_regret", "rounds",
-)  # fmt: skip
-#: Maximum number of points of a curve in a figure. A figure cannot show more, and a run has more rounds.
+    "pair",
+    "method",
+    "variant",
+    "seed",
+    "target_accuracy",
+    "target_accuracy_macro",
+    "target_value",
+    "target_regret",
+    "source_regret",
+    "rounds",
+)
+#: Maximum number of points of a curve in a figure. A figure cannot show more, and a run has more
+#: rounds.
 _MAX_CURVE_POINTS = 240
 
 
@@ -55,7 +66,10 @@ class RunFiles:
     @property
     def name(self) -> str:
         """The name of the run in the report: its pair, method and seed."""
-        return f"{self.record['pair']}, {' '.join(self.key).removesuffix(' default')}, seed {self.record['seed']}"
+        return (
+            f"{self.record['pair']}, {' '.join(self.key).removesuffix(' default')}, seed"
+            f" {self.record['seed']}"
+        )
 
     def read_json_file(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file of the run; empty if there is none."""
@@ -72,17 +86,24 @@ class RunFiles:
             return []
         try:
             lines = read_bytes(path).decode().splitlines()
-            records: list[dict[str, Any]] = json.loads(f"[{','.join(lines)}]")  # twice as fast as line by line
+            # twice as fast as line by line
+            records: list[dict[str, Any]] = json.loads(f"[{','.join(lines)}]")
         except ValueError as error:  # also text that is not UTF-8
-            raise DataError(f"{path} is damaged: {error}; remove the run's folder and run it again") from None
+            raise DataError(
+                f"{path} is damaged: {error}; remove the run's folder and run it again"
+            ) from None
         if not all(isinstance(record, dict) for record in records):
-            raise DataError(f"{path} is damaged: a record per line was expected; remove the run's folder")
+            raise DataError(
+                f"{path} is damaged: a record per line was expected; remove the run's folder"
+            )
         return records
 
     def read_regret(self, domain: str) -> tuple[AnyArray, FloatArray] | None:
-        """Return round numbers and the cumulative regret after these rounds; None if the regret is not known.
+        """Return round numbers and the cumulative regret after these rounds; None if the regret is
+        not known.
 
-        There are at most 240 points. ``domain`` is "source", or "target" for the continuation in the target.
+        There are at most 240 points. ``domain`` is "source", or "target" for the continuation in
+        the target.
         """
         path = self._find_file("rounds.npz" if domain == "source" else "continued/rounds.npz")
         if domain == "target" and self._find_file("continued/done") is None:
@@ -96,7 +117,11 @@ class RunFiles:
 
     def read_continued(self) -> Record:
         """Return the record of the run's continuation in the target; empty if there is none."""
-        return self.read_json_file("continued/result.json") if self._find_file("continued/done") else {}
+        return (
+            self.read_json_file("continued/result.json")
+            if self._find_file("continued/done")
+            else {}
+        )
 
     def read_assessment(self) -> Assessment | None:
         """Return the assessment that ``daband assess`` wrote, or None."""
@@ -110,17 +135,24 @@ class RunFiles:
 
 
 def load_runs(folder: str | Path) -> list[RunFiles]:
-    """Return the finished runs in a folder, which is a run's folder or contains the folders of runs."""
+    """Return the finished runs in a folder, which is a run's folder or contains the folders of
+    runs.
+    """
     folder = Path(folder)
     records = read_records(folder)
     if (folder / "done").exists():
         return [RunFiles(records[0], folder)]
     paths = [folder / str(record.get("folder", "missing")) for record in records]
-    return [RunFiles(record, path if path.is_dir() else None) for record, path in zip(records, paths, strict=True)]
+    return [
+        RunFiles(record, path if path.is_dir() else None)
+        for record, path in zip(records, paths, strict=True)
+    ]
 
 
 def read_records(folder: str | Path) -> list[Record]:
-    """Return the records of the finished runs in a folder, from ``results.json`` if the folder has that file."""
+    """Return the records of the finished runs in a folder, from ``results.json`` if the folder has
+    that file.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}")
@@ -133,7 +165,8 @@ def read_records(folder: str | Path) -> list[Record]:
     done_files = [folder / "done"] if (folder / "done").exists() else sorted(folder.glob("*/done"))
     if not done_files:
         raise DataError(
-            f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
+            f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}`"
+            " makes some"
         )
     return _check_records([read_json(path.with_name("result.json")) for path in done_files], folder)
 
@@ -141,23 +174,27 @@ def read_records(folder: str | Path) -> list[Record]:
 def _check_records(records: Any, path: Path) -> list[Record]:
     """Return the records. Raise an error if they are not a list, or if a record lacks a field."""
     if not isinstance(records, list) or not all(
-        isinstance(record, dict) and all(name in record for name in _REQUIRED_FIELDS) for record in records
+        isinstance(record, dict) and all(name in record for name in _REQUIRED_FIELDS)
+        for record in records
     ):
         raise DataError(f"{path} is not a list of results that daband wrote")
     return records
 
 
 def merge_curves(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> RunCurves | None:
-    """Return the curves of several runs at common rounds, by interpolation; None if no run has a curve.
+    """Return the curves of several runs at common rounds, by interpolation; None if no run has a
+    curve.
 
-    A curve is a pair of round numbers (n,) and values (n,), or None. The common rounds end where the shortest curve
-    ends.
+    A curve is a pair of round numbers (n,) and values (n,), or None. The common rounds end where
+    the shortest curve ends.
     """
     known_curves = [curve for curve in curves if curve is not None and len(curve[0])]
     if not known_curves:
         return None
     last_round = min(int(rounds[-1]) for rounds, _ in known_curves)
-    common_rounds = next(rounds[rounds <= last_round] for rounds, _ in known_curves if int(rounds[-1]) == last_round)
+    common_rounds = next(
+        rounds[rounds <= last_round] for rounds, _ in known_curves if int(rounds[-1]) == last_round
+    )
     curve_values = [np.interp(common_rounds, rounds, values) for rounds, values in known_curves]
     return RunCurves(common_rounds, np.stack(curve_values))
 

@@ -1,1 +1,4 @@
-"""Research data sets and generated data as pairs. Importing a module of this package registers its pairs."""
+"""Research data sets and generated data as pairs.
+
+Importing a module of this package registers its pairs.
+"""

@@ -1,8 +1,9 @@
 """Register the research data sets as pairs, with common options, checks and splits.
 
-A data set has an entry in ``catalogue.toml`` (description, licence, files) and a function that reads its files.
-``declare`` registers a pair for it, and one for each of its variants: every ordered pair of its domains, or every value
-of one of its options. A family is a data set with its variants. The functions after ``declare`` help to read files.
+A data set has an entry in ``catalogue.toml`` (description, licence, files) and a function that
+reads its files. ``declare`` registers a pair for it, and one for each of its variants: every
+ordered pair of its domains, or every value of one of its options. A family is a data set with its
+variants. The functions after ``declare`` help to read files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from daband.errors import DataError, InvalidInput
 class PairData:
     """The data of a pair, and the function that builds the pair from them."""
 
-    #: The arguments of ``reader`` that depend on the data set; the common options are added to them.
+    #: The arguments of ``reader`` that depend on the data set; the common options are added to
+    #: them.
     arguments: Mapping[str, Any]
     #: The function that builds the pair.
     reader: Callable[..., Pair] = from_arrays
@@ -40,7 +42,8 @@ class PairData:
     class_names: tuple[str, ...] | None = None
 
 
-#: A function that reads the files of a data set. Its keyword arguments are the options of the data set.
+#: A function that reads the files of a data set. Its keyword arguments are the options of the data
+#: set.
 ReadFunction = Callable[..., PairData]
 #: Options of every data set, with the same defaults as in ``from_arrays``.
 _COMMON_OPTIONS = {
@@ -55,31 +58,47 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
 
     Args:
         family: the name of the data set, of its pair, and of its table in ``catalogue.toml``.
-        read: reads the files. Each of its keyword arguments is an option of the data set, with a default.
+        read: reads the files. Each of its keyword arguments is an option of the data set, with a
+            default.
         resolve: as in ``register_pair``.
     """
     entry = load_catalogue()[family]
-    about = About(**{name: entry[name] for name in ("summary", "licence", "citation") if name in entry})
-    summary, class_names = entry.get("variant", about.summary), entry.get("class_names")
+    about = About(
+        **{name: entry[name] for name in ("summary", "licence", "citation") if name in entry}
+    )
+    summary = entry.get("variant", about.summary)
+    class_names = entry.get("class_names")
     name_template, choices, variants = _describe_variants(family, entry)
     resources = _list_resources(family)
     read_options = dict(inspect.signature(read).parameters)
     omitted_names = entry.get("without", ())
-    common_options = {option: parameter for option, parameter in _COMMON_OPTIONS.items() if option not in omitted_names}
+    common_options = {
+        option: parameter
+        for option, parameter in _COMMON_OPTIONS.items()
+        if option not in omitted_names
+    }
 
     def create_build_function(fixed_options: Mapping[str, Any]) -> Callable[..., Pair]:
-        """Return the function that builds a pair from keyword options, without an argument for ``fixed_options``."""
+        """Return the function that builds a pair from keyword options, without an argument for
+        ``fixed_options``.
+        """
 
         def build(**kwargs: Any) -> Pair:
-            # ``kwargs`` has options of ``read`` and common options; those that are missing have their defaults.
+            # ``kwargs`` has options of ``read`` and common options; those that are missing have
+            # their defaults.
             options = {option: parameter.default for option, parameter in read_options.items()}
-            given_options = {option: value for option, value in kwargs.items() if option in read_options}
+            given_options = {
+                option: value for option, value in kwargs.items() if option in read_options
+            }
             options |= {**fixed_options, **given_options}
             _check_choices(family, options, choices)
             pair_data = read(**options)
             pair_name = name_template.format(**options)
             arguments = {**pair_data.arguments, "name": pair_name}
-            arguments |= {option: kwargs.get(option, parameter.default) for option, parameter in common_options.items()}
+            arguments |= {
+                option: kwargs.get(option, parameter.default)
+                for option, parameter in common_options.items()
+            }
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
                 _require_every_class(arguments, class_names, pair_name)
@@ -90,35 +109,51 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
             arm_names = pair_data.class_names or pair.class_names
             return replace(pair, about=replace(about, summary=pair_summary), class_names=arm_names)
 
-        free_parameters = [parameter for option, parameter in read_options.items() if option not in fixed_options]
+        free_parameters = [
+            parameter for option, parameter in read_options.items() if option not in fixed_options
+        ]
         # ``PairEntry.list_options`` reads the options of a pair from this signature.
         build.__signature__ = inspect.Signature([*free_parameters, *common_options.values()])  # type: ignore[attr-defined]
-        build.__doc__, build.__name__ = read.__doc__, family
+        build.__doc__ = read.__doc__
+        build.__name__ = family
         return build
 
-    register_pair(family, about=about, resolve=resolve, resources=resources)(create_build_function({}))
+    register_pair(family, about=about, resolve=resolve, resources=resources)(
+        create_build_function({})
+    )
     for variant, fixed_options in variants.items():
         own_domains = ("", *fixed_options.values())
         own_files = [resource for resource in resources if resource.domain in own_domains]
         variant_about = replace(about, summary=summary.format(**fixed_options))
-        register = register_pair(f"{family}/{variant}", about=variant_about, resolve=resolve, resources=own_files)
+        register = register_pair(
+            f"{family}/{variant}", about=variant_about, resolve=resolve, resources=own_files
+        )
         register(create_build_function(fixed_options))
 
 
-def _describe_variants(family: str, entry: Mapping[str, Any]) -> tuple[str, Any, dict[str, dict[str, str]]]:
+def _describe_variants(
+    family: str, entry: Mapping[str, Any]
+) -> tuple[str, Any, dict[str, dict[str, str]]]:
     """Return the names, the allowed options and the variants of the pairs of a data set.
 
     Returns:
-        The format string of a pair's name, with fields for options; the allowed values of options; and the options of
-        each variant, by the name of the variant.
+        The format string of a pair's name, with fields for options; the allowed values of options;
+        and the options of each variant, by the name of the variant.
     """
     members = tuple(_list_members(entry))
     if option := entry.get("variants_of"):
-        return f"{family}/{{{option}}}", {option: members}, {member: {option: member} for member in members}
+        return (
+            f"{family}/{{{option}}}",
+            {option: members},
+            {member: {option: member} for member in members},
+        )
     if not members:
         return family, entry.get("choices", {}), {}
     domain_pairs = permutations(entry.get("ordered", members), 2)
-    variants = {f"{source}-{target}": {"source": source, "target": target} for source, target in domain_pairs}
+    variants = {
+        f"{source}-{target}": {"source": source, "target": target}
+        for source, target in domain_pairs
+    }
     return f"{family}/{{source}}-{{target}}", {"source": members, "target": members}, variants
 
 
@@ -129,7 +164,9 @@ def load_catalogue() -> dict[str, dict[str, Any]]:
 
 
 def _list_members(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return the members of a data set (domains, or values of an option) with their descriptions, which may be ""."""
+    """Return the members of a data set (domains, or values of an option) with their descriptions,
+    which may be "".
+    """
     members = entry.get("members", {})
     return members if isinstance(members, dict) else dict.fromkeys(members, "")
 
@@ -137,43 +174,66 @@ def _list_members(entry: Mapping[str, Any]) -> dict[str, str]:
 def _list_resources(family: str) -> list[Resource]:
     """Return the files that a data set needs."""
     entry = load_catalogue()[family]
-    resource_entries, members = entry.get("resources", ()), _list_members(entry)
-    return [resource for resource_entry in resource_entries for resource in _expand_resource(resource_entry, members)]
+    resource_entries = entry.get("resources", ())
+    members = _list_members(entry)
+    return [
+        resource
+        for resource_entry in resource_entries
+        for resource in _expand_resource(resource_entry, members)
+    ]
 
 
-def _expand_resource(resource_entry: Mapping[str, Any], member_descriptions: Mapping[str, str]) -> list[Resource]:
+def _expand_resource(
+    resource_entry: Mapping[str, Any], member_descriptions: Mapping[str, str]
+) -> list[Resource]:
     """Return the resources that one resource entry of the catalogue describes.
 
-    An entry with ``like = "mnist"`` describes the resources of that data set, with the other fields of the entry in
-    place of theirs. An entry with ``domain = "{domain}"`` describes one resource for each member.
+    An entry with ``like = "mnist"`` describes the resources of that data set, with the other fields
+    of the entry in place of theirs. An entry with ``domain = "{domain}"`` describes one resource
+    for each member.
     """
     fields = {**resource_entry, "paths": tuple(resource_entry.get("paths", ()))}
     if template_family := fields.pop("like", ""):
         del fields["paths"]
         templates = load_catalogue()[template_family]["resources"]
-        return [replace(resource, **fields) for template in templates for resource in _expand_resource(template, {})]
+        return [
+            replace(resource, **fields)
+            for template in templates
+            for resource in _expand_resource(template, {})
+        ]
     if fields.get("domain") != "{domain}":
         return [Resource(**fields)]
     return [
-        Resource(**{**fields, "description": fields["description"].format(domain=domain, text=text), "domain": domain,
-                    "paths": tuple(path.format(domain=domain) for path in fields["paths"])})
+        Resource(
+            **{
+                **fields,
+                "description": fields["description"].format(domain=domain, text=text),
+                "domain": domain,
+                "paths": tuple(path.format(domain=domain) for path in fields["paths"]),
+            }
+        )
         for domain, text in member_descriptions.items()
-    ]  # fmt: skip
+    ]
 
 
 def find_data_file(family: str, domain: str = "", *, pair: str = "") -> Path:
-    """Return the path of the file of a data set, or of one of its domains. Raise an error if the file is missing.
+    """Return the path of the file of a data set, or of one of its domains.
+
+    Raise an error if the file is missing.
 
     ``pair`` is the name of the pair in the error message, by default ``family``.
     """
-    paths = next(resource.paths for resource in _list_resources(family) if resource.domain == domain)
+    paths = next(
+        resource.paths for resource in _list_resources(family) if resource.domain == domain
+    )
     return require_data(paths, pair=pair or family)
 
 
 def split_target(
     contexts: AnyArray, rewards: AnyArray, *, name: str, groups: Sequence[str] | None = None
 ) -> dict[str, tuple[AnyArray, AnyArray] | AnyArray]:
-    """Return the target arguments of ``from_arrays``: half of each class for training, half for the evaluator.
+    """Return the target arguments of ``from_arrays``: half of each class for training, half for the
+    evaluator.
 
     Args:
         contexts: (n, *C).
@@ -191,22 +251,33 @@ def split_target(
 
 
 def load_arrays(path: Path, names: Sequence[str]) -> list[AnyArray]:
-    """Return the arrays with these names from an ``npz`` file. Raise an error if it is damaged or lacks an array."""
+    """Return the arrays with these names from an ``npz`` file.
+
+    Raise an error if it is damaged or lacks an array.
+    """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             return [arrays[name] for name in names]
-    except Exception as error:  # zipfile.BadZipFile and zlib.error have no common root below Exception
+    # zipfile.BadZipFile and zlib.error have no common root below Exception
+    except Exception as error:
         raise DataError(
-            f"{path} is damaged, or lacks one of the arrays {', '.join(names)} ({error}); replace it by a good copy"
+            f"{path} is damaged, or lacks one of the arrays {', '.join(names)} ({error}); replace"
+            " it by a good copy"
         ) from None
 
 
 def load_labelled(
-    path: Path, array_names: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
+    path: Path,
+    array_names: tuple[str, str],
+    *,
+    shape: tuple[int, ...],
+    n_classes: int,
+    dtype: Any = np.uint8,
 ) -> tuple[AnyArray, IntArray]:
     """Return contexts (n, *shape) and labels (n,) from an ``npz`` file.
 
-    ``array_names`` are the names of the two arrays. Contexts must have the type ``dtype``; None allows any type.
+    ``array_names`` are the names of the two arrays. Contexts must have the type ``dtype``; None
+    allows any type.
     """
     contexts, labels = load_arrays(path, array_names)
     return _check_arrays(path, contexts, labels, shape=shape, n_classes=n_classes, dtype=dtype)
@@ -215,17 +286,22 @@ def load_labelled(
 def load_splits(
     path: Path, *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
 ) -> list[tuple[AnyArray, IntArray]]:
-    """Return the training part and the test part of an ``npz`` file, each contexts (n, *shape) and labels (n,).
+    """Return the training part and the test part of an ``npz`` file, each contexts (n, *shape) and
+    labels (n,).
 
     The arrays are ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
     """
     return [
-        load_labelled(path, (f"x_{part}", f"y_{part}"), shape=shape, n_classes=n_classes, dtype=dtype)
+        load_labelled(
+            path, (f"x_{part}", f"y_{part}"), shape=shape, n_classes=n_classes, dtype=dtype
+        )
         for part in ("train", "test")
     ]
 
 
-def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int) -> tuple[FloatArray, IntArray]:
+def load_matlab(
+    path: Path, *, n_features: int, n_classes: int, first_label: int
+) -> tuple[FloatArray, IntArray]:
     """Return the variables ``fts`` (n, d) and ``labels`` (n,) of a MATLAB file.
 
     Labels start at ``first_label`` in the file, and at 0 in the result.
@@ -234,42 +310,72 @@ def load_matlab(path: Path, *, n_features: int, n_classes: int, first_label: int
 
     try:
         variables = loadmat(path, variable_names=["fts", "labels"])
-        features, labels = np.asarray(variables["fts"], np.float64), np.asarray(variables["labels"], np.int64)
+        features = np.asarray(variables["fts"], np.float64)
+        labels = np.asarray(variables["labels"], np.int64)
     except Exception as error:  # loadmat raises many types of errors for damaged files
-        raise DataError(f"{path} is not a MATLAB file with the variables fts and labels ({error})") from None
+        raise DataError(
+            f"{path} is not a MATLAB file with the variables fts and labels ({error})"
+        ) from None
     labels = labels.reshape(-1) - first_label
-    return _check_arrays(path, features, labels, shape=(n_features,), n_classes=n_classes, dtype=np.float64)
+    return _check_arrays(
+        path, features, labels, shape=(n_features,), n_classes=n_classes, dtype=np.float64
+    )
 
 
 def _check_arrays(
-    path: Path, contexts: AnyArray, labels: AnyArray, *, shape: tuple[int, ...], n_classes: int, dtype: Any
+    path: Path,
+    contexts: AnyArray,
+    labels: AnyArray,
+    *,
+    shape: tuple[int, ...],
+    n_classes: int,
+    dtype: Any,
 ) -> tuple[AnyArray, IntArray]:
-    """Return contexts, and labels as int64. Raise an error if a shape, type or label is not the expected one."""
+    """Return contexts, and labels as int64.
+
+    Raise an error if a shape, type or label is not the expected one.
+    """
     if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
-        expected = f"contexts (n, {', '.join(map(str, shape))})" + ("" if dtype is None else f" of {np.dtype(dtype)}")
+        expected = f"contexts (n, {', '.join(map(str, shape))})" + (
+            "" if dtype is None else f" of {np.dtype(dtype)}"
+        )
         raise DataError(f"{path} should hold {expected}, got {contexts.shape} of {contexts.dtype}")
     has_labels = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
     if not has_labels or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
         raise DataError(
-            f"{path} should hold {len(contexts)} labels of {n_classes} classes, got {labels.shape} of {labels.dtype}"
+            f"{path} should hold {len(contexts)} labels of {n_classes} classes, got {labels.shape}"
+            f" of {labels.dtype}"
         )
     return contexts, labels.astype(np.int64)
 
 
-def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:
+def _check_choices(
+    family: str, options: Mapping[str, Any], choices: Mapping[str, Sequence[str]]
+) -> None:
     """Raise an error if an option has a value that is not allowed."""
     for option, allowed_values in choices.items():
         if options[option] not in allowed_values:
             values_name = "domains" if option in ("source", "target") else f"values of {option}"
-            raise InvalidInput(f"{family}'s {values_name} are {', '.join(allowed_values)}, got {options[option]!r}")
+            raise InvalidInput(
+                f"{family}'s {values_name} are {', '.join(allowed_values)}, got {options[option]!r}"
+            )
     if "source" in choices and options["source"] == options.get("target"):
-        raise InvalidInput(f"source and target must be different domains, got {options['source']!r} for both")
+        raise InvalidInput(
+            f"source and target must be different domains, got {options['source']!r} for both"
+        )
 
 
-def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str], pair_name: str) -> None:
-    """Raise an error if a class has no example in one of the domains. ``pair_name`` is for the message."""
+def _require_every_class(
+    arguments: Mapping[str, Any], class_names: Sequence[str], pair_name: str
+) -> None:
+    """Raise an error if a class has no example in one of the domains.
+
+    ``pair_name`` is for the message.
+    """
     for field in ("source", "target_labelled", "target_test"):
         contexts_and_labels = arguments.get(field)
-        labels: IntArray | None = contexts_and_labels[1] if isinstance(contexts_and_labels, tuple) else None
+        labels: IntArray | None = (
+            contexts_and_labels[1] if isinstance(contexts_and_labels, tuple) else None
+        )
         if labels is not None and labels.ndim == 1:
             require_classes(labels, class_names, data_name=f"{pair_name}'s {field}")

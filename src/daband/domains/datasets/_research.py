@@ -1,7 +1,8 @@
-"""Declare the research data sets: published features, rendered and photographed objects, drawings, and tables.
+"""Declare the research data sets: published features, rendered and photographed objects, drawings,
+and tables.
 
-Each section of this module reads the files of one data set, and declares it by ``declare``. The sections do not depend
-on each other.
+Each section of this module reads the files of one data set, and declares it by ``declare``. The
+sections do not depend on each other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from daband._lazy_polars import pl
 from daband.domains._registry import find_data, require_data
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder
-from daband.domains.datasets._builder import PairData, declare, find_data_file, load_catalogue, split_target
+from daband.domains.datasets._builder import (
+    PairData,
+    declare,
+    find_data_file,
+    load_catalogue,
+    split_target,
+)
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._images import ImageContexts, ImageList, build_image_pair, scan_classes
 from daband.domains.readers._reading import read_table
@@ -29,23 +36,30 @@ from daband.errors import DataError
 
 
 def _read_amazon(*, source: str = "books", target: str = "dvd") -> PairData:
-    """Read reviews of one kind of product as source and of another as target: contexts (400,), 2 arms.
+    """Read reviews of one kind of product as source and of another as target: contexts (400,), 2
+    arms.
 
     Args:
         source: books, dvd, elec or kitchen, each with about 2,000 reviews.
-        target: another of them; training sees half of its reviews, the other half is kept for the evaluator.
+        target: another of them; training sees half of its reviews, the other half is kept for the
+            evaluator.
     """
     source_data, target_data = (
-        builder.load_matlab(find_data_file("amazon", domain), n_features=400, n_classes=2, first_label=0)
+        builder.load_matlab(
+            find_data_file("amazon", domain), n_features=400, n_classes=2, first_label=0
+        )
         for domain in (source, target)
     )
-    return PairData({"source": source_data, **split_target(*target_data, name=f"amazon/{source}-{target}")})
+    return PairData(
+        {"source": source_data, **split_target(*target_data, name=f"amazon/{source}-{target}")}
+    )
 
 
 declare("amazon", read=_read_amazon)
 
 
-# Office-31 as features of a pretrained network: 31 kinds of office objects, photographed by a shop, camera or webcam.
+# Office-31 as features of a pretrained network: 31 kinds of office objects, photographed by a shop,
+# camera or webcam.
 
 
 #: Number of features of a photograph.
@@ -53,19 +67,27 @@ _N_OFFICE31_FEATURES = 1280
 
 
 def _read_office31(*, source: str = "amazon", target: str = "webcam") -> PairData:
-    """Read photographs of one kind as source and of another as target: contexts (1280,) of float32, 31 arms.
+    """Read photographs of one kind as source and of another as target: contexts (1280,) of float32,
+    31 arms.
 
-    Features come from a network that was trained on ImageNet. The file of a domain has two halves. The source is both
-    halves. Training sees one half of the target without labels, and the evaluator gets the other.
+    Features come from a network that was trained on ImageNet. The file of a domain has two halves.
+    The source is both halves. Training sees one half of the target without labels, and the
+    evaluator gets the other.
 
     Args:
         source: amazon (2,817 photographs), dslr (498) or webcam (795).
         target: another of them.
     """
     first_half, second_half = _load_office31_halves(source)
-    source_contexts, source_labels = (np.concatenate(arrays) for arrays in zip(first_half, second_half, strict=True))
+    source_contexts, source_labels = (
+        np.concatenate(arrays) for arrays in zip(first_half, second_half, strict=True)
+    )
     training_half, test_half = _load_office31_halves(target)
-    target_arguments = {"target": training_half[0], "target_labelled": training_half, "target_test": test_half}
+    target_arguments = {
+        "target": training_half[0],
+        "target_labelled": training_half,
+        "target_test": test_half,
+    }
     return PairData({"source": (source_contexts, source_labels), **target_arguments})
 
 
@@ -79,28 +101,39 @@ def _load_office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
 declare("office31_features", read=_read_office31)
 
 
-# Office-Caltech: ten kinds of objects in four collections of images, as counts of visual words (SURF).
+# Office-Caltech: ten kinds of objects in four collections of images, as counts of visual words
+# (SURF).
 
 
 def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> PairData:
     """Read one collection as source and another as target: contexts (800,) of unit norm, 10 arms.
 
-    Contexts are the square roots of the visual word frequencies of each image. They depend only on that image.
-    Standardising each domain by its own statistics, as is usual, would already be a part of the adaptation.
+    Contexts are the square roots of the visual word frequencies of each image. They depend only on
+    that image. Standardising each domain by its own statistics, as is usual, would already be a
+    part of the adaptation.
 
     Args:
         source: amazon, caltech10 (1,123 images), dslr (157) or webcam.
-        target: another of them; training sees half of its images, the other half is kept for the evaluator.
+        target: another of them; training sees half of its images, the other half is kept for the
+            evaluator.
     """
     paths = (find_data_file("office_caltech", domain) for domain in (source, target))
     source_data, target_data = (
-        _normalise_counts(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1)) for path in paths
+        _normalise_counts(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1))
+        for path in paths
     )
-    return PairData({"source": source_data, **split_target(*target_data, name=f"office_caltech/{source}-{target}")})
+    return PairData(
+        {
+            "source": source_data,
+            **split_target(*target_data, name=f"office_caltech/{source}-{target}"),
+        }
+    )
 
 
 def _normalise_counts(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
-    """Return the square roots of relative frequencies from ``counts`` (n, 800), and the labels unchanged."""
+    """Return the square roots of relative frequencies from ``counts`` (n, 800), and the labels
+    unchanged.
+    """
     totals = counts.sum(axis=1, keepdims=True)
     return np.sqrt(counts / np.where(totals > 0, totals, 1.0)), labels
 
@@ -116,23 +149,32 @@ _VISDA17_CLASSES = tuple(load_catalogue()["visda17"]["class_names"])
 
 
 def _read_visda17() -> PairData:
-    """Read the training set as source and the validation set as target: contexts (3, 224, 224), 12 arms.
+    """Read the training set as source and the validation set as target: contexts (3, 224, 224), 12
+    arms.
 
-    Images are resized to 256x256, then cropped to the centre 224x224. This is SENTRY's preprocessing; its random crop
-    and flip are augmentation. Half of the target, the same in every run, is kept for the evaluator.
+    Images are resized to 256x256, then cropped to the centre 224x224. This is SENTRY's
+    preprocessing; its random crop and flip are augmentation. Half of the target, the same in every
+    run, is kept for the evaluator.
     """
     root = find_data_file("visda17").parent
-    source, target = (scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation"))
+    source, target = (
+        scan_classes(root / folder, _VISDA17_CLASSES) for folder in ("train", "validation")
+    )
     training_rows, test_rows = split_half(target.labels, name="visda17")
     return _build_image_data(source, target.select(training_rows), target.select(test_rows))
 
 
 def _build_image_data(source: ImageList, target: ImageList, target_test: ImageList) -> PairData:
-    """Return the data of a pair of images with 224 pixels per side, which are read when they are needed."""
+    """Return the data of a pair of images with 224 pixels per side, which are read when they are
+    needed.
+    """
     arguments = {
-        "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
+        "source": source,
+        "target": target.paths,
+        "target_labelled": target,
+        "target_test": target_test,
         "framing": (256, 224),
-    }  # fmt: skip
+    }
     return PairData(arguments, reader=build_image_pair)
 
 
@@ -142,35 +184,57 @@ declare("visda17", read=_read_visda17)
 # S2RDA-49: rendered objects to photographs; the ten kinds that VisDA-2017 has too.
 
 #: The folder of each class.
-_S2RDA49_FOLDERS = ("airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck")
+_S2RDA49_FOLDERS = (
+    "airplane",
+    "bicycle",
+    "bus",
+    "car",
+    "knife",
+    "motorcycle",
+    "plant",
+    "skateboard",
+    "train",
+    "truck",
+)
 
 
 def _read_s2rda49() -> PairData:
-    """Read the synthetic domain as source and the real one as target: contexts (3, 224, 224), 10 arms.
+    """Read the synthetic domain as source and the real one as target: contexts (3, 224, 224), 10
+    arms.
 
-    Training sees the photographs of the authors' ``real_val.txt``, the evaluator those of ``real_test.txt``. If
-    these lists are missing, half of the photographs, the same in every run, is kept for the evaluator. Images are
-    resized to 256x256, then cropped to the centre 224x224.
+    Training sees the photographs of the authors' ``real_val.txt``, the evaluator those of
+    ``real_test.txt``. If these lists are missing, half of the photographs, the same in every run,
+    is kept for the evaluator. Images are resized to 256x256, then cropped to the centre 224x224.
     """
     root = find_data_file("s2rda49").parent
     list_names = ("real_val.txt", "real_test.txt")
-    train_list, test_list = (find_data([f"splits/{name}", name], directory=root) for name in list_names)
+    train_list, test_list = (
+        find_data([f"splits/{name}", name], directory=root) for name in list_names
+    )
     if train_list is not None and test_list is not None:
-        training_images, test_images = (_read_split_list(path, root) for path in (train_list, test_list))
+        training_images, test_images = (
+            _read_split_list(path, root) for path in (train_list, test_list)
+        )
         common_paths = set(training_images.paths) & set(test_images.paths)
         if common_paths:
             raise DataError(
-                f"{train_list} and {test_list} both list {min(common_paths)}; training would see data of the evaluator"
+                f"{train_list} and {test_list} both list {min(common_paths)}; training would see"
+                " data of the evaluator"
             )
     else:
         photographs = scan_classes(root / "real", _S2RDA49_FOLDERS)
         training_rows, test_rows = split_half(photographs.labels, name="s2rda49")
-        training_images, test_images = photographs.select(training_rows), photographs.select(test_rows)
-    return _build_image_data(scan_classes(root / "synthetic", _S2RDA49_FOLDERS), training_images, test_images)
+        training_images = photographs.select(training_rows)
+        test_images = photographs.select(test_rows)
+    return _build_image_data(
+        scan_classes(root / "synthetic", _S2RDA49_FOLDERS), training_images, test_images
+    )
 
 
 def _read_split_list(list_path: Path, root: Path) -> ImageList:
-    """Return the images of the ten classes in a list with lines such as ``real/airplane/NAME.jpg``."""
+    """Return the images of the ten classes in a list with lines such as
+    ``real/airplane/NAME.jpg``.
+    """
     image_paths = []
     for line in list_path.read_text(encoding="utf-8").split():
         image_path = Path(line)
@@ -182,7 +246,9 @@ def _read_split_list(list_path: Path, root: Path) -> ImageList:
             image_paths.append(image_path)
     if not image_paths:
         raise DataError(f"{list_path} lists no image of its classes")
-    labels = np.array([_S2RDA49_FOLDERS.index(image_path.parts[1]) for image_path in image_paths], np.int64)
+    labels = np.array(
+        [_S2RDA49_FOLDERS.index(image_path.parts[1]) for image_path in image_paths], np.int64
+    )
     return ImageList(tuple(root / image_path for image_path in image_paths), labels)
 
 
@@ -197,9 +263,11 @@ _SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
 
 
 def _read_signs(*, side: int = 32) -> PairData:
-    """Read rendered signs as source and photographs as target: contexts (3, side, side) of uint8, 43 arms.
+    """Read rendered signs as source and photographs as target: contexts (3, side, side) of uint8,
+    43 arms.
 
-    Photographs of one sign, taken while driving towards it, are almost equal, so they stay in one half of the split.
+    Photographs of one sign, taken while driving towards it, are almost equal, so they stay in one
+    half of the split.
 
     Args:
         side: pixels per side.
@@ -227,25 +295,33 @@ declare("signs", read=_read_signs)
 
 #: Names of the Unicode groups, which are the classes.
 _EMOJI_GROUPS: tuple[str, ...] = tuple(load_catalogue()["emoji"]["class_names"])
-#: Unicode characters that modify an emoji: joiner, presentation, female, male, direction, and four hair styles.
+#: Unicode characters that modify an emoji: joiner, presentation, female, male, direction, and four
+#: hair styles.
 _EMOJI_MODIFIERS = {"200D", "FE0F", "2640", "2642", "27A1", "1F9B0", "1F9B1", "1F9B2", "1F9B3"}
 #: The neutral form of each gendered emoji: the adult for man and woman, the child for boy and girl.
 _NEUTRAL_EMOJIS = {"1F468": "1F9D1", "1F469": "1F9D1", "1F466": "1F9D2", "1F467": "1F9D2"}
 
 
 def _read_emoji(*, source: str = "google", target: str = "twitter", side: int = 32) -> PairData:
-    """Read one vendor's drawings as source and another's as target: contexts (3, side, side) of uint8, 9 arms.
+    """Read one vendor's drawings as source and another's as target: contexts (3, side, side) of
+    uint8, 9 arms.
 
-    The arm is the emoji's Unicode group. Skin tones are not read. If a vendor has identical images, only the first is
-    used. Forms of one emoji (man, woman and person running) are either all in training or all in the test.
+    The arm is the emoji's Unicode group. Skin tones are not read. If a vendor has identical images,
+    only the first is used. Forms of one emoji (man, woman and person running) are either all in
+    training or all in the test.
 
     Args:
         source: google, twitter or facebook, each with about 1,900 emoji.
-        target: another of them; training sees half of its emoji, the other half is kept for the evaluator.
+        target: another of them; training sees half of its emoji, the other half is kept for the
+            evaluator.
         side: pixels per side; files have 64.
     """
-    (*source_data, _), (contexts, labels, motifs) = (_read_vendor(vendor, side) for vendor in (source, target))
-    target_arguments = split_target(contexts, labels, name=f"emoji/{source}-{target}", groups=motifs)
+    (*source_data, _), (contexts, labels, motifs) = (
+        _read_vendor(vendor, side) for vendor in (source, target)
+    )
+    target_arguments = split_target(
+        contexts, labels, name=f"emoji/{source}-{target}", groups=motifs
+    )
     return PairData({"source": tuple(source_data), **target_arguments})
 
 
@@ -257,34 +333,56 @@ def _read_vendor(vendor: str, side: int) -> tuple[AnyArray, IntArray, list[str]]
     root = find_data_file("emoji", vendor)
     try:
         all_emojis = json.loads((root / "emoji.json").read_text(encoding="utf-8"))
-        emojis = [emoji for emoji in all_emojis if emoji["category"] in _EMOJI_GROUPS and emoji[f"has_img_{vendor}"]]
+        emojis = [
+            emoji
+            for emoji in all_emojis
+            if emoji["category"] in _EMOJI_GROUPS and emoji[f"has_img_{vendor}"]
+        ]
         paths = tuple(root / "img" / vendor / "64" / emoji["image"] for emoji in emojis)
         codes = [emoji["unified"] for emoji in emojis]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{root} is not the npm package emoji-datasource-{vendor} ({error!r})") from None
+        raise DataError(
+            f"{root} is not the npm package emoji-datasource-{vendor} ({error!r})"
+        ) from None
     labels = np.array([_EMOJI_GROUPS.index(emoji["category"]) for emoji in emojis], np.int64)
     contexts, labels = _read_images(ImageList(paths, labels), side)
-    distinct_rows = np.sort(np.unique(contexts.reshape(len(contexts), -1), axis=0, return_index=True)[1])
-    return contexts[distinct_rows], labels[distinct_rows], [_get_motif(codes[row]) for row in distinct_rows]
+    distinct_rows = np.sort(
+        np.unique(contexts.reshape(len(contexts), -1), axis=0, return_index=True)[1]
+    )
+    return (
+        contexts[distinct_rows],
+        labels[distinct_rows],
+        [_get_motif(codes[row]) for row in distinct_rows],
+    )
 
 
 def _get_motif(unified_code: str) -> str:
-    """Return the code points of an emoji, such as "1F9D1-1F3C3", without modifiers and in neutral form."""
-    code_points = [_NEUTRAL_EMOJIS.get(code, code) for code in unified_code.split("-") if code not in _EMOJI_MODIFIERS]
+    """Return the code points of an emoji, such as "1F9D1-1F3C3", without modifiers and in neutral
+    form.
+    """
+    code_points = [
+        _NEUTRAL_EMOJIS.get(code, code)
+        for code in unified_code.split("-")
+        if code not in _EMOJI_MODIFIERS
+    ]
     return "-".join(code_points) or unified_code
 
 
 declare("emoji", read=_read_emoji)
 
 
-# Natural tables: 26 real tables, each split into two domains by one of its columns (region, sex, year, store).
+# Natural tables: 26 real tables, each split into two domains by one of its columns (region, sex,
+# year, store).
 #
-# On most of them a source policy is as good in the target as one trained there, so adaptation cannot gain anything. In
-# earnings-years, computers-trend and salary-country the meaning of the arms changed (prices, wages, currencies).
+# On most of them a source policy is as good in the target as one trained there, so adaptation
+# cannot gain anything. In earnings-years, computers-trend and salary-country the meaning of the
+# arms changed (prices, wages, currencies).
 
 
 def _read_natural(*, table: str = "wages-region") -> PairData:
-    """Read one table. Strings are categories, missing values are filled and flagged, and arms are quantiles.
+    """Read one table.
+
+    Strings are categories, missing values are filled and flagged, and arms are quantiles.
 
     Training sees half of the target rows, the same in every run; the evaluator gets the others.
 
@@ -295,7 +393,10 @@ def _read_natural(*, table: str = "wages-region") -> PairData:
     frame = read_table(path)
     missing_name = next((name for name in ("domain", "arm") if name not in frame.columns), None)
     if missing_name is not None:
-        raise DataError(f"{path} has no column {missing_name!r}; `daband data check natural_tables` describes the file")
+        raise DataError(
+            f"{path} has no column {missing_name!r}; `daband data check natural_tables` describes"
+            " the file"
+        )
     return _build_natural_data(frame)
 
 
@@ -327,7 +428,9 @@ _MIN_MEDIUM_DOSE = 21.0
 #: Largest medium dose, in mg per week.
 _MAX_MEDIUM_DOSE = 49.0
 #: Names of the columns with numbers, with answers (1 or 0), and with genotypes.
-_NUMBER_COLUMNS, _ANSWER_COLUMNS, _GENOTYPE_COLUMNS = map(tuple, load_catalogue()["warfarin"]["columns"].values())
+_NUMBER_COLUMNS, _ANSWER_COLUMNS, _GENOTYPE_COLUMNS = map(
+    tuple, load_catalogue()["warfarin"]["columns"].values()
+)
 #: Columns that are one-hot encoded.
 _CATEGORY_COLUMNS = ("Gender", *_ANSWER_COLUMNS, *_GENOTYPE_COLUMNS)
 
@@ -335,24 +438,41 @@ _CATEGORY_COLUMNS = ("Gender", *_ANSWER_COLUMNS, *_GENOTYPE_COLUMNS)
 def _read_warfarin(*, source: str = "white", target: str = "asian", tiny: bool = False) -> PairData:
     """Read patients of one population as source and of another as target; 3 arms.
 
-    The arm with reward 1 is the class of the therapeutic dose: low (under 21 mg a week), medium (21 to 49) or high.
-    Patients without a known dose are dropped. Contexts have age (by decade), height and weight, standardised, each with
-    a flag for missing values. Gender, diseases, drugs and genotypes are one-hot, with missing as a category. ``Race``
-    defines the domain and is not part of the context. Columns that are known only after dosing are not used.
+    The arm with reward 1 is the class of the therapeutic dose: low (under 21 mg a week), medium (21
+    to 49) or high. Patients without a known dose are dropped. Contexts have age (by decade), height
+    and weight, standardised, each with a flag for missing values. Gender, diseases, drugs and
+    genotypes are one-hot, with missing as a category. ``Race`` defines the domain and is not part
+    of the context. Columns that are known only after dosing are not used.
 
     Args:
         source: white, asian, black or unknown.
-        target: another of them; training sees half of its patients, the other half is kept for the evaluator.
+        target: another of them; training sees half of its patients, the other half is kept for the
+            evaluator.
         tiny: True for 600 synthetic patients, whose doses have no medical meaning.
     """
-    patients = _prepare_patients(_generate_patients() if tiny else read_table(find_data_file("warfarin")))
-    patients_by_race = {race: patients.filter(patients["Race"] == _RACES[race]) for race in (source, target)}
+    patients = _prepare_patients(
+        _generate_patients() if tiny else read_table(find_data_file("warfarin"))
+    )
+    patients_by_race = {
+        race: patients.filter(patients["Race"] == _RACES[race]) for race in (source, target)
+    }
     for race, race_patients in patients_by_race.items():
         if not len(race_patients):
-            raise DataError(f"{_WARFARIN_FILE} has no patients with a known dose and Race = {_RACES[race]!r}")
-    columns = Columns(context=(*_NUMBER_COLUMNS, *_CATEGORY_COLUMNS), categorical=_CATEGORY_COLUMNS, label="dose class")
-    # The label column has 0, 1, 2, so that its order is the order of the doses; reports show the names.
-    arguments = {"source": patients_by_race[source], "target": patients_by_race[target], "columns": columns}
+            raise DataError(
+                f"{_WARFARIN_FILE} has no patients with a known dose and Race = {_RACES[race]!r}"
+            )
+    columns = Columns(
+        context=(*_NUMBER_COLUMNS, *_CATEGORY_COLUMNS),
+        categorical=_CATEGORY_COLUMNS,
+        label="dose class",
+    )
+    # The label column has 0, 1, 2, so that its order is the order of the doses; reports show the
+    # names.
+    arguments = {
+        "source": patients_by_race[source],
+        "target": patients_by_race[target],
+        "columns": columns,
+    }
     return PairData(arguments, reader=from_table, class_names=_DOSE_CLASSES)
 
 
@@ -361,10 +481,16 @@ def _prepare_patients(patients: pl.DataFrame) -> pl.DataFrame:
     required_columns = ("Race", _DOSE_COLUMN, *_NUMBER_COLUMNS, *_CATEGORY_COLUMNS)
     missing_columns = [name for name in required_columns if name not in patients.columns]
     if missing_columns:
-        raise DataError(f"{_WARFARIN_FILE} has no column {missing_columns[0]!r}; it is not PharmGKB's IWPC data set")
+        raise DataError(
+            f"{_WARFARIN_FILE} has no column {missing_columns[0]!r}; it is not PharmGKB's IWPC"
+            " data set"
+        )
     dose = pl.col(_DOSE_COLUMN).cast(pl.Float64, strict=False)
-    age_decade = pl.col("Age").cast(pl.String).str.extract(r"^(\d+)").cast(pl.Float64)  # "60 - 69" and "90+"
-    dose_class = pl.when(dose < _MIN_MEDIUM_DOSE).then(0).when(dose <= _MAX_MEDIUM_DOSE).then(1).otherwise(2)
+    # "60 - 69" and "90+"
+    age_decade = pl.col("Age").cast(pl.String).str.extract(r"^(\d+)").cast(pl.Float64)
+    dose_class = (
+        pl.when(dose < _MIN_MEDIUM_DOSE).then(0).when(dose <= _MAX_MEDIUM_DOSE).then(1).otherwise(2)
+    )
     return patients.filter(dose.is_not_null()).select(
         pl.col("Race"),
         dose_class.alias("dose class"),
@@ -386,17 +512,27 @@ def _generate_patients() -> pl.DataFrame:
     is_asian = races == "Asian"
     genotypes = np.where(generator.random(n) < np.where(is_asian, 0.6, 0.3), "A/A", "G/G")
     weights = generator.normal(np.where(is_asian, 66.0, 80.0), 12.0)
-    doses = 15.0 + 0.3 * (weights - 50.0) + np.where(genotypes == "A/A", 0.0, 26.0) + generator.normal(0.0, 6.0, n)
+    doses = (
+        15.0
+        + 0.3 * (weights - 50.0)
+        + np.where(genotypes == "A/A", 0.0, 26.0)
+        + generator.normal(0.0, 6.0, n)
+    )
     columns: dict[str, list[object]] = {
         "Race": list(races),
         _DOSE_COLUMN: [None if generator.random() < 0.03 else float(value) for value in doses],
         "Age": list(generator.choice(decade_options, size=n)),
-        "Height (cm)": [None if generator.random() < 0.2 else float(value) for value in generator.normal(168, 9, n)],
+        "Height (cm)": [
+            None if generator.random() < 0.2 else float(value)
+            for value in generator.normal(168, 9, n)
+        ],
         "Weight (kg)": [float(value) for value in weights],
         "Gender": list(generator.choice(["male", "female"], size=n)),
     }
     columns |= {name: list(generator.choice(answer_options, size=n)) for name in _ANSWER_COLUMNS}
-    columns |= {name: list(generator.choice(genotype_options, size=n)) for name in _GENOTYPE_COLUMNS}
+    columns |= {
+        name: list(generator.choice(genotype_options, size=n)) for name in _GENOTYPE_COLUMNS
+    }
     columns["VKORC1 -1639 consensus"] = list(genotypes)
     return pl.DataFrame(columns)
 
@@ -404,7 +540,8 @@ def _generate_patients() -> pl.DataFrame:
 declare("warfarin", read=_read_warfarin)
 
 
-# SAT12, algorithm selection: which of 31 solvers is fastest on an instance? From hand-made to industrial, or back.
+# SAT12, algorithm selection: which of 31 solvers is fastest on an instance? From hand-made to
+# industrial, or back.
 
 
 class _SolverRuns(NamedTuple):
@@ -423,15 +560,18 @@ class _SolverRuns(NamedTuple):
 
 
 def _read_sat12(*, source: str = "hand", target: str = "indu") -> PairData:
-    """Read instances of one kind as source and of the other as target; 31 arms, and every arm's reward is known.
+    """Read instances of one kind as source and of the other as target; 31 arms, and every arm's
+    reward is known.
 
-    The reward is 1 - log(1 + seconds) / log(1 + cutoff), with a cutoff of 1,200 seconds. Features are counts of very
-    different magnitudes, so they are transformed to sign(x) log(1 + abs(x)). Some groups of features are missing
-    together. They are replaced by medians, with one more column per group that flags them.
+    The reward is 1 - log(1 + seconds) / log(1 + cutoff), with a cutoff of 1,200 seconds. Features
+    are counts of very different magnitudes, so they are transformed to sign(x) log(1 + abs(x)).
+    Some groups of features are missing together. They are replaced by medians, with one more column
+    per group that flags them.
 
     Args:
         source: hand (538 hand-made instances) or indu (958 industrial ones).
-        target: the other; training sees half of its instances, the other half is kept for the evaluator.
+        target: the other; training sees half of its instances, the other half is kept for the
+            evaluator.
     """
     return _build_sat12_data([_read_solver_runs(domain) for domain in (source, target)])
 
@@ -440,10 +580,19 @@ def _read_solver_runs(domain: str) -> _SolverRuns:
     """Return the runs of all solvers on the instances of a domain."""
     path = find_data_file("sat12", domain)
     runs = _SolverRuns(*builder.load_arrays(path, ("x", "seconds", "cutoff", "features", "arms")))
-    x_shape, seconds_shape = runs.features.shape, runs.seconds.shape
-    expected_shapes = (len(runs.features), len(runs.feature_names)), (len(runs.features), len(runs.solver_names))
+    x_shape = runs.features.shape
+    seconds_shape = runs.seconds.shape
+    expected_shapes = (
+        (len(runs.features), len(runs.feature_names)),
+        (
+            len(runs.features),
+            len(runs.solver_names),
+        ),
+    )
     if (x_shape, seconds_shape) != expected_shapes or not (runs.seconds >= 0).all():
-        raise DataError(f"{path} should hold x (n, d) and seconds (n, K), got {x_shape} and {seconds_shape}")
+        raise DataError(
+            f"{path} should hold x (n, d) and seconds (n, K), got {x_shape} and {seconds_shape}"
+        )
     return runs
 
 
@@ -457,16 +606,24 @@ def _build_sat12_data(domains: Sequence[_SolverRuns]) -> PairData:
     medians = np.nanmedian(all_features, axis=0)
     frames = []
     for runs in domains:
-        is_missing, names = np.isnan(runs.features), [str(name) for name in runs.feature_names]
+        is_missing = np.isnan(runs.features)
+        names = [str(name) for name in runs.feature_names]
         filled_features = np.where(is_missing, medians, runs.features)
         contexts = np.sign(filled_features) * np.log1p(np.abs(filled_features))
         columns: dict[str, FloatArray] = dict(zip(names, contexts.T, strict=True))
-        columns |= {f"{names[index]} is missing": is_missing[:, index].astype(np.float64) for index in flag_columns}
+        columns |= {
+            f"{names[index]} is missing": is_missing[:, index].astype(np.float64)
+            for index in flag_columns
+        }
         rewards = 1.0 - np.log1p(np.minimum(runs.seconds, runs.cutoff)) / np.log1p(runs.cutoff)
-        frames.append(pl.DataFrame(columns | dict(zip(arms, rewards.astype(np.float64).T, strict=True))))
+        frames.append(
+            pl.DataFrame(columns | dict(zip(arms, rewards.astype(np.float64).T, strict=True)))
+        )
     context_columns = tuple(name for name in frames[0].columns if name not in arms)
     reader_columns = Columns(context=context_columns, rewards=tuple(arms))
-    return PairData({"source": frames[0], "target": frames[1], "columns": reader_columns}, reader=from_table)
+    return PairData(
+        {"source": frames[0], "target": frames[1], "columns": reader_columns}, reader=from_table
+    )
 
 
 declare("sat12", read=_read_sat12)

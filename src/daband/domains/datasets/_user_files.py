@@ -1,7 +1,8 @@
-"""Register the pair ``files``, which reads a user's tables (CSV, Parquet, ...) or folders of images from their paths.
+"""Register the pair ``files``, which reads a user's tables (CSV, Parquet, ...) or folders of images
+from their paths.
 
-Its options can be written in a TOML file, which commands accept instead of the name of a preset (``daband presets``).
-``daband choose --source old.csv --target new.csv ...`` writes such a file.
+Its options can be written in a TOML file, which commands accept instead of the name of a preset
+(``daband presets``). ``daband choose --source old.csv --target new.csv ...`` writes such a file.
 """
 
 from __future__ import annotations
@@ -18,18 +19,32 @@ import numpy as np
 from daband._files import check_path
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike
-from daband._table_transform import ROW_COLUMN, CategoricalColumn, DateColumn, EncodedColumn, TableTransform
+from daband._table_transform import (
+    ROW_COLUMN,
+    CategoricalColumn,
+    DateColumn,
+    EncodedColumn,
+    TableTransform,
+)
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
-from daband.domains.readers._columns import ColumnRole, Columns, StatedRoles, find_notices, infer_columns
+from daband.domains.readers._columns import (
+    ColumnRole,
+    Columns,
+    StatedRoles,
+    find_notices,
+    infer_columns,
+)
 from daband.domains.readers._images import from_images
 from daband.domains.readers._reading import read_table, record_log_file
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
 
-#: Default side of a user's images in pixels. With 64, a candidate of ``choose`` takes more than ten minutes on a CPU.
+#: Default side of a user's images in pixels. With 64, a candidate of ``choose`` takes more than ten
+#: minutes on a CPU.
 IMAGE_SIDE = 32
-#: The maximum size of a file whose content is hashed, in bytes. A larger file is hashed by size and modification time.
+#: The maximum size of a file whose content is hashed, in bytes. A larger file is hashed by size and
+#: modification time.
 _MAX_HASHED_BYTES = 1 << 28
 
 
@@ -47,32 +62,44 @@ class UserTables:
     column_roles: list[ColumnRole]
 
 
-def read_user_tables(source: str, target: str, stated_roles: StatedRoles, *, domain: str = "") -> UserTables:
+def read_user_tables(
+    source: str, target: str, stated_roles: StatedRoles, *, domain: str = ""
+) -> UserTables:
     """Read the tables at these paths, and infer the roles of their columns.
 
-    Source rows without a reward or label are dropped. Their number is in the ``reason`` of that column's role.
+    Source rows without a reward or label are dropped. Their number is in the ``reason`` of that
+    column's role.
 
     Args:
         source: the path of the source table.
-        target: the path of the target table; with ``domain``, the values of that column that mark target
-            rows, separated by commas.
+        target: the path of the target table; with ``domain``, the values of that column that mark
+            target rows, separated by commas.
         stated_roles: the roles that the user stated.
-        domain: the column of the table ``source`` that names the domain of a row; empty if there are two tables.
+        domain: the column of the table ``source`` that names the domain of a row; empty if there
+            are two tables.
     """
     source_rows = read_table(_require_path(source, "source"))
     if domain:
         if domain not in source_rows.columns:
-            raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(source_rows.columns)})")
-        is_target = np.array([str(value) in _split_values(target) for value in source_rows[domain].to_list()])
+            raise InvalidInput(
+                f"{source} has no column {domain!r} (its columns: {', '.join(source_rows.columns)})"
+            )
+        is_target = np.array(
+            [str(value) in _split_values(target) for value in source_rows[domain].to_list()]
+        )
         numbered_rows = source_rows.with_row_index(ROW_COLUMN)
-        target_rows, source_rows = numbered_rows.filter(is_target), numbered_rows.filter(~is_target)
+        target_rows = numbered_rows.filter(is_target)
+        source_rows = numbered_rows.filter(~is_target)
         if not len(source_rows) or not len(target_rows):
             raise InvalidInput(
-                f"column {domain!r} must have the value {target!r} for the target, and another value for the source"
+                f"column {domain!r} must have the value {target!r} for the target, and another"
+                " value for the source"
             )
         stated_roles = replace(stated_roles, domain=domain)
     else:
-        target_rows = source_rows if target == source else read_table(_require_path(target, "target"))
+        target_rows = (
+            source_rows if target == source else read_table(_require_path(target, "target"))
+        )
     for path, frame in ((source, source_rows), (target, target_rows)):
         if not len(frame):
             raise DataError(f"{path} has no rows")
@@ -83,7 +110,9 @@ def read_user_tables(source: str, target: str, stated_roles: StatedRoles, *, dom
         numbered_rows = source_rows if domain else source_rows.with_row_index(ROW_COLUMN)
         source_rows = numbered_rows.filter(pl.col(outcome_column).is_not_null())
         reason = f"as stated; {n_missing:,} rows have none yet and are ignored"
-        index = next(index for index, column in enumerate(column_roles) if column.name == outcome_column)
+        index = next(
+            index for index, column in enumerate(column_roles) if column.name == outcome_column
+        )
         column_roles[index] = replace(column_roles[index], reason=reason, is_notable=True)
     return UserTables(source_rows, target_rows, columns, column_roles)
 
@@ -94,12 +123,19 @@ def _split_values(comma_separated: str) -> list[str]:
 
 
 def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with absolute paths and a digest of the files, so that runs on other data are detected."""
+    """Return the options with absolute paths and a digest of the files, so that runs on other data
+    are detected.
+    """
     if "source" not in options or "target" not in options:
         return options
     path_arguments = ("source",) if options.get("domain") else ("source", "target")
-    paths = {argument: _require_path(options[argument], argument).resolve() for argument in path_arguments}
-    arm_paths = [_require_path(path, "arms").resolve() for path in _list_arm_paths(options.get("arms"))]
+    paths = {
+        argument: _require_path(options[argument], argument).resolve()
+        for argument in path_arguments
+    }
+    arm_paths = [
+        _require_path(path, "arms").resolve() for path in _list_arm_paths(options.get("arms"))
+    ]
     path_options = {argument: str(path) for argument, path in paths.items()}
     if arm_paths:
         path_options["arms"] = [str(path) for path in arm_paths]  # type: ignore[assignment]
@@ -108,7 +144,11 @@ def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
 
 @register_pair(
     "files",
-    about=About(summary="your tables or folders of images, by their paths", licence="the user's own", citation=""),
+    about=About(
+        summary="your tables or folders of images, by their paths",
+        licence="the user's own",
+        citation="",
+    ),
     resolve=_resolve_paths,
 )
 def _load_files(
@@ -121,7 +161,7 @@ def _load_files(
     reward: str | None = None,
     propensity: str | None = None,
     offered: str | None = None,
-    id: Sequence[str] = (),  # noqa: A002 - as the option is called
+    id: Sequence[str] = (),  # noqa: A002
     category: Sequence[str] = (),
     number: Sequence[str] = (),
     date: Sequence[str] = (),
@@ -142,13 +182,16 @@ def _load_files(
 
     Args:
         source: the path of a table, or of a folder.
-        target: the path of the target table or folder. If it has labels, half of the rows are for the evaluator.
-        domain: a column of the table ``source`` that names the domain of a row; ``target`` is then the value, or the
-            values separated by commas, that are targets, and every other value is a separate source.
+        target: the path of the target table or folder. If it has labels, half of the rows are for
+            the evaluator.
+        domain: a column of the table ``source`` that names the domain of a row; ``target`` is then
+            the value, or the values separated by commas, that are targets, and every other value is
+            a separate source.
         label: the column with the right arm. For a log, use ``arm`` and ``reward`` instead.
         arm: the column with the chosen arm.
         reward: the column with the reward of the chosen arm.
-        propensity: the column with the probability of the chosen arm; if the log has none, it is estimated.
+        propensity: the column with the probability of the chosen arm; if the log has none, it is
+            estimated.
         offered: the column with the arms that could be chosen, separated by |; by default all arms.
         id: columns that name a row; they are not used as contexts.
         category: columns to read as categories.
@@ -156,70 +199,127 @@ def _load_files(
         date: columns to read as dates.
         drop: columns to ignore.
         text: columns with texts for ``encoder``.
-        encoder: for images and texts, a frozen encoder whose features are the contexts, as in ``from_images``.
-        arms: the path of a table of arms with features; two paths if source and target have different arms.
+        encoder: for images and texts, a frozen encoder whose features are the contexts, as in
+            ``from_images``.
+        arms: the path of a table of arms with features; two paths if source and target have
+            different arms.
         side: for images, pixels per side; training time is proportional to the number of pixels.
         shift: the assumed differences between the domains; see ``daband._shift``.
         units: the columns that are in other units in the target.
         source_test: the fraction of the source that training does not use.
         passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default equal to ``passes``.
+        target_passes: how many times each target context may be shown; by default equal to
+            ``passes``.
         transform: a fitted transform of contexts, for example a policy's; by default one is fitted.
         digest: the expected digest of the files; other files are rejected.
     """
-    reader_options: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
+    reader_options: dict[str, Any] = {
+        "source_test": source_test,
+        "passes": passes,
+        "target_passes": target_passes,
+    }
     reader_options |= {"shift": shift, "name": "files"}
-    paths = [_require_path(source, "source"), *([] if domain else [_require_path(target, "target")])]
-    if digest and digest != _hash_files(*paths, *(_require_path(path, "arms") for path in _list_arm_paths(arms))):
+    paths = [
+        _require_path(source, "source"),
+        *([] if domain else [_require_path(target, "target")]),
+    ]
+    if digest and digest != _hash_files(
+        *paths, *(_require_path(path, "arms") for path in _list_arm_paths(arms))
+    ):
         raise DataError(
-            f"{source} or {target} has changed since these settings were written; start again with the new files"
+            f"{source} or {target} has changed since these settings were written; start again with"
+            " the new files"
         )
     if all(path.is_dir() for path in paths):
         if domain:
             raise InvalidInput("domain is a column of a table, but source is a folder")
         if label or arm:
-            raise InvalidInput("label and arm cannot be given for folders of images, whose sub-folders are the classes")
+            raise InvalidInput(
+                "label and arm cannot be given for folders of images, whose sub-folders are the"
+                " classes"
+            )
         image_options: dict[str, Any] = {"encoder": encoder} if encoder else {"framing": side}
         if transform is not None and isinstance(transform.columns[0], EncodedColumn):
             image_options = {"encoder": transform.columns[0].encoder}
         pair = from_images(source=paths[0], target=paths[1], **image_options, **reader_options)
     else:
         stated_roles = StatedRoles(
-            label, arm, reward, propensity, offered, id, category, number, date, drop, text=text, encoder=encoder
+            label,
+            arm,
+            reward,
+            propensity,
+            offered,
+            id,
+            category,
+            number,
+            date,
+            drop,
+            text=text,
+            encoder=encoder,
         )
         user_tables = read_user_tables(source, target, stated_roles, domain=domain)
         if not digest:  # with a digest, the command line has printed these notices
-            notices = [f"{column.name}: {column.reason}" for column in user_tables.column_roles if column.is_notable]
+            notices = [
+                f"{column.name}: {column.reason}"
+                for column in user_tables.column_roles
+                if column.is_notable
+            ]
             for notice in notices + find_notices(
-                user_tables.source, user_tables.target, user_tables.column_roles, units=units or (), domain=domain
+                user_tables.source,
+                user_tables.target,
+                user_tables.column_roles,
+                units=units or (),
+                domain=domain,
             ):
                 warnings.warn(str(notice), stacklevel=4)
-        columns = user_tables.columns if transform is None else _with_transform_columns(transform, user_tables.columns)
+        columns = (
+            user_tables.columns
+            if transform is None
+            else _with_transform_columns(transform, user_tables.columns)
+        )
         tables: dict[str, Any] = {"source": user_tables.source, "target": user_tables.target}
         if domain:
             all_rows = pl.concat([user_tables.source, user_tables.target])
             tables = {"source": all_rows, "domain": domain, "targets": _split_values(target)}
         pair = from_table(
-            **tables, columns=columns, units=units, transform=transform, arms=read_arm_tables(arms), **reader_options
+            **tables,
+            columns=columns,
+            units=units,
+            transform=transform,
+            arms=read_arm_tables(arms),
+            **reader_options,
         )
         if arm is not None:
             record_log_file(pair.source, paths[0])
     target_text = f"{domain} {target}" if domain else paths[1].name
-    return replace(pair, about=About(summary=f"{paths[0].name} to {target_text}", licence="the user's own"))
+    return replace(
+        pair, about=About(summary=f"{paths[0].name} to {target_text}", licence="the user's own")
+    )
 
 
 def _list_arm_paths(arms: Any) -> list[str]:
     """Return the paths of the tables of arms: none, one, or one per domain."""
     paths = [arms] if isinstance(arms, str | Path) else list(arms or ())
     if len(paths) > 2:
-        raise InvalidInput(f"arms must be one table, or one for the source and one for the target, got {len(paths)}")
+        raise InvalidInput(
+            "arms must be one table, or one for the source and one for the target, got"
+            f" {len(paths)}"
+        )
     return [str(path) for path in paths if str(path)]
 
 
 def read_arm_tables(arms: Any) -> Any:
-    """Return the tables at the paths ``arms``, as an argument of ``from_table``; None if there are no paths."""
+    """Return the tables at the paths ``arms``, as an argument of ``from_table``; None if there are
+    no paths.
+    """
     tables = [read_table(_require_path(path, "arms")) for path in _list_arm_paths(arms)]
-    return None if not tables else tables[0] if len(tables) == 1 else {"source": tables[0], "target": tables[1]}
+    return (
+        None
+        if not tables
+        else tables[0]
+        if len(tables) == 1
+        else {"source": tables[0], "target": tables[1]}
+    )
 
 
 def _with_transform_columns(transform: TableTransform, columns: Columns) -> Columns:
@@ -228,16 +328,24 @@ def _with_transform_columns(transform: TableTransform, columns: Columns) -> Colu
     return replace(
         columns,
         context=tuple(type_by_name),
-        categorical=tuple(name for name, column_type in type_by_name.items() if column_type is CategoricalColumn),
-        dates=tuple(name for name, column_type in type_by_name.items() if column_type is DateColumn),
+        categorical=tuple(
+            name for name, column_type in type_by_name.items() if column_type is CategoricalColumn
+        ),
+        dates=tuple(
+            name for name, column_type in type_by_name.items() if column_type is DateColumn
+        ),
     )
 
 
 def _require_path(path: str, argument: str) -> Path:
-    """Return a path as a ``Path``. Raise an error with the name of the ``argument`` if it does not exist."""
+    """Return a path as a ``Path``.
+
+    Raise an error with the name of the ``argument`` if it does not exist.
+    """
     if hasattr(path, "columns"):
         raise InvalidInput(
-            f"{argument} must be a path, got a {type(path).__name__}; daband.domains.from_table takes frames"
+            f"{argument} must be a path, got a {type(path).__name__}; daband.domains.from_table"
+            " takes frames"
         )
     checked_path = check_path(path, argument).expanduser()
     if not checked_path.exists():
@@ -246,13 +354,20 @@ def _require_path(path: str, argument: str) -> Path:
 
 
 def _hash_files(*paths: Path) -> str:
-    """Return a digest of the content of files, or of the names and sizes of the files in folders."""
+    """Return a digest of the content of files, or of the names and sizes of the files in
+    folders.
+    """
     hasher = hashlib.sha256()
     for path in paths:
-        files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+        files = (
+            [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+        )
         for file in files:
-            size, modified_ns = file.stat().st_size, file.stat().st_mtime_ns
+            size = file.stat().st_size
+            modified_ns = file.stat().st_mtime_ns
             hasher.update(f"{file.name} {size} ".encode())
             if path.is_file():
-                hasher.update(file.read_bytes() if size <= _MAX_HASHED_BYTES else str(modified_ns).encode())
+                hasher.update(
+                    file.read_bytes() if size <= _MAX_HASHED_BYTES else str(modified_ns).encode()
+                )
     return hasher.hexdigest()[:16]

@@ -29,7 +29,12 @@ class ArrayContexts(Contexts):
     """
 
     def __init__(
-        self, contexts: ArrayLike, *, passes: int = 1, has_arm_axis: bool = False, name: str = "contexts"
+        self,
+        contexts: ArrayLike,
+        *,
+        passes: int = 1,
+        has_arm_axis: bool = False,
+        name: str = "contexts",
     ) -> None:
         self._contexts = _check_contexts(contexts, name, has_arm_axis)
         self.array_shape = self._contexts.shape
@@ -67,12 +72,21 @@ class ArrayRewards(ArrayContexts, RewardDomain):
         has_arm_axis: bool = False,
         name: str = "source",
     ) -> None:
-        super().__init__(contexts, passes=passes, has_arm_axis=has_arm_axis, name=f"{name} contexts")
+        super().__init__(
+            contexts, passes=passes, has_arm_axis=has_arm_axis, name=f"{name} contexts"
+        )
         self._rewards, self._labels = _check_rewards_or_labels(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
-        self._expected = None if expected is None else _check_reward_table(expected, len(self), f"{name} expected")
+        self._expected = (
+            None
+            if expected is None
+            else _check_reward_table(expected, len(self), f"{name} expected")
+        )
         if self._expected is not None and self._expected.shape[1] != self.n_arms:
-            raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, but rewards have {self.n_arms}")
+            raise InvalidInput(
+                f"{name} expected has {self._expected.shape[1]} arms, but rewards have"
+                f" {self.n_arms}"
+            )
 
     @property
     def reward_table(self) -> FloatArray | None:
@@ -104,21 +118,29 @@ class ArrayEvaluation(RewardEvaluation):
         has_arm_axis: bool = False,
         name: str = "target_test",
     ) -> None:
-        domain = ArrayRewards(contexts, expected, n_arms=n_arms, has_arm_axis=has_arm_axis, name=name)
+        domain = ArrayRewards(
+            contexts, expected, n_arms=n_arms, has_arm_axis=has_arm_axis, name=name
+        )
         super().__init__(domain)
         self.array_shape = domain.array_shape
 
 
 def _set_n_arms(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the largest number of arms of all sources as ``n_arms``, if it is None.
+    """Return the arguments with the largest number of arms of all sources as ``n_arms``, if it is
+    None.
 
     A single source may lack the last arms.
     """
     sources = arguments["sources"]
     if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
         return arguments
-    other_arguments = {name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")}
-    arm_counts = [from_arrays(source=source, target=source[0], **other_arguments).n_arms for source in sources.values()]
+    other_arguments = {
+        name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")
+    }
+    arm_counts = [
+        from_arrays(source=source, target=source[0], **other_arguments).n_arms
+        for source in sources.values()
+    ]
     return {**arguments, "n_arms": max(arm_counts)}
 
 
@@ -143,47 +165,63 @@ def from_arrays(
 ) -> Pair:
     """Return a pair made from arrays: ``from_arrays(source=(x, y), target=x_t)``.
 
-    With several sources or targets: ``from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x_t})``.
+    With several sources or targets: ``from_arrays(sources={"de": (x, y), "fr": (x, y)},
+    targets={"pl": x_t})``.
 
     Args:
-        source: contexts (n, *C), and either labels (n,) of integers (the arm equal to the label has reward 1, every
-            other arm 0), or a table of rewards (n, K).
+        source: contexts (n, *C), and either labels (n,) of integers (the arm equal to the label has
+            reward 1, every other arm 0), or a table of rewards (n, K).
         target: contexts of the target, (m, *C). Training sees these and nothing else of the target.
-        sources: several sources by name, instead of ``source``. ``source_test`` is then a fraction, or a mapping with a
-            tuple for each name.
-        targets: several targets by name, instead of ``target``. ``target_test`` and ``target_labelled`` are then
-            mappings with a tuple for each name.
-        target_test: target contexts and labels or expected rewards that only the evaluator sees, or None. A pair
-            without them can be used for training, but not evaluated.
+        sources: several sources by name, instead of ``source``. ``source_test`` is then a fraction,
+            or a mapping with a tuple for each name.
+        targets: several targets by name, instead of ``target``. ``target_test`` and
+            ``target_labelled`` are then mappings with a tuple for each name.
+        target_test: target contexts and labels or expected rewards that only the evaluator sees, or
+            None. A pair without them can be used for training, but not evaluated.
         target_labelled: target contexts with rewards for continued training after deployment.
-        source_test: source rounds that training does not use: a tuple of contexts and labels or rewards; the fraction
-            of ``source`` to hold out (a fixed random split of each class); or None.
-        n_arms: the number of arms; by default one more than the largest source label, or the table's number of columns.
+        source_test: source rounds that training does not use: a tuple of contexts and labels or
+            rewards; the fraction of ``source`` to hold out (a fixed random split of each class); or
+            None.
+        n_arms: the number of arms; by default one more than the largest source label, or the
+            table's number of columns.
         class_names: a name per arm; by default "0", "1" and so on.
-        arms: "disjoint" (one context per round) or "shared" (one context per arm: contexts are (n, K, *C)).
+        arms: "disjoint" (one context per round) or "shared" (one context per arm: contexts are (n,
+            K, *C)).
         passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default equal to ``passes``.
-        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
-            ``daband._shift``); by default "style" for images and "covariate" for vectors.
-        units: the indices of context features that are in other units in the target; implies ``shift="units"``.
+        target_passes: how many times each target context may be shown; by default equal to
+            ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or
+            several (see ``daband._shift``); by default "style" for images and "covariate" for
+            vectors.
+        units: the indices of context features that are in other units in the target; implies
+            ``shift="units"``.
         name: the pair's name in reports; the random split of held-out rounds depends on it.
 
-    Contexts are not copied, because they may be large. If you change such an array afterwards, the pair changes, and is
-    not checked again. Labels and rewards are copied.
+    Contexts are not copied, because they may be large. If you change such an array afterwards, the
+    pair changes, and is not checked again. Labels and rewards are copied.
 
     >>> pair = daband.domains.from_arrays(source=([[0.0, 1.0], [1.0, 0.0]] * 20, [0, 1] * 20), target=[[0.2, 0.9]] * 30)
     >>> pair.n_arms, len(pair.source), len(pair.source_test), len(pair.target), pair.target_test
     (2, 36, 4, 30, None)
     """
     if source is None or target is None:
-        raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
+        raise InvalidInput(
+            "from_arrays needs source=(contexts, labels or rewards) and target=contexts"
+        )
     check_one_of("arms", arms, ("disjoint", "shared"))
-    tuple_arguments = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
+    tuple_arguments = {
+        "source": source,
+        "target_test": target_test,
+        "target_labelled": target_labelled,
+    }
     if not isinstance(source_test, Real):
         tuple_arguments["source_test"] = source_test
     for argument, value in tuple_arguments.items():
         if value is not None and not (isinstance(value, tuple) and len(value) == 2):
-            raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
+            raise InvalidInput(
+                f"{argument} must be a tuple (contexts, labels or rewards), got"
+                f" {type(value).__name__}"
+            )
     outcomes = _as_rewards_or_labels(source[1], "source")
     if n_arms is not None:
         n_arms = check_n_arms(n_arms, n_rows=outcomes.size)
@@ -194,25 +232,34 @@ def from_arrays(
         check_memory(_count_reward_bytes(n_arms, outcomes.size), f"labels up to {n_arms - 1}")
         if n_arms > 2 and outcomes.min() == 1:
             warnings.warn(
-                f"no label is 0: arms are 0 to {n_arms - 1}, and arm 0 is never right. Subtract 1 if labels start at "
-                "1; otherwise set n_arms",
+                f"no label is 0: arms are 0 to {n_arms - 1}, and arm 0 is never right. Subtract 1"
+                " if labels start at 1; otherwise set n_arms",
                 stacklevel=3,
             )
     has_arm_axis = arms == "shared"
     full_source = ArrayRewards(*source, n_arms=n_arms, passes=passes, has_arm_axis=has_arm_axis)
     target_fields = build_target_fields(
-        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, has_arm_axis
+        target,
+        target_test,
+        target_labelled,
+        n_arms,
+        passes if target_passes is None else target_passes,
+        has_arm_axis,
     )
     training_source: RewardDomain = full_source
     held_out_source: EvaluationDomain | None = None
     if isinstance(source_test, tuple):
-        held_out_source = ArrayEvaluation(*source_test, n_arms=n_arms, has_arm_axis=has_arm_axis, name="source_test")
+        held_out_source = ArrayEvaluation(
+            *source_test, n_arms=n_arms, has_arm_axis=has_arm_axis, name="source_test"
+        )
     fields = {"source": full_source, **target_fields, "source_test": held_out_source}
     check_shapes(fields, full_source.context_shape, n_arms=n_arms, has_arm_axis=has_arm_axis)
     if held_out_source is None:
         training_source, held_out_source = hold_out(full_source, fraction=source_test, name=name)
     labelled_target = target_fields["target_labelled"]
-    has_only_labels = outcomes.ndim == 1 and (labelled_target is None or labelled_target.reward_table is None)
+    has_only_labels = outcomes.ndim == 1 and (
+        labelled_target is None or labelled_target.reward_table is None
+    )
     return Pair(
         name=name,
         context_shape=full_source.context_shape,
@@ -229,32 +276,55 @@ def from_arrays(
 
 
 def build_target_fields(
-    target: ArrayLike, target_test: Any, target_labelled: Any, n_arms: int, passes: int, has_arm_axis: bool
+    target: ArrayLike,
+    target_test: Any,
+    target_labelled: Any,
+    n_arms: int,
+    passes: int,
+    has_arm_axis: bool,
 ) -> dict[str, Any]:
-    """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair, as in ``from_arrays``."""
+    """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair, as in
+    ``from_arrays``.
+    """
     passes = check_int("target_passes", passes, minimum=1)
     fields: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
-    fields["target"] = ArrayContexts(target, passes=passes, has_arm_axis=has_arm_axis, name="target")
+    fields["target"] = ArrayContexts(
+        target, passes=passes, has_arm_axis=has_arm_axis, name="target"
+    )
     if target_test is not None:
-        fields["target_test"] = ArrayEvaluation(*target_test, n_arms=n_arms, has_arm_axis=has_arm_axis)
+        fields["target_test"] = ArrayEvaluation(
+            *target_test, n_arms=n_arms, has_arm_axis=has_arm_axis
+        )
     if target_labelled is not None:
         fields["target_labelled"] = ArrayRewards(
-            *target_labelled, n_arms=n_arms, passes=passes, has_arm_axis=has_arm_axis, name="target_labelled"
+            *target_labelled,
+            n_arms=n_arms,
+            passes=passes,
+            has_arm_axis=has_arm_axis,
+            name="target_labelled",
         )
     return fields
 
 
-def check_shapes(fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, has_arm_axis: bool) -> None:
-    """Raise an error unless all fields of a pair have the context shape ``shape`` and ``n_arms`` arms."""
+def check_shapes(
+    fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, has_arm_axis: bool
+) -> None:
+    """Raise an error unless all fields of a pair have the context shape ``shape`` and ``n_arms``
+    arms.
+    """
     for field, domain in fields.items():
         if domain is None:
             continue
         if domain.context_shape != shape:
-            raise InvalidInput(f"{field} contexts have shape {domain.context_shape}, but source contexts {shape}")
+            raise InvalidInput(
+                f"{field} contexts have shape {domain.context_shape}, but source contexts {shape}"
+            )
         if isinstance(domain, ArrayRewards | ArrayEvaluation) and domain.n_arms != n_arms:
             raise InvalidInput(f"{field} has rewards for {domain.n_arms} arms, expected {n_arms}")
         if has_arm_axis and domain.array_shape[1] != n_arms:
-            raise InvalidInput(f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}")
+            raise InvalidInput(
+                f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}"
+            )
 
 
 def check_n_arms(n_arms: int, *, n_rows: int) -> int:
@@ -270,7 +340,9 @@ def _count_reward_bytes(n_arms: int, n_rows: int) -> float:
 
 
 def _check_contexts(contexts: ArrayLike, name: str, has_arm_axis: bool) -> AnyArray:
-    """Return contexts as an array. Raise an error for a wrong shape or a value that is not finite."""
+    """Return contexts as an array. Raise an error for a wrong shape or a value that is not
+    finite.
+    """
     array = as_numpy(contexts, name)
     min_dimensions, expected_shape = (3, "(n, K, *C)") if has_arm_axis else (2, "(n, *C)")
     if array.ndim < min_dimensions:
@@ -301,20 +373,25 @@ def _as_rewards_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
     if hasattr(outcomes, "to_numpy"):  # a column or a frame
         outcomes = outcomes.to_numpy()
     first_value: Any = outcomes
-    while isinstance(first_value, Sequence | np.ndarray) and not isinstance(first_value, str) and len(first_value):
+    while (
+        isinstance(first_value, Sequence | np.ndarray)
+        and not isinstance(first_value, str)
+        and len(first_value)
+    ):
         first_value = first_value[0]
     if isinstance(first_value, str):
         raise InvalidInput(
-            f"{name} labels must be integers, got names such as {str(first_value)!r}; convert them with names, labels "
-            "= numpy.unique(labels, return_inverse=True) and class_names=names, or use from_table"
+            f"{name} labels must be integers, got names such as {str(first_value)!r}; convert them"
+            " with names, labels = numpy.unique(labels, return_inverse=True) and"
+            " class_names=names, or use from_table"
         )
     array = as_numpy(outcomes, f"{name} rewards")
     if array.ndim != 2 or array.shape[1] != 1:
         return array
     if array.dtype.kind == "f":
         raise InvalidInput(
-            f"{name} rewards have one column, but a bandit has at least two arms; pass a column per arm, or labels as "
-            "integers (n,)"
+            f"{name} rewards have one column, but a bandit has at least two arms; pass a column per"
+            " arm, or labels as integers (n,)"
         )
     return array[:, 0]
 
@@ -322,14 +399,22 @@ def _as_rewards_or_labels(outcomes: ArrayLike, name: str) -> AnyArray:
 def _check_rewards_or_labels(
     rewards: ArrayLike, n: int, n_arms: int | None, name: str
 ) -> tuple[FloatArray | None, IntArray | None]:
-    """Return rewards (n, K) and None, or None and labels (n,). Raise an error if they are invalid."""
+    """Return rewards (n, K) and None, or None and labels (n,). Raise an error if they are
+    invalid.
+    """
     array = _as_rewards_or_labels(rewards, name)
     if array.ndim == 2:
         return _check_reward_table(array, n, f"{name} rewards"), None
     if array.shape != (n,):
-        raise InvalidInput(f"{name} needs labels ({n},) or rewards ({n}, K) for its {n} contexts, got {array.shape}")
+        raise InvalidInput(
+            f"{name} needs labels ({n},) or rewards ({n}, K) for its {n} contexts, got"
+            f" {array.shape}"
+        )
     if array.dtype.kind not in "biu":
-        raise InvalidInput(f"{name} labels must be integers, got {array.dtype}; a table of rewards has shape ({n}, K)")
+        raise InvalidInput(
+            f"{name} labels must be integers, got {array.dtype}; a table of rewards has shape"
+            f" ({n}, K)"
+        )
     if n_arms is None:
         raise InvalidInput(f"{name} has labels, so n_arms must be given")
     labels = array.astype(np.int64)

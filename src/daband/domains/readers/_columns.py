@@ -1,7 +1,8 @@
 """Assign roles to the columns of tables, and read tables of arms.
 
-``Columns`` has the columns by role. ``infer_columns`` infers roles that the user has not stated, and ``find_notices``
-reports possible mistakes in the values. ``read_catalogue`` reads a table of arms with their features.
+``Columns`` has the columns by role. ``infer_columns`` infers roles that the user has not stated,
+and ``find_notices`` reports possible mistakes in the values. ``read_catalogue`` reads a table of
+arms with their features.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from daband.linear._catalogue import Catalogue
 class Columns:
     """The names of the columns of a table by their role.
 
-    Rewards are given in one of three ways: ``label`` names the right arm, ``rewards`` has a column per arm, and the log
-    of another policy has ``arm`` and ``reward``. A log may have ``label`` or ``rewards`` as well, for ``target_test``.
-    A column of arms, rewards, propensities or ids cannot be a context.
+    Rewards are given in one of three ways: ``label`` names the right arm, ``rewards`` has a column
+    per arm, and the log of another policy has ``arm`` and ``reward``. A log may have ``label`` or
+    ``rewards`` as well, for ``target_test``. A column of arms, rewards, propensities or ids cannot
+    be a context.
     """
 
     #: Columns that a policy sees.
@@ -53,7 +55,8 @@ class Columns:
     arm: str | None = None
     #: Column with the reward of the logged arm.
     reward: str | None = None
-    #: Column with the propensity of the logged arm; without it, ``from_table`` estimates propensities.
+    #: Column with the propensity of the logged arm; without it, ``from_table`` estimates
+    #: propensities.
     propensity: str | None = None
     #: Column of a log with the arms that could be chosen, separated by ``|``; None if all could.
     offered: str | None = None
@@ -61,49 +64,71 @@ class Columns:
     dates: Sequence[str] = ()
     #: Columns that name a row in the questions of an audit.
     id: Sequence[str] = ()
-    #: Encoders of context columns with texts or images: names such as "sentence-transformers:all-MiniLM-L6-v2", paths
-    #: or modules, as in ``from_texts``.
+    #: Encoders of context columns with texts or images: names such as
+    #: "sentence-transformers:all-MiniLM-L6-v2", paths or modules, as in ``from_texts``.
     encoders: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for role in ("context", "categorical", "rewards", "dates", "id"):
             if isinstance(getattr(self, role), str):
-                raise InvalidInput(f"columns.{role} must be a sequence of names, got the text {getattr(self, role)!r}")
+                raise InvalidInput(
+                    f"columns.{role} must be a sequence of names, got the text"
+                    f" {getattr(self, role)!r}"
+                )
             object.__setattr__(self, role, tuple(getattr(self, role)))
         if not self.context:
             raise InvalidInput("columns.context must name at least one column")
         for role in ("categorical", "dates", "encoders"):
-            unknown_name = next((name for name in getattr(self, role) if name not in self.context), None)
+            unknown_name = next(
+                (name for name in getattr(self, role) if name not in self.context), None
+            )
             if unknown_name is not None:
-                raise InvalidInput(f"columns.{role} names {unknown_name!r}, which is not one of the context columns")
+                raise InvalidInput(
+                    f"columns.{role} names {unknown_name!r}, which is not one of the context"
+                    " columns"
+                )
         if (self.arm or self.reward or self.propensity) and not (self.arm and self.reward):
-            raise InvalidInput("a log needs both columns.arm and columns.reward, and columns.propensity if it has any")
-        if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
+            raise InvalidInput(
+                "a log needs both columns.arm and columns.reward, and columns.propensity if it"
+                " has any"
+            )
+        if (self.label is not None and self.rewards) or not (
+            self.label or self.rewards or self.arm
+        ):
             raise InvalidInput("columns needs either a label column or a reward column per arm")
         if self.offered and not self.arm:
-            raise InvalidInput("columns.offered is for a log: name columns.arm and columns.reward as well")
+            raise InvalidInput(
+                "columns.offered is for a log: name columns.arm and columns.reward as well"
+            )
         for role in ("label", "rewards", "arm", "reward", "propensity", "offered", "id"):
             names = getattr(self, role) if role in ("rewards", "id") else (getattr(self, role),)
             name = next((name for name in names if name in self.context), None)
             if name is not None:
-                raise InvalidInput(f"columns.context has {name!r}, which columns.{role} names: no policy may see it")
+                raise InvalidInput(
+                    f"columns.context has {name!r}, which columns.{role} names: no policy may"
+                    " see it"
+                )
 
 
 #: Regular expression of the usual names of id columns.
 _ID_NAME_REGEX = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", re.IGNORECASE)
 #: Regular expression of the usual names of propensity columns.
 _PROPENSITY_REGEX = re.compile(
-    r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)", re.IGNORECASE
+    r"(logged[_ ]?)?(propensity([_ ]?score)?|propensities|p_?score|action[_ ]?prob(ability)?)",
+    re.IGNORECASE,
 )
-#: A text column with at most this many distinct values is read as categories, unless it may be an id.
+#: A text column with at most this many distinct values is read as categories, unless it may be an
+#: id.
 _MAX_CATEGORIES = 50
 #: Minimum mean number of rows per category of a text column with more categories.
 _MIN_ROWS_PER_CATEGORY = 20
 #: Minimum number of rows per arm that is not reported.
 _MIN_ROWS_PER_ARM = 3
-#: Texts are ids if more than this fraction of their values is distinct. Integers also need the name of an id column.
+#: Texts are ids if more than this fraction of their values is distinct. Integers also need the name
+#: of an id column.
 _MAX_UNIQUE_FRACTION = 0.95
-#: Maximum difference between the medians of the domains, in standard deviations, that is not reported.
+#: Maximum difference between the medians of the domains, in standard deviations, that is not
+#: reported.
 _MAX_MEDIAN_SHIFT = 2.0
 #: Maximum ratio between the standard deviations of the domains that is not reported.
 _MAX_STD_RATIO = 4.0
@@ -121,7 +146,8 @@ class ColumnRole:
 
     #: Name of the column.
     name: str
-    #: "number", "category", "date", "text", "ignored", "label", "arm", "reward", "propensity" or "offered".
+    #: "number", "category", "date", "text", "ignored", "label", "arm", "reward", "propensity" or
+    #: "offered".
     role: str
     #: Reason for the role, as a phrase.
     reason: str
@@ -150,10 +176,11 @@ class Notice:
 class StatedRoles:
     """The roles of columns that a user states. The roles of other columns are inferred.
 
-    ``label``, ``arm``, ``reward``, ``propensity`` and ``offered`` name one column each, as in ``Columns``. Either
-    ``label``, or ``arm`` and ``reward`` are required. A propensity column is also recognised by its usual names.
-    ``id``, ``category``, ``number``, ``date``, ``drop`` and ``text`` list columns of these roles. ``domain`` is the
-    column that names the domain of a row. ``encoder`` encodes the columns in ``text``.
+    ``label``, ``arm``, ``reward``, ``propensity`` and ``offered`` name one column each, as in
+    ``Columns``. Either ``label``, or ``arm`` and ``reward`` are required. A propensity column is
+    also recognised by its usual names. ``id``, ``category``, ``number``, ``date``, ``drop`` and
+    ``text`` list columns of these roles. ``domain`` is the column that names the domain of a row.
+    ``encoder`` encodes the columns in ``text``.
     """
 
     label: str | None = None
@@ -175,22 +202,27 @@ class StatedRoles:
             names = getattr(self, role)
             object.__setattr__(self, role, (names,) if isinstance(names, str) else tuple(names))
         if bool(self.text) != bool(self.encoder):
-            raise InvalidInput("text and encoder must be given together: --text COLUMN --encoder NAME")
+            raise InvalidInput(
+                "text and encoder must be given together: --text COLUMN --encoder NAME"
+            )
 
 
-def infer_columns(source: pl.DataFrame, target: pl.DataFrame, stated: StatedRoles) -> tuple[Columns, list[ColumnRole]]:
+def infer_columns(
+    source: pl.DataFrame, target: pl.DataFrame, stated: StatedRoles
+) -> tuple[Columns, list[ColumnRole]]:
     """Return the columns by role, and the role of every source column with the reason for it.
 
     ``stated`` has the roles that the user stated.
     """
     if (stated.label is None) == (stated.arm is None):
         raise InvalidInput(
-            "name either the column with the right arm (label), or the columns with the arm and the reward of a log "
-            f"(arm and reward); the source has {', '.join(source.columns)}"
+            "name either the column with the right arm (label), or the columns with the arm and"
+            f" the reward of a log (arm and reward); the source has {', '.join(source.columns)}"
         )
     if stated.arm is not None and stated.reward is None:
         raise InvalidInput(
-            f"arm {stated.arm!r} needs a reward: the column with the reward of the chosen arm (--reward COLUMN)"
+            f"arm {stated.arm!r} needs a reward: the column with the reward of the chosen arm"
+            " (--reward COLUMN)"
         )
     # The stated role of each column, and the reason for it.
     role_and_reason = {
@@ -202,8 +234,12 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, stated: StatedRole
         **dict.fromkeys(stated.date, ("date", "as stated")),
         **dict.fromkeys(stated.text, ("text", f"read by {stated.encoder}")),
     }
-    feedback_columns = {role: getattr(stated, role) for role in ("label", "arm", "reward", "propensity", "offered")}
-    role_and_reason |= {name: (role, "as stated") for role, name in feedback_columns.items() if name is not None}
+    feedback_columns = {
+        role: getattr(stated, role) for role in ("label", "arm", "reward", "propensity", "offered")
+    }
+    role_and_reason |= {
+        name: (role, "as stated") for role, name in feedback_columns.items() if name is not None
+    }
     if stated.arm is not None and stated.propensity is None:
         other_columns = [name for name in source.columns if name not in role_and_reason]
         candidates = [name for name in other_columns if _PROPENSITY_REGEX.fullmatch(name)]
@@ -214,7 +250,10 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, stated: StatedRole
     for name in role_and_reason:
         if name not in source.columns and not (name in stated.id and name in target.columns):
             hint = did_you_mean(name, source.columns)
-            raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
+            raise InvalidInput(
+                f"the source has no column {name!r}{hint} (its columns:"
+                f" {', '.join(source.columns)})"
+            )
     _check_arms_and_rewards(source, stated)
     for name in stated.number:
         for table_name, frame in (("source", source), ("target", target)):
@@ -229,17 +268,26 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, stated: StatedRole
             column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
-            column = ColumnRole(name, "ignored", f"the target has no such column{hint}", is_notable=bool(hint))
+            column = ColumnRole(
+                name, "ignored", f"the target has no such column{hint}", is_notable=bool(hint)
+            )
         column_roles.append(column)
-    context_columns = [column for column in column_roles if column.role in ("number", "category", "date", "text")]
+    context_columns = [
+        column for column in column_roles if column.role in ("number", "category", "date", "text")
+    ]
     if not context_columns:
         raise InvalidInput(f"no column can be used as context: {_list_reasons(column_roles)}")
     categorical, dates, texts = (
-        [column.name for column in context_columns if column.role == role] for role in ("category", "date", "text")
+        [column.name for column in context_columns if column.role == role]
+        for role in ("category", "date", "text")
     )
     ids = tuple(stated.id) or tuple(column.name for column in column_roles if column.is_id)
-    context, encoders = [column.name for column in context_columns], dict.fromkeys(texts, stated.encoder)
-    return Columns(context, categorical, dates=dates, id=ids, encoders=encoders, **feedback_columns), column_roles
+    context = [column.name for column in context_columns]
+    encoders = dict.fromkeys(texts, stated.encoder)
+    return (
+        Columns(context, categorical, dates=dates, id=ids, encoders=encoders, **feedback_columns),
+        column_roles,
+    )
 
 
 def _list_reasons(column_roles: Sequence[ColumnRole]) -> str:
@@ -248,16 +296,20 @@ def _list_reasons(column_roles: Sequence[ColumnRole]) -> str:
 
 
 def _check_arms_and_rewards(source: pl.DataFrame, stated: StatedRoles) -> None:
-    """Raise an error if the column of arms has one value or too many, or if all rewards are equal."""
+    """Raise an error if the column of arms has one value or too many, or if all rewards are
+    equal.
+    """
     name = stated.label or stated.arm
     assert name is not None
     arms = source[name].drop_nulls()
     if arms.n_unique() == 1:
-        raise InvalidInput(f"column {name!r} has only one arm, {arms[0]!r}: there is nothing to choose from")
+        raise InvalidInput(
+            f"column {name!r} has only one arm, {arms[0]!r}: there is nothing to choose from"
+        )
     if arms.n_unique() > _MAX_CATEGORIES and len(arms) < _MIN_ROWS_PER_ARM * arms.n_unique():
         raise InvalidInput(
-            f"column {name!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such as {arms[0]!r}: "
-            "these are not arms. For a log, use --arm COLUMN --reward COLUMN"
+            f"column {name!r} has {arms.n_unique():,} different values in {len(arms):,} rows, such"
+            f" as {arms[0]!r}: these are not arms. For a log, use --arm COLUMN --reward COLUMN"
         )
     rewards = None if stated.reward is None else source[stated.reward].drop_nulls()
     if rewards is not None and len(source) > 1 and rewards.n_unique() == 1:
@@ -267,42 +319,79 @@ def _check_arms_and_rewards(source: pl.DataFrame, stated: StatedRoles) -> None:
 
 def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> ColumnRole:
     """Return the role that the values and the name of a column suggest."""
-    frames = [frame for frame in ((source,) if target is source else (source, target)) if name in frame.columns]
+    frames = [
+        frame
+        for frame in ((source,) if target is source else (source, target))
+        if name in frame.columns
+    ]
     series = [values for values in (frame[name].drop_nulls() for frame in frames) if len(values)]
     n_rows = sum(len(values) for values in series)
     if not series:
         return ColumnRole(name, "ignored", "it has no value at all")
     dtypes = [values.dtype for values in series]
-    unreadable_dtypes = [dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_dtypes())]
+    unreadable_dtypes = [
+        dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_dtypes())
+    ]
     if unreadable_dtypes:
-        return ColumnRole(name, "ignored", f"of type {unreadable_dtypes[0]}, which is not a number, category or date")
+        return ColumnRole(
+            name,
+            "ignored",
+            f"of type {unreadable_dtypes[0]}, which is not a number, category or date",
+        )
     date_kinds = {_get_date_kind(values) for values in series}
     are_numeric = [values.dtype.is_numeric() or values.dtype == pl.Boolean for values in series]
-    n_distinct = pl.concat([values.cast(pl.Float64 if all(are_numeric) else pl.String) for values in series]).n_unique()
+    n_distinct = pl.concat(
+        [values.cast(pl.Float64 if all(are_numeric) else pl.String) for values in series]
+    ).n_unique()
     n_missing = sum(frame[name].null_count() for frame in frames)
-    description = f"{n_distinct:,} different values" + (f", {n_missing:,} missing" if n_missing else "")
+    description = f"{n_distinct:,} different values" + (
+        f", {n_missing:,} missing" if n_missing else ""
+    )
     if n_distinct == 1 and not n_missing:
         return ColumnRole(name, "ignored", "it has the same value in every row")
-    identifies_rows = max(values.n_unique() / len(values) for values in series) > _MAX_UNIQUE_FRACTION
+    identifies_rows = (
+        max(values.n_unique() / len(values) for values in series) > _MAX_UNIQUE_FRACTION
+    )
     if date_kinds == {"time"}:
         return ColumnRole(name, "date", "time of day, as sine and cosine")
     if date_kinds == {"date", "time"}:
-        return ColumnRole(name, "ignored", "dates in one file and times of day in the other", is_notable=True)
+        return ColumnRole(
+            name, "ignored", "dates in one file and times of day in the other", is_notable=True
+        )
     if date_kinds == {"date"}:
         is_sorted = all(values.is_sorted() and values[0] != values[-1] for values in series)
-        hint = f"; it increases from row to row, use --drop {name} if it is the time of logging" if is_sorted else ""
-        return ColumnRole(name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}")
+        hint = (
+            f"; it increases from row to row, use --drop {name} if it is the time of logging"
+            if is_sorted
+            else ""
+        )
+        return ColumnRole(
+            name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}"
+        )
     if all(are_numeric):
-        if all(values.dtype.is_integer() for values in series) and _ID_NAME_REGEX.search(name) and identifies_rows:
+        if (
+            all(values.dtype.is_integer() for values in series)
+            and _ID_NAME_REGEX.search(name)
+            and identifies_rows
+        ):
             reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
             return ColumnRole(name, "ignored", reason, is_id=True)
         return ColumnRole(name, "number", description)
-    remark = "numbers in one file and text in the other, " if any(are_numeric) else _describe_texts(series)
+    remark = (
+        "numbers in one file and text in the other, "
+        if any(are_numeric)
+        else _describe_texts(series)
+    )
     if identifies_rows and n_distinct > _MAX_CATEGORIES // 2:
-        reason = f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
+        reason = (
+            f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
+        )
         return ColumnRole(name, "ignored", reason, is_id=not remark, is_notable=bool(remark))
     if n_distinct > _MAX_CATEGORIES and n_rows < _MIN_ROWS_PER_CATEGORY * n_distinct:
-        reason = f"{remark}too many categories: {n_distinct:,} in {n_rows:,} rows; --category {name} uses it"
+        reason = (
+            f"{remark}too many categories: {n_distinct:,} in {n_rows:,} rows; --category {name}"
+            " uses it"
+        )
         return ColumnRole(name, "ignored", reason, is_notable=bool(remark))
     return ColumnRole(name, "category", f"{remark}{description}", is_notable=bool(remark))
 
@@ -313,9 +402,13 @@ def _get_readable_dtypes() -> tuple[Any, ...]:
 
 
 def _get_date_kind(values: pl.Series) -> str:
-    """Return "date" if all values of a column are dates, "time" if all are times of day, and otherwise ""."""
+    """Return "date" if all values of a column are dates, "time" if all are times of day, and
+    otherwise "".
+    """
     if values.dtype != pl.String:
-        return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(values.dtype.base_type(), "")
+        return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(
+            values.dtype.base_type(), ""
+        )
     try:
         are_times = {isinstance(as_date_or_time(value, values.name), time) for value in values}
     except InvalidInput:
@@ -326,12 +419,17 @@ def _get_date_kind(values: pl.Series) -> str:
 
 
 def _describe_texts(series: Sequence[pl.Series]) -> str:
-    """Return a phrase about texts that look like numbers or dates but stay texts, or "" for other texts."""
+    """Return a phrase about texts that look like numbers or dates but stay texts, or "" for other
+    texts.
+    """
     example = str(series[0][0])
     texts = pl.concat([values.cast(pl.String) for values in series])
     is_number = texts.str.contains(r"^[+-]?\d+([.,]\d+)?$")
     if 0.5 * len(texts) < is_number.sum() < len(texts):
-        return f"numbers, except for texts such as {texts.filter(~is_number)[0]!r} (leave such cells empty); "
+        return (
+            f"numbers, except for texts such as {texts.filter(~is_number)[0]!r} (leave such cells"
+            " empty); "
+        )
     codes = texts.filter(texts.str.contains(r"^[+-]?0\d"))
     if is_number.all() and len(codes):
         return f"numbers with leading zeros such as {codes[0]!r}, read as codes; "
@@ -350,22 +448,29 @@ def find_notices(
     units: Sequence[str] = (),
     domain: str | None = None,
 ) -> list[Notice]:
-    """Return notices about possible mistakes, and about columns that may have another meaning in the target.
+    """Return notices about possible mistakes, and about columns that may have another meaning in
+    the target.
 
     A notice is returned for:
 
-    * numbers with a very different median or standard deviation in the target, unless they are in ``units``;
+    * numbers with a very different median or standard deviation in the target, unless they are in
+      ``units``;
     * categories that only the target has;
     * values that differ only in capitals or spaces;
     * numbers such as -999 that may mean a missing value;
     * a number that is extremely far from the others;
     * arms with one or two rows;
     * propensities that are all 1;
-    * source rows with the id of an earlier row, of the same domain if ``domain`` names a column of domains.
+    * source rows with the id of an earlier row, of the same domain if ``domain`` names a column of
+    domains.
     """
     notices = []
-    id_columns = [column.name for column in column_roles if column.is_id and column.name in source.columns]
-    rows_with_id = source.select([*id_columns, *([domain] if domain and id_columns else [])]).drop_nulls()
+    id_columns = [
+        column.name for column in column_roles if column.is_id and column.name in source.columns
+    ]
+    rows_with_id = source.select(
+        [*id_columns, *([domain] if domain and id_columns else [])]
+    ).drop_nulls()
     n_repeated = len(rows_with_id) - rows_with_id.n_unique() if id_columns else 0
     if n_repeated:
         problem = f"{n_repeated:,} of {len(source):,} source rows repeat an earlier row's value"
@@ -378,61 +483,91 @@ def find_notices(
             numbers = np.concatenate([read_numbers(frame, name) for frame in frames])
             notices += _find_missing_codes(name, numbers) or _find_outlier(name, numbers)
             if name not in units:
-                notices += _find_unit_change(name, read_numbers(source, name), read_numbers(target, name))
+                notices += _find_unit_change(
+                    name, read_numbers(source, name), read_numbers(target, name)
+                )
         if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
             problem = "it is 1 in every row, although several arms were chosen"
-            remedy = f"If probabilities were not recorded, use --drop {name}, and they are estimated"
+            remedy = (
+                f"If probabilities were not recorded, use --drop {name}, and they are estimated"
+            )
             notices.append(Notice(name, f"{problem}. {remedy}"))
         if column.role not in ("category", "arm", "label"):
             continue
         texts_by_frame = [read_categories(frame, name) for frame in frames if name in frame.columns]
-        counts_by_frame = [Counter(value for value in texts if value is not None) for texts in texts_by_frame]
-        source_counts, target_counts = counts_by_frame[0], counts_by_frame[-1]
+        counts_by_frame = [
+            Counter(value for value in texts if value is not None) for texts in texts_by_frame
+        ]
+        source_counts = counts_by_frame[0]
+        target_counts = counts_by_frame[-1]
         first_spellings: dict[str, str] = {}
         for value in sorted({*source_counts, *target_counts}):
             spelling = first_spellings.setdefault(" ".join(value.casefold().split()), value)
             if spelling != value:
                 problem = f"{spelling!r} and {value!r} are two values"
                 notices.append(Notice(name, f"{problem}; if they mean the same, use one spelling"))
-        rare_arms = sorted(value for value, count in source_counts.items() if count < _MIN_ROWS_PER_ARM)
+        rare_arms = sorted(
+            value for value, count in source_counts.items() if count < _MIN_ROWS_PER_ARM
+        )
         if column.role != "category" and rare_arms:
             examples = ", ".join(f"{arm!r}: {source_counts[arm]}" for arm in rare_arms[:3])
-            problem = f"arms with fewer than {_MIN_ROWS_PER_ARM} rows ({examples}{', ...' if rare_arms[3:] else ''})"
-            remedy = "They may be chosen, although little is known about them; drop these rows if they are mistakes"
+            problem = (
+                f"arms with fewer than {_MIN_ROWS_PER_ARM} rows"
+                f" ({examples}{', ...' if rare_arms[3:] else ''})"
+            )
+            remedy = (
+                "They may be chosen, although little is known about them; drop these rows if they"
+                " are mistakes"
+            )
             notices.append(Notice(name, f"{problem}. {remedy}"))
         new_values = [value for value in target_counts.elements() if value not in source_counts]
-        if column.role == "category" and len(new_values) > _MAX_NEW_CATEGORY_FRACTION * max(1, target_counts.total()):
+        if column.role == "category" and len(new_values) > _MAX_NEW_CATEGORY_FRACTION * max(
+            1, target_counts.total()
+        ):
             example = Counter(new_values).most_common(1)[0][0]
             new_fraction = len(new_values) / target_counts.total()
-            problem = f"{new_fraction:.0%} of target rows have a category that the source lacks, such as {example!r}"
+            problem = (
+                f"{new_fraction:.0%} of target rows have a category that the source lacks, such as"
+                f" {example!r}"
+            )
             notices.append(Notice(name, f"{problem}; only target rewards show its effect"))
     return notices
 
 
-def _find_unit_change(name: str, source_numbers: FloatArray, target_numbers: FloatArray) -> list[Notice]:
-    """Return a notice if the medians or standard deviations differ so much that the units may differ."""
+def _find_unit_change(
+    name: str, source_numbers: FloatArray, target_numbers: FloatArray
+) -> list[Notice]:
+    """Return a notice if the medians or standard deviations differ so much that the units may
+    differ.
+    """
     if np.isnan(source_numbers).all() or np.isnan(target_numbers).all():
         return []
     source_low, source_median, source_high = np.nanquantile(source_numbers, (0.25, 0.5, 0.75))
     target_low, target_median, target_high = np.nanquantile(target_numbers, (0.25, 0.5, 0.75))
     # These are the standard deviations of normal distributions with the same quartiles.
-    source_std, target_std = (source_high - source_low) / 1.349, (target_high - target_low) / 1.349
+    source_std = (source_high - source_low) / 1.349
+    target_std = (target_high - target_low) / 1.349
     if not (source_std > 0 and target_std > 0):
         return []
     difference = abs(source_median - target_median)
     std_ratio = max(target_std / source_std, source_std / target_std)
-    if difference <= _MAX_MEDIAN_SHIFT * min(source_std, target_std) and std_ratio <= _MAX_STD_RATIO:
+    if (
+        difference <= _MAX_MEDIAN_SHIFT * min(source_std, target_std)
+        and std_ratio <= _MAX_STD_RATIO
+    ):
         return []
     message = (
-        f"its median is {source_median:.4g} in the source and {target_median:.4g} in the target, its standard "
-        f"deviation {source_std:.3g} and {target_std:.3g}. If its unit differs, use --units {name}, or "
-        f"units=[{name!r}] in Python"
+        f"its median is {source_median:.4g} in the source and {target_median:.4g} in the target,"
+        f" its standard deviation {source_std:.3g} and {target_std:.3g}. If its unit differs, use"
+        f" --units {name}, or units=[{name!r}] in Python"
     )
     return [Notice(name, message, needs_decision=True)]
 
 
 def _find_missing_codes(name: str, numbers: FloatArray) -> list[Notice]:
-    """Return notices about numbers that may mean a missing value: far from all others, or the only one below 0."""
+    """Return notices about numbers that may mean a missing value: far from all others, or the only
+    one below 0.
+    """
     notices = []
     for code in _MISSING_CODES:
         others = numbers[(numbers != code) & ~np.isnan(numbers)]
@@ -441,7 +576,10 @@ def _find_missing_codes(name: str, numbers: FloatArray) -> list[Notice]:
             continue
         is_far = max(others.min() - code, code - others.max()) > others.max() - others.min()
         if is_far or code < 0 <= others.min():
-            problem = f"{code:g} is in {count:,} rows, all others are between {others.min():g} and {others.max():g}"
+            problem = (
+                f"{code:g} is in {count:,} rows, all others are between {others.min():g} and"
+                f" {others.max():g}"
+            )
             remedy = "If it means a missing value, leave these cells empty"
             notices.append(Notice(name, f"{problem}. {remedy}", needs_decision=True))
     return notices
@@ -449,22 +587,31 @@ def _find_missing_codes(name: str, numbers: FloatArray) -> list[Notice]:
 
 def _find_outlier(name: str, numbers: FloatArray) -> list[Notice]:
     """Return a notice for the number that is farthest from the median, if it is extremely far."""
-    low, median, high = np.nanquantile(numbers, (0.25, 0.5, 0.75)) if not np.isnan(numbers).all() else (0.0, 0.0, 0.0)
+    low, median, high = (
+        np.nanquantile(numbers, (0.25, 0.5, 0.75))
+        if not np.isnan(numbers).all()
+        else (0.0, 0.0, 0.0)
+    )
     distances = np.nan_to_num(np.abs(numbers - median))
     if high == low or distances.max() <= _MAX_OUTLIER_IQRS * (high - low):
         return []
-    problem = f"{numbers[distances.argmax()]:g} is extremely far from its median, {median:g}; in training it is clipped"
-    return [Notice(name, f"{problem}. Leave the cell empty if it is a mistake", needs_decision=True)]
+    problem = (
+        f"{numbers[distances.argmax()]:g} is extremely far from its median, {median:g}; in training"
+        " it is clipped"
+    )
+    return [
+        Notice(name, f"{problem}. Leave the cell empty if it is a mistake", needs_decision=True)
+    ]
 
 
 def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = None) -> Catalogue:
     """Read a table of arms. Return the catalogue of arms with their features.
 
     Args:
-        arms: a table with a row per arm, a mapping {"source": table, "target": table}, or features (K, m). A
-            ``Catalogue`` is returned unchanged.
-        arm_column: the name of the arm column in the log. The column of arm ids is the one called "id", or else the one
-            with this name, or else the first.
+        arms: a table with a row per arm, a mapping {"source": table, "target": table}, or features
+            (K, m). A ``Catalogue`` is returned unchanged.
+        arm_column: the name of the arm column in the log. The column of arm ids is the one called
+            "id", or else the one with this name, or else the first.
         names: names of the arms if ``arms`` is an array.
     """
     if isinstance(arms, Catalogue):
@@ -472,24 +619,38 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     if isinstance(arms, np.ndarray):
         feature_array = as_numpy(arms, "arms").astype(np.float64)
         if feature_array.ndim != 2 or not np.isfinite(feature_array).all():
-            raise InvalidInput(f"arms must be finite numbers (K, m), or a table, got shape {feature_array.shape}")
-        return Catalogue.fit(names or [str(index) for index in range(len(feature_array))], feature_array)
+            raise InvalidInput(
+                f"arms must be finite numbers (K, m), or a table, got shape {feature_array.shape}"
+            )
+        return Catalogue.fit(
+            names or [str(index) for index in range(len(feature_array))], feature_array
+        )
     if isinstance(arms, Mapping) and set(arms) != {"source", "target"}:
-        raise InvalidInput(f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}')
+        raise InvalidInput(
+            f'arms must be a table, or {{"source": table, "target": table}}, got {list(arms)}'
+        )
     tables = [arms["source"], arms["target"]] if isinstance(arms, Mapping) else [arms]
-    frames, ids_by_frame = [], []
+    frames = []
+    ids_by_frame = []
     for frame in map(read_table, tables):
-        id_column = next((name for name in ("id", arm_column) if name in frame.columns), frame.columns[0])
-        ids = [None if value is None else format_value(value) for value in frame[id_column].to_list()]
+        id_column = next(
+            (name for name in ("id", arm_column) if name in frame.columns), frame.columns[0]
+        )
+        ids = [
+            None if value is None else format_value(value) for value in frame[id_column].to_list()
+        ]
         if None in ids or len(set(ids)) < len(ids) or not ids:
             raise DataError(f"arms: column {id_column!r} must have a different name in every row")
         frames.append(frame.drop(id_column))
         ids_by_frame.append([str(arm_id) for arm_id in ids])
-    source_ids, target_ids, known_ids = ids_by_frame[0], ids_by_frame[-1], set(ids_by_frame[0])
+    source_ids = ids_by_frame[0]
+    target_ids = ids_by_frame[-1]
+    known_ids = set(ids_by_frame[0])
     new_rows = [row for row, arm_id in enumerate(target_ids) if arm_id not in known_ids]
     all_ids = [*source_ids, *(target_ids[row] for row in new_rows)]
     common_columns = [name for name in frames[0].columns if name in frames[-1].columns]
-    source_frame, target_frame = frames[0].select(common_columns), frames[-1].select(common_columns)
+    source_frame = frames[0].select(common_columns)
+    target_frame = frames[-1].select(common_columns)
     all_arms = pl.concat([source_frame, target_frame[new_rows]], how="vertical_relaxed")
     column_roles = [_infer_role(name, all_arms, all_arms) for name in common_columns]
     word_columns = [
@@ -498,26 +659,45 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
         if column.role in ("category", "ignored") and _has_words(column.name, all_arms)
     ]
     number_columns, date_columns, category_columns = (
-        [column.name for column in column_roles if column.role == role and column.name not in word_columns]
+        [
+            column.name
+            for column in column_roles
+            if column.role == role and column.name not in word_columns
+        ]
         for role in ("number", "date", "category")
     )
     # A category that no two arms share is uninformative about other arms.
-    category_columns = [name for name in category_columns if all_arms[name].drop_nulls().is_duplicated().any()]
+    category_columns = [
+        name for name in category_columns if all_arms[name].drop_nulls().is_duplicated().any()
+    ]
     feature_columns = [
-        name for name in common_columns if name in {*number_columns, *date_columns, *category_columns}
+        name
+        for name in common_columns
+        if name in {*number_columns, *date_columns, *category_columns}
     ] + word_columns
     if not feature_columns:
-        raise InvalidInput(f"arms has no column that can be used as a feature: {_list_reasons(column_roles)}")
+        raise InvalidInput(
+            f"arms has no column that can be used as a feature: {_list_reasons(column_roles)}"
+        )
     transform = TableTransform.fit(
-        all_arms, context=feature_columns, categorical=category_columns, dates=date_columns, words=word_columns
+        all_arms,
+        context=feature_columns,
+        categorical=category_columns,
+        dates=date_columns,
+        words=word_columns,
     )
     offered = np.stack([np.isin(all_ids, source_ids), np.isin(all_ids, target_ids)])
     return Catalogue.fit(all_ids, transform.apply(all_arms), table=transform, offered=offered)
 
 
 def _has_words(name: str, frame: pl.DataFrame) -> bool:
-    """Return True if most texts of a column are lists of words, some of which occur in several but not all texts."""
+    """Return True if most texts of a column are lists of words, some of which occur in several but
+    not all texts.
+    """
     if frame[name].dtype != pl.String:
         return False
-    n_lists = sum("|" in text or ";" in text or len(split_words(text)) > 2 for text in frame[name].drop_nulls())
+    n_lists = sum(
+        "|" in text or ";" in text or len(split_words(text)) > 2
+        for text in frame[name].drop_nulls()
+    )
     return 2 * n_lists > len(frame) and bool(WordsColumn.fit(name, {"": frame}).words)

@@ -2,15 +2,18 @@
 
 There are three formats:
 
-- "vw": text of ``--cb_explore_adf``. Events are separated by empty lines. The first line may be ``shared``, and one
-  action has the label ``action:cost:probability``. The feature ``city=Oslo`` is a category, ``age:41`` is a number, and
-  ``young`` is the number 1. A number that an event or an action lacks is 0.
-- "dsjson": a JSON object per line with ``c``, ``_multi``, ``_labelIndex``, ``_label_cost`` and ``_label_probability``.
-  Personalizer's own logs have this format.
-- "personalizer": JSON lines of the calls of Personalizer: rank requests, rank responses and rewards, joined by
-  ``eventId``. An event without a reward has the reward 0, Personalizer's default.
+- "vw": text of ``--cb_explore_adf``. Events are separated by empty lines. The first line may be
+  ``shared``, and one action has the label ``action:cost:probability``. The feature ``city=Oslo`` is
+  a category, ``age:41`` is a number, and ``young`` is the number 1. A number that an event or an
+  action lacks is 0.
+- "dsjson": a JSON object per line with ``c``, ``_multi``, ``_labelIndex``, ``_label_cost`` and
+  ``_label_probability``. Personalizer's own logs have this format.
+- "personalizer": JSON lines of the calls of Personalizer: rank requests, rank responses and
+  rewards, joined by ``eventId``. An event without a reward has the reward 0, Personalizer's
+  default.
 
-An action's name is its ``id`` or tag, or the text of its features if it has no tag. Rewards are negative costs.
+An action's name is its ``id`` or tag, or the text of its features if it has no tag. Rewards are
+negative costs.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ class _Event(NamedTuple):
 
 
 def guess_format(path: Path) -> str:
-    """Return the format of a file ("vw", "dsjson" or "personalizer"), guessed from its first line."""
+    """Return the format of a file ("vw", "dsjson" or "personalizer"), guessed from its
+    first line.
+    """
     with open(path, encoding="utf-8") as file:
         first_line = next((line for line in file if line.strip()), "")
     if not first_line.lstrip().startswith("{"):
@@ -52,10 +57,13 @@ def guess_format(path: Path) -> str:
 
 
 def read_foreign_log(path: Path, log_format: str) -> tuple[Any, Any]:
-    """Return the log and the catalogue in a file, as polars frames. ``log_format`` is "vw", "dsjson" or "personalizer".
+    """Return the log and the catalogue in a file, as polars frames.
 
-    The log has the context columns, ``arm``, ``reward`` and ``propensity``, and ``offered`` if events have different
-    actions. The catalogue has the column ``id``, and the features that an action had when it first appeared.
+    ``log_format`` is "vw", "dsjson" or "personalizer".
+
+    The log has the context columns, ``arm``, ``reward`` and ``propensity``, and ``offered`` if
+    events have different actions. The catalogue has the column ``id``, and the features that an
+    action had when it first appeared.
     """
     readers = {"vw": _read_vw, "dsjson": _read_dsjson, "personalizer": _read_personalizer}
     rows: list[dict[str, Any]] = []
@@ -65,13 +73,25 @@ def read_foreign_log(path: Path, log_format: str) -> tuple[Any, Any]:
         for event in readers[log_format](file):
             reserved_name = next((name for name in event.context if name in _ROLE_COLUMNS), None)
             if reserved_name is not None:
-                raise DataError(f"{path}: the context feature {reserved_name!r} has a reserved name; rename it")
-            rows.append({**event.context, "arm": event.arm, "reward": event.reward, "propensity": event.propensity})
+                raise DataError(
+                    f"{path}: the context feature {reserved_name!r} has a reserved name; rename it"
+                )
+            rows.append(
+                {
+                    **event.context,
+                    "arm": event.arm,
+                    "reward": event.reward,
+                    "propensity": event.propensity,
+                }
+            )
             offered_names.append(list(event.actions))
             for name, features in event.actions.items():
                 features_by_arm.setdefault(name, {"id": name, **features})
     if not rows:
-        raise DataError(f"{path}: no event in the format {log_format!r} has a chosen action with its probability")
+        raise DataError(
+            f"{path}: no event in the format {log_format!r} has a chosen action with its"
+            " probability"
+        )
     log = _build_frame(rows, is_sparse=log_format == "vw")
     if any(len(names) < len(features_by_arm) for names in offered_names):
         log = log.with_columns(offered=pl.Series(["|".join(names) for names in offered_names]))
@@ -79,14 +99,22 @@ def read_foreign_log(path: Path, log_format: str) -> tuple[Any, Any]:
 
 
 def _build_frame(rows: list[dict[str, Any]], *, is_sparse: bool) -> Any:
-    """Return a frame with all columns of the rows. Numbers that a row lacks are 0 if ``is_sparse``, else missing."""
+    """Return a frame with all columns of the rows.
+
+    Numbers that a row lacks are 0 if ``is_sparse``, else missing.
+    """
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row.get(name) for row in rows]
         if any(isinstance(value, str) for value in values):
-            columns[name] = pl.Series(name, [None if value is None else str(value) for value in values], pl.String)
+            columns[name] = pl.Series(
+                name, [None if value is None else str(value) for value in values], pl.String
+            )
         else:
-            numbers = [float(value) if value is not None else 0.0 if is_sparse else None for value in values]
+            numbers = [
+                float(value) if value is not None else 0.0 if is_sparse else None
+                for value in values
+            ]
             columns[name] = pl.Series(name, numbers, pl.Float64)
     role_columns = [name for name in _ROLE_COLUMNS if name in columns]
     return pl.DataFrame(columns).select(pl.exclude(role_columns), *role_columns)
@@ -105,7 +133,9 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
         for line_number, event_line in event_lines:
             label_and_tag, separator, sections = event_line.partition("|")
             if not separator:
-                raise DataError(f"line {line_number} must have a | before the features, got {event_line[:60]!r}")
+                raise DataError(
+                    f"line {line_number} must have a | before the features, got {event_line[:60]!r}"
+                )
             words = label_and_tag.split()
             if words and words[0] == "shared":
                 context = _parse_vw_features(sections, line_number)
@@ -119,23 +149,32 @@ def _read_vw(lines: Iterable[str]) -> Iterator[_Event]:
                     _, cost, probability = label.split(":")
                     outcome = name, 0.0 - float(cost), float(probability)  # 0.0 - 0.0 is not -0.0
                 except ValueError:
-                    raise DataError(f"line {line_number}: a label is action:cost:probability, got {label!r}") from None
+                    raise DataError(
+                        f"line {line_number}: a label is action:cost:probability, got {label!r}"
+                    ) from None
         if outcome is not None:
             yield _Event(context, actions, *outcome)
         event_lines = []
 
 
 def _parse_vw_features(sections: str, line_number: int) -> dict[str, Any]:
-    """Return the features of all namespaces in ``sections``, the text of a line after its first |."""
+    """Return the features of all namespaces in ``sections``, the text of a line after its
+    first |.
+    """
     features: dict[str, Any] = {}
     for section in sections.split("|"):
-        words, prefix, scale = section.split(), "", 1.0
+        words = section.split()
+        prefix = ""
+        scale = 1.0
         if words and not section[:1].isspace():
             namespace, _, factor = words.pop(0).partition(":")
             try:
-                prefix, scale = f"{namespace}.", float(factor or 1.0)
+                prefix = f"{namespace}."
+                scale = float(factor or 1.0)
             except ValueError:
-                raise DataError(f"line {line_number}: {factor!r}, the factor of {namespace}, is not a number") from None
+                raise DataError(
+                    f"line {line_number}: {factor!r}, the factor of {namespace}, is not a number"
+                ) from None
         for word in words:
             name, colon, value = word.rpartition(":") if ":" in word else (word, "", "")
             try:
@@ -163,16 +202,27 @@ def _read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the features in nested objects and lists, by names such as ``user.age``. Lists are joined by |."""
+    """Return the features in nested objects and lists, by names such as ``user.age``.
+
+    Lists are joined by |.
+    """
     if isinstance(value, Mapping):
-        items = [(f"{prefix}.{name}" if prefix else str(name), item) for name, item in value.items() if name[:1] != "_"]
+        items = [
+            (f"{prefix}.{name}" if prefix else str(name), item)
+            for name, item in value.items()
+            if name[:1] != "_"
+        ]
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         items = [(prefix, item) for item in value]
     elif isinstance(value, list):
         return {prefix: "|".join(map(str, value))} if value else {}
     else:
         return {} if value is None else {prefix: value}
-    return {name: feature for item_name, item in items for name, feature in _flatten(item, item_name).items()}
+    return {
+        name: feature
+        for item_name, item in items
+        for name, feature in _flatten(item, item_name).items()
+    }
 
 
 def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
@@ -181,12 +231,19 @@ def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
         if "_label_cost" not in event or event.get("_skipLearn"):
             continue
         try:
-            shared_dict, action_dicts = {**event["c"]}, event["c"]["_multi"]
-            names = [str(action.get("_tag") or json.dumps(_flatten(action), sort_keys=True)) for action in action_dicts]
+            shared_dict = {**event["c"]}
+            action_dicts = event["c"]["_multi"]
+            names = [
+                str(action.get("_tag") or json.dumps(_flatten(action), sort_keys=True))
+                for action in action_dicts
+            ]
             actions = dict(zip(names, map(_flatten, action_dicts), strict=True))
-            arm_index = event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
+            arm_index = (
+                event["_labelIndex"] if "_labelIndex" in event else event["_label_Action"] - 1
+            )
             propensity = float(event["_label_probability"])
-            context, reward = _flatten(shared_dict | {"_multi": None}), 0.0 - float(event["_label_cost"])
+            context = _flatten(shared_dict | {"_multi": None})
+            reward = 0.0 - float(event["_label_cost"])
             yield _Event(context, actions, names[arm_index], reward, propensity)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             problem = f"line {line_number} is not an event of dsjson with c, _multi and a label"
@@ -198,17 +255,28 @@ def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
     events: dict[str, dict[str, Any]] = {}
     for line_number, call in _read_json_lines(lines):
         if not isinstance(call.get("eventId"), str):
-            raise DataError(f"line {line_number}: a call of Personalizer must have a text as eventId")
+            raise DataError(
+                f"line {line_number}: a call of Personalizer must have a text as eventId"
+            )
         events.setdefault(call["eventId"], {}).update(call)
     for event_id, event in events.items():
         if "rewardActionId" not in event or "actions" not in event:
             continue
         try:
             excluded_ids = event.get("excludedActions") or []
-            allowed_actions = [action for action in event["actions"] if action["id"] not in excluded_ids]
-            actions = {action["id"]: _flatten(action.get("features") or []) for action in allowed_actions}
-            probabilities = {action["id"]: float(action["probability"]) for action in event["ranking"]}
-            arm, context = event["rewardActionId"], _flatten(event.get("contextFeatures") or [])
+            allowed_actions = [
+                action for action in event["actions"] if action["id"] not in excluded_ids
+            ]
+            actions = {
+                action["id"]: _flatten(action.get("features") or []) for action in allowed_actions
+            }
+            probabilities = {
+                action["id"]: float(action["probability"]) for action in event["ranking"]
+            }
+            arm = event["rewardActionId"]
+            context = _flatten(event.get("contextFeatures") or [])
             yield _Event(context, actions, arm, float(event.get("value", 0.0)), probabilities[arm])
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"event {event_id} is not a rank call with its response: {error!r}") from None
+            raise DataError(
+                f"event {event_id} is not a rank call with its response: {error!r}"
+            ) from None

@@ -28,17 +28,19 @@ def from_gymnasium(
     """Return a pair whose source is a simulator: a gymnasium environment with discrete actions.
 
     Args:
-        env: the environment (``gymnasium.Env``) or its id. The actions are the arms, the observations the contexts. An
-            observation that is not an array is flattened by ``gymnasium.spaces.flatten``.
-        target_contexts: contexts of the target, (m, *C); or another environment, such as a real robot, which is reset
-            ``rounds`` times without taking actions.
+        env: the environment (``gymnasium.Env``) or its id. The actions are the arms, the
+            observations the contexts. An observation that is not an array is flattened by
+            ``gymnasium.spaces.flatten``.
+        target_contexts: contexts of the target, (m, *C); or another environment, such as a real
+            robot, which is reset ``rounds`` times without taking actions.
         rounds: the number of source contexts.
-        feedback: "all_arms" for problems of one step. The environment is reset once per context and arm with the
-            same seed, so that the reward of every arm is known. With "log", for any environment, arms are drawn
-            uniformly, and every step is a round of a log.
-        target_test: target contexts with labels or rewards (t, K) for the evaluator; or an environment, in which every
-            arm is tried ``rounds`` times.
-        seed: the first seed of ``env.reset``. A reset for source round i = 0, 1, ... has ``seed + i``.
+        feedback: "all_arms" for problems of one step. The environment is reset once per context and
+            arm with the same seed, so that the reward of every arm is known. With "log", for any
+            environment, arms are drawn uniformly, and every step is a round of a log.
+        target_test: target contexts with labels or rewards (t, K) for the evaluator; or an
+            environment, in which every arm is tried ``rounds`` times.
+        seed: the first seed of ``env.reset``. A reset for source round i = 0, 1, ... has ``seed +
+            i``.
         name: the pair's name in reports.
         options: further arguments of ``from_arrays``, or of ``from_log``.
 
@@ -46,34 +48,53 @@ def from_gymnasium(
     >>> pair.context_shape, pair.n_arms, len(pair.source) + len(pair.source_test)
     ((4,), 2, 40)
     """
-    n_rounds, seed = check_int("rounds", rounds, minimum=2), check_int("seed", seed, minimum=0)
+    n_rounds = check_int("rounds", rounds, minimum=2)
+    seed = check_int("seed", seed, minimum=0)
     check_one_of("feedback", feedback, ("all_arms", "log"))
     source_env, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
         target_env, _ = _open_environment(target_contexts, "target_contexts")
         target_seeds = range(seed + n_rounds, seed + 2 * n_rounds)
-        target_contexts = np.stack([_reset(target_env, target_seed) for target_seed in target_seeds])
+        target_contexts = np.stack(
+            [_reset(target_env, target_seed) for target_seed in target_seeds]
+        )
     if hasattr(target_test, "reset") or isinstance(target_test, str):
         test_env, n_test_arms = _open_environment(target_test, "target_test")
         if n_test_arms != n_arms:
             raise InvalidInput(f"target_test has {n_test_arms} actions, but env has {n_arms}")
-        target_test = _try_every_arm(test_env, n_arms, range(seed + 2 * n_rounds, seed + 3 * n_rounds))
-    arguments = {"target": target_contexts, "target_test": target_test, "n_arms": n_arms, "name": name, **options}
+        target_test = _try_every_arm(
+            test_env, n_arms, range(seed + 2 * n_rounds, seed + 3 * n_rounds)
+        )
+    arguments = {
+        "target": target_contexts,
+        "target_test": target_test,
+        "n_arms": n_arms,
+        "name": name,
+        **options,
+    }
     if feedback == "log":
         return from_log(source=_record_log(source_env, n_arms, n_rounds, seed), **arguments)
-    return from_arrays(source=_try_every_arm(source_env, n_arms, range(seed, seed + n_rounds)), **arguments)
+    return from_arrays(
+        source=_try_every_arm(source_env, n_arms, range(seed, seed + n_rounds)), **arguments
+    )
 
 
 def _open_environment(env: Any, argument: str) -> tuple[Any, int]:
-    """Return an environment and its number of actions. ``argument`` is its name in error messages."""
+    """Return an environment and its number of actions. ``argument`` is its name in error
+    messages.
+    """
     try:
         import gymnasium
     except ModuleNotFoundError:
-        raise InvalidInput("from_gymnasium needs gymnasium: pip install 'daband[gymnasium]'") from None
+        raise InvalidInput(
+            "from_gymnasium needs gymnasium: pip install 'daband[gymnasium]'"
+        ) from None
     environment = gymnasium.make(env) if isinstance(env, str) else env
     action_space = getattr(environment, "action_space", None)
     if not isinstance(action_space, gymnasium.spaces.Discrete):
-        raise InvalidInput(f"{argument} must be an environment with a Discrete action space, got {action_space!r}")
+        raise InvalidInput(
+            f"{argument} must be an environment with a Discrete action space, got {action_space!r}"
+        )
     return environment, int(action_space.n)
 
 
@@ -97,21 +118,30 @@ def _try_every_arm(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, Float
     for row, arm in np.ndindex(rewards.shape):
         if not np.array_equal(_reset(env, seeds[row]), contexts[row]):
             raise InvalidInput(
-                f"env.reset(seed={seeds[row]}) gives different observations, so arms cannot be compared; draw "
-                "random numbers from env.np_random only, or use feedback='log'"
+                f"env.reset(seed={seeds[row]}) gives different observations, so arms cannot be"
+                " compared; draw random numbers from env.np_random only, or use feedback='log'"
             )
         rewards[row, arm] = env.step(int(env.action_space.start) + arm)[1]
     return contexts, rewards
 
 
-def _record_log(env: Any, n_arms: int, n_rounds: int, seed: int) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
-    """Return a log of steps with uniformly drawn arms: contexts (n, *C), arms, rewards and propensities (n,)."""
-    arms, rewards, contexts = np.random.default_rng(seed).integers(0, n_arms, n_rounds), np.empty(n_rounds), []
-    observation, has_ended = None, True
+def _record_log(
+    env: Any, n_arms: int, n_rounds: int, seed: int
+) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
+    """Return a log of steps with uniformly drawn arms: contexts (n, *C), arms, rewards and
+    propensities (n,).
+    """
+    arms = np.random.default_rng(seed).integers(0, n_arms, n_rounds)
+    rewards = np.empty(n_rounds)
+    contexts = []
+    observation = None
+    has_ended = True
     for row in range(n_rounds):
         if has_ended:
             observation, _ = env.reset(seed=seed + row)
         contexts.append(_as_context(env, observation))
-        observation, rewards[row], terminated, truncated, _ = env.step(int(env.action_space.start) + int(arms[row]))
+        observation, rewards[row], terminated, truncated, _ = env.step(
+            int(env.action_space.start) + int(arms[row])
+        )
         has_ended = terminated or truncated
     return np.stack(contexts), arms, rewards, np.full(n_rounds, 1.0 / n_arms)

@@ -1,7 +1,7 @@
 """Build pairs from folders of images with a sub-folder per class (``from_images``).
 
-Files are decoded by several threads when a context is first read. Decoded images are cached if all of them take
-at most a gigabyte.
+Files are decoded by several threads when a context is first read. Decoded images are cached if all
+of them take at most a gigabyte.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".ti
 
 
 def decode_image(path: Path, resize: int | None = None, crop: int | None = None) -> AnyArray:
-    """Return an image file as (H, W, 3) of uint8, resized to ``resize`` and cropped to ``crop`` pixels per side."""
+    """Return an image file as (H, W, 3) of uint8, resized to ``resize`` and cropped to ``crop``
+    pixels per side.
+    """
     if not path.is_file():
         raise DataError(f"{path} does not exist")
     try:
@@ -51,9 +53,13 @@ def decode_image(path: Path, resize: int | None = None, crop: int | None = None)
 
 def _check_framing(framing: int | tuple[int, int]) -> tuple[int, int]:
     """Return the sides in pixels after resizing and after cropping, (resize, crop)."""
-    resize, crop = framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
+    resize, crop = (
+        framing if isinstance(framing, tuple) and len(framing) == 2 else (framing, framing)
+    )
     if check_int("framing", crop, minimum=1) > check_int("framing", resize, minimum=1):
-        raise InvalidInput(f"framing must be an integer, or (resize, crop) with crop <= resize, got {framing}")
+        raise InvalidInput(
+            f"framing must be an integer, or (resize, crop) with crop <= resize, got {framing}"
+        )
     return resize, crop
 
 
@@ -99,15 +105,23 @@ class ImageContexts(Contexts):
 
     def _decode(self, indices: IntArray) -> AnyArray:
         """Return the decoded images at these indices, (B, 3, H, W)."""
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow releases the interpreter lock while it decodes
-            images = pool.map(lambda index: decode_image(Path(self.files[index]), *self.framing), indices.tolist())
+        # Pillow releases the interpreter lock while it decodes
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            images = pool.map(
+                lambda index: decode_image(Path(self.files[index]), *self.framing), indices.tolist()
+            )
             return np.stack([image.transpose(2, 0, 1) for image in images])
 
 
 class LabelledImages(ImageContexts, RewardDomain):
-    """Image files with labels. The reward of the arm equal to the label is 1, and those of the others are 0."""
+    """Image files with labels.
 
-    def __init__(self, images: ImageList, framing: tuple[int, int], *, n_arms: int, passes: int = 1) -> None:
+    The reward of the arm equal to the label is 1, and those of the others are 0.
+    """
+
+    def __init__(
+        self, images: ImageList, framing: tuple[int, int], *, n_arms: int, passes: int = 1
+    ) -> None:
         super().__init__(images.paths, framing, passes=passes)
         self._labels = images.labels
         self.n_arms = n_arms
@@ -150,30 +164,37 @@ def from_images(
     """Return a pair made from folders of images, which are decoded when they are needed.
 
     Args:
-        source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
-        target: a folder of target images. If it has no sub-folders, the target is unlabelled, and the pair has no
-            ``target_test``. If it has the source's sub-folders and ``target_test`` is None, a fixed half of the
-            images is kept for the evaluator. With ``target_test``, training sees all images.
+        source: a folder with one sub-folder per class; the names of the sub-folders are the class
+            names.
+        target: a folder of target images. If it has no sub-folders, the target is unlabelled, and
+            the pair has no ``target_test``. If it has the source's sub-folders and ``target_test``
+            is None, a fixed half of the images is kept for the evaluator. With ``target_test``,
+            training sees all images.
         sources: several sources by name, instead of ``source``; all have the same sub-folders.
-        targets: several targets by name, instead of ``target``; ``target_test`` is then a folder for each name.
+        targets: several targets by name, instead of ``target``; ``target_test`` is then a folder
+            for each name.
         target_test: a folder with the same sub-folders as the source, for the evaluator.
-        source_test: a folder like ``source`` of images that training does not use, or the fraction of ``source`` to
-            hold out (a fixed split by class), or None.
-        framing: the side of a context in pixels, by default 224; or a tuple (resize, crop), to resize both sides and
-            crop the centre. With ``encoder``, it is the size of the images that a module or an ONNX file gets. It
-            must be None for named encoders, which define this size.
-        encoder: a frozen encoder whose features are the contexts, instead of pixels: "torchvision:resnet50",
-            "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a ``torch.nn.Module`` from (B, 3, H, W) in
-            [0, 1] to (B, ...), or the path of an ONNX file or of a module that ``torch.save`` wrote (which runs the
-            code in that file). Features are computed once and kept in the cache folder.
+        source_test: a folder like ``source`` of images that training does not use, or the fraction
+            of ``source`` to hold out (a fixed split by class), or None.
+        framing: the side of a context in pixels, by default 224; or a tuple (resize, crop), to
+            resize both sides and crop the centre. With ``encoder``, it is the size of the images
+            that a module or an ONNX file gets. It must be None for named encoders, which define
+            this size.
+        encoder: a frozen encoder whose features are the contexts, instead of pixels:
+            "torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a
+            ``torch.nn.Module`` from (B, 3, H, W) in [0, 1] to (B, ...), or the path of an ONNX file
+            or of a module that ``torch.save`` wrote (which runs the code in that file). Features
+            are computed once and kept in the cache folder.
         passes: how many times each source image may be shown.
-        target_passes: how many times each target image may be shown; by default equal to ``passes``.
-        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
-            ``daband._shift``); by default "style" for images and "covariate" for vectors.
+        target_passes: how many times each target image may be shown; by default equal to
+            ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or
+            several (see ``daband._shift``); by default "style" for images and "covariate" for
+            vectors.
         name: the pair's name in reports; random splits of source and target depend on it.
 
-    Contexts are (3, H, W) of uint8. If the target has sub-folders, the paths of its images contain the class names, but
-    no training code of daband reads these paths.
+    Contexts are (3, H, W) of uint8. If the target has sub-folders, the paths of its images contain
+    the class names, but no training code of daband reads these paths.
 
     >>> from pathlib import Path
     >>> from PIL import Image
@@ -187,7 +208,8 @@ def from_images(
     """
     if source is None or target is None:
         raise InvalidInput("from_images needs a source and a target folder")
-    source_folder, target_folder = check_path(source, "source"), check_path(target, "target")
+    source_folder = check_path(source, "source")
+    target_folder = check_path(target, "target")
     given_framing = 224 if framing is None and encoder is None else framing
     checked_framing = None if given_framing is None else _check_framing(given_framing)
     class_names = _list_class_names(source_folder)
@@ -202,14 +224,19 @@ def from_images(
         unknown_folders = sorted(folder_names - set(class_names))
         if unknown_folders:
             raise DataError(
-                f"{target_folder / unknown_folders[0]} is not a class of the source ({', '.join(class_names)}). Rename "
-                "it or move it; or put all target images into one folder, to use them without labels"
+                f"{target_folder / unknown_folders[0]} is not a class of the source"
+                f" ({', '.join(class_names)}). Rename it or move it; or put all target images into"
+                " one folder, to use them without labels"
             )
         labelled_images = scan_classes(target_folder, class_names)
     held_out = source_test  # a list of images, the fraction of images to hold out, or None
     if isinstance(source_test, str | Path):
         held_out = scan_classes(Path(source_test), class_names)
-    image_fields: dict[str, Any] = {"source": source_images, "source_test": held_out, "target_test": test_images}
+    image_fields: dict[str, Any] = {
+        "source": source_images,
+        "source_test": held_out,
+        "target_test": test_images,
+    }
     options: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "name": name}
     if encoder is not None:
         image_fields["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
@@ -223,16 +250,24 @@ def from_images(
         target_paths = labelled_images.paths
     assert checked_framing is not None
     image_fields |= {"target": target_paths, "target_labelled": labelled_images}
-    return build_image_pair(**image_fields, class_names=class_names, framing=checked_framing, shift=shift, **options)
+    return build_image_pair(
+        **image_fields, class_names=class_names, framing=checked_framing, shift=shift, **options
+    )
 
 
 def _build_encoded_pair(
-    fields: Mapping[str, Any], class_names: Sequence[str], encoder: Any, framing: tuple[int, int] | None, options: Any
+    fields: Mapping[str, Any],
+    class_names: Sequence[str],
+    encoder: Any,
+    framing: tuple[int, int] | None,
+    options: Any,
 ) -> Pair:
-    """Return a pair whose contexts are features of images, computed from a table with a column of paths.
+    """Return a pair whose contexts are features of images, computed from a table with a column of
+    paths.
 
     Args:
-        fields: lists of images by field of the pair; ``source_test`` may also be a fraction or None.
+        fields: lists of images by field of the pair; ``source_test`` may also be a fraction or
+            None.
         class_names: the class names.
         encoder: as in ``from_images``.
         framing: (resize, crop), or None.
@@ -250,8 +285,12 @@ def _build_encoded_pair(
             frames[field] = pl.DataFrame(columns)
     transform = TableTransform(tuple(wrap_encoders({IMAGE_COLUMN: encoder}, framing).values()))
     table_columns = Columns(context=(IMAGE_COLUMN,), label="class")
-    pair = from_table(**frames, columns=table_columns, transform=transform, class_names=class_names, **options)
-    return replace(pair, about=About(summary="folders of images given by the user", licence="the user's own"))
+    pair = from_table(
+        **frames, columns=table_columns, transform=transform, class_names=class_names, **options
+    )
+    return replace(
+        pair, about=About(summary="folders of images given by the user", licence="the user's own")
+    )
 
 
 def build_image_pair(
@@ -270,29 +309,38 @@ def build_image_pair(
 ) -> Pair:
     """Return a pair made from lists of image files.
 
-    ``target`` has files without classes. ``target_labelled`` has the same files with their classes. ``source_test`` may
-    also be the fraction of ``source`` to hold out. ``framing`` is (resize, crop). Other arguments are as in
-    ``from_images``.
+    ``target`` has files without classes. ``target_labelled`` has the same files with their classes.
+    ``source_test`` may also be the fraction of ``source`` to hold out. ``framing`` is (resize,
+    crop). Other arguments are as in ``from_images``.
     """
     passes = check_int("passes", passes, minimum=1)
-    target_passes = passes if target_passes is None else check_int("target_passes", target_passes, minimum=1)
+    target_passes = (
+        passes if target_passes is None else check_int("target_passes", target_passes, minimum=1)
+    )
     require_classes(source.labels, class_names, data_name="the source")
     if target_test is not None:
         require_classes(target_test.labels, class_names, data_name="the target's test")
     domain_options: dict[str, Any] = {"framing": framing, "n_arms": len(class_names)}
-    # Files are listed by class. They are shuffled, so that the index of a target context does not reveal its class.
+    # Files are listed by class. They are shuffled, so that the index of a target context does not
+    # reveal its class.
     order = np.random.default_rng(len(target)).permutation(len(target))
     target_contexts = ImageContexts([target[row] for row in order], framing, passes=target_passes)
     labelled_domain = None
     if target_labelled is not None:
-        labelled_domain = LabelledImages(target_labelled.select(order), passes=target_passes, **domain_options)
+        labelled_domain = LabelledImages(
+            target_labelled.select(order), passes=target_passes, **domain_options
+        )
     source_domain: RewardDomain = LabelledImages(source, passes=passes, **domain_options)
     held_out_domain: EvaluationDomain | None
     if isinstance(source_test, ImageList):
         held_out_domain = RewardEvaluation(LabelledImages(source_test, **domain_options))
     else:
         source_domain, held_out_domain = hold_out(source_domain, fraction=source_test, name=name)
-    test_domain = None if target_test is None else RewardEvaluation(LabelledImages(target_test, **domain_options))
+    test_domain = (
+        None
+        if target_test is None
+        else RewardEvaluation(LabelledImages(target_test, **domain_options))
+    )
     return Pair(
         name=name,
         context_shape=target_contexts.context_shape,
@@ -310,7 +358,9 @@ def build_image_pair(
 
 
 def scan_classes(folder: Path, class_names: Sequence[str]) -> ImageList:
-    """Return the images in the sub-folders ``class_names``, sorted by class and name, with labels."""
+    """Return the images in the sub-folders ``class_names``, sorted by class and name, with
+    labels.
+    """
     paths: list[Path] = []
     labels: list[int] = []
     for label, class_name in enumerate(class_names):
@@ -318,8 +368,9 @@ def scan_classes(folder: Path, class_names: Sequence[str]) -> ImageList:
         image_paths = _list_images(class_folder)
         if not image_paths:
             raise DataError(
-                f"{class_folder} is missing or has no images: class {class_name!r} has no example in {folder}. Target "
-                "images can also be in one folder without sub-folders, and are then used without labels"
+                f"{class_folder} is missing or has no images: class {class_name!r} has no example"
+                f" in {folder}. Target images can also be in one folder without sub-folders, and"
+                " are then used without labels"
             )
         paths += image_paths
         labels += [label] * len(image_paths)
@@ -327,11 +378,18 @@ def scan_classes(folder: Path, class_names: Sequence[str]) -> ImageList:
 
 
 def _list_class_names(folder: Path) -> list[str]:
-    """Return the sorted names of the sub-folders, one per class. Raise an error if there are fewer than two."""
+    """Return the sorted names of the sub-folders, one per class.
+
+    Raise an error if there are fewer than two.
+    """
     _check_folder(folder)
-    class_names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    class_names = sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
     if len(class_names) < 2:
-        raise DataError(f"{folder} must have one sub-folder per class, at least two, found {class_names}")
+        raise DataError(
+            f"{folder} must have one sub-folder per class, at least two, found {class_names}"
+        )
     return class_names
 
 
@@ -352,4 +410,8 @@ def _require_images(folder: Path) -> list[Path]:
 
 def _list_images(folder: Path) -> list[Path]:
     """Return the images in a folder and its sub-folders, sorted by path."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file())
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()
+    )

@@ -1,4 +1,6 @@
-"""Build pairs whose source is a log, with the contexts, arms and rewards of another policy (``from_log``)."""
+"""Build pairs whose source is a log, with the contexts, arms and rewards of another policy
+(``from_log``).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,25 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_class_names, check_int, check_one_of
-from daband._arrays import ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_arms, check_rewards
+from daband._arrays import (
+    ArrayLike,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    as_numpy,
+    check_arms,
+    check_rewards,
+)
 from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
-from daband.domains.readers._arrays import ArrayContexts, build_target_fields, check_n_arms, check_shapes
+from daband.domains.readers._arrays import (
+    ArrayContexts,
+    build_target_fields,
+    check_n_arms,
+    check_shapes,
+)
 from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import compute_digests
@@ -28,8 +43,9 @@ from daband.weights import check_propensities
 class ArrayLog(ArrayContexts, LoggedDomain):
     """A log in arrays.
 
-    If there are no propensities, they are estimated from the log. The attribute ``propensity_method`` then describes
-    the method in a phrase for messages, and is empty otherwise.
+    If there are no propensities, they are estimated from the log. The attribute
+    ``propensity_method`` then describes the method in a phrase for messages, and is empty
+    otherwise.
 
     Args:
         contexts: (n, *C).
@@ -98,36 +114,45 @@ def from_log(
     units: Sequence[int] | None = None,
     name: str = "log",
 ) -> Pair:
-    """Return a pair whose source is a log of another policy: ``from_log(source=log, target=x_t, n_arms=5)``.
+    """Return a pair whose source is a log of another policy: ``from_log(source=log, target=x_t,
+    n_arms=5)``.
 
     Args:
-        source: a tuple of contexts (n, *C), arms (n,) of integers, rewards (n,) and propensities (n,) in (0, 1]; or a
-            folder or a glob of Parquet files (a ``ParquetLog`` if columns have other names), which may be larger than
-            memory. If propensities are None or the tuple has three elements, propensities are estimated, with a warning
-            that describes the method. An optional fifth element is a boolean mask (n, K) of the arms that could be
-            chosen.
+        source: a tuple of contexts (n, *C), arms (n,) of integers, rewards (n,) and propensities
+            (n,) in (0, 1]; or a folder or a glob of Parquet files (a ``ParquetLog`` if columns have
+            other names), which may be larger than memory. If propensities are None or the tuple has
+            three elements, propensities are estimated, with a warning that describes the method. An
+            optional fifth element is a boolean mask (n, K) of the arms that could be chosen.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
         sources: several logs by name, instead of ``source``.
-        targets: several targets by name, instead of ``target``; the other target arguments are then mappings.
-        target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees, or None.
+        targets: several targets by name, instead of ``target``; the other target arguments are then
+            mappings.
+        target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees, or
+            None.
         target_labelled: target contexts with labels or rewards, for continued training.
-        source_test: logged rounds that training does not use, as ``source``, or the fraction of ``source`` to hold out
-            (a fixed split by arm; for Parquet files, by blocks of rows), or None.
-        n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have been chosen. It is
-            not needed with ``arms``.
+        source_test: logged rounds that training does not use, as ``source``, or the fraction of
+            ``source`` to hold out (a fixed split by arm; for Parquet files, by blocks of rows), or
+            None.
+        n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have
+            been chosen. It is not needed with ``arms``.
         class_names: a name per arm; by default "0", "1" and so on.
-        arms: a table of arms with features, as in ``from_table``, or features (K, m). The arms of the log are the row
-            numbers in it. If there is a table per domain, source arms come first, then new target arms.
-        feedback: "one_hot" if exactly one arm has reward 1 and all others 0 for each context, without noise. A reward
-            of 1 then reveals the rewards of all arms. Otherwise "bandit".
+        arms: a table of arms with features, as in ``from_table``, or features (K, m). The arms of
+            the log are the row numbers in it. If there is a table per domain, source arms come
+            first, then new target arms.
+        feedback: "one_hot" if exactly one arm has reward 1 and all others 0 for each context,
+            without noise. A reward of 1 then reveals the rewards of all arms. Otherwise "bandit".
         passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default equal to ``passes``.
-        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
-            ``daband._shift``); by default "style" for images and "covariate" for vectors.
-        units: the indices of context features that are in other units in the target; implies ``shift="units"``.
+        target_passes: how many times each target context may be shown; by default equal to
+            ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or
+            several (see ``daband._shift``); by default "style" for images and "covariate" for
+            vectors.
+        units: the indices of context features that are in other units in the target; implies
+            ``shift="units"``.
         name: the pair's name in reports; the random split of held-out rounds depends on it.
 
-    Context arrays are not copied. If you change one afterwards, the pair changes, and is not checked again.
+    Context arrays are not copied. If you change one afterwards, the pair changes, and is not
+    checked again.
 
     >>> contexts, arms, rewards = [[0.0, 1.0]] * 20, [0, 1] * 10, [0.0, 1.0] * 10
     >>> log = (contexts, arms, rewards, [0.5] * 20)
@@ -136,11 +161,14 @@ def from_log(
     2
     """
     if source is None or target is None:
-        raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
+        raise InvalidInput(
+            "from_log needs source=(contexts, arms, rewards, propensities) and target=contexts"
+        )
     check_one_of("feedback", feedback, ("bandit", "one_hot"))
     catalogue = None if arms is None else read_catalogue(arms, "", names=class_names)
     if catalogue is not None:
-        class_names, n_arms = catalogue.names, len(catalogue.names) if n_arms is None else n_arms
+        class_names = catalogue.names
+        n_arms = len(catalogue.names) if n_arms is None else n_arms
         if n_arms != len(catalogue.names):
             raise InvalidInput(f"arms has {len(catalogue.names)} arms, but n_arms is {n_arms}")
     elif n_arms is None:
@@ -152,7 +180,10 @@ def from_log(
     if isinstance(source_test, tuple | str | Path | ParquetLog):
         held_out_log = _open_log(source_test, "source_test", n_arms=n_arms, passes=1)
         if held_out_log.context_shape != log.context_shape:
-            raise InvalidInput(f"source_test contexts have shape {held_out_log.context_shape}, not {log.context_shape}")
+            raise InvalidInput(
+                f"source_test contexts have shape {held_out_log.context_shape}, not"
+                f" {log.context_shape}"
+            )
     else:
         split_log = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
         training_log, held_out_log = split_log(fraction=source_test, name=name)
@@ -161,7 +192,12 @@ def from_log(
             split.log_parts = frozenset(compute_digests(split.parts()).values())
     has_arm_axis = isinstance(log, ParquetLog) and log.shared
     target_fields = build_target_fields(
-        target, target_test, target_labelled, n_arms, passes if target_passes is None else target_passes, has_arm_axis
+        target,
+        target_test,
+        target_labelled,
+        n_arms,
+        passes if target_passes is None else target_passes,
+        has_arm_axis,
     )
     check_shapes(target_fields, log.context_shape, n_arms=n_arms, has_arm_axis=has_arm_axis)
     return Pair(
@@ -189,7 +225,10 @@ def _open_log(
     if isinstance(log, str | Path):
         return ParquetLog(log, n_arms=n_arms, passes=passes)
     if not (isinstance(log, tuple) and len(log) in (3, 4, 5)):
-        raise InvalidInput(f"{argument} must be a tuple of contexts, arms, rewards (and propensities, offered arms)")
+        raise InvalidInput(
+            f"{argument} must be a tuple of contexts, arms, rewards (and propensities, offered"
+            " arms)"
+        )
     array_log = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
     if array_log.propensity_method:
         warn_estimated_propensities(array_log.propensity_method, stacklevel=4)
@@ -199,20 +238,26 @@ def _open_log(
 def warn_estimated_propensities(method: str, *, stacklevel: int) -> None:
     """Warn that the propensities of a log are estimated by this method."""
     warnings.warn(
-        f"the log has no propensities; they are {method}. Results that depend on them are only as good as this "
-        "model of the logging policy",
+        f"the log has no propensities; they are {method}. Results that depend on them are only as"
+        " good as this model of the logging policy",
         stacklevel=stacklevel,
     )
 
 
 def _check_offered(offered: ArrayLike, arms: IntArray, n_arms: int) -> BoolArray:
-    """Return the mask of offered arms, (n, K). Raise an error if it is invalid or a chosen arm was not offered."""
+    """Return the mask of offered arms, (n, K).
+
+    Raise an error if it is invalid or a chosen arm was not offered.
+    """
     mask = as_numpy(offered, "offered arms")
     if mask.shape != (len(arms), n_arms) or mask.dtype != np.bool_:
         raise InvalidInput(
-            f"offered arms must be booleans ({len(arms)}, {n_arms}), got {mask.dtype} of shape {mask.shape}"
+            f"offered arms must be booleans ({len(arms)}, {n_arms}), got {mask.dtype} of shape"
+            f" {mask.shape}"
         )
     invalid_rows = np.flatnonzero(~mask[np.arange(len(arms)), arms])
     if len(invalid_rows):
-        raise InvalidInput(f"row {invalid_rows[0]} has chosen arm {arms[invalid_rows[0]]}, which was not offered")
+        raise InvalidInput(
+            f"row {invalid_rows[0]} has chosen arm {arms[invalid_rows[0]]}, which was not offered"
+        )
     return mask

@@ -1,11 +1,13 @@
 """Read logs that are larger than memory from Parquet files, in batches (``ParquetLog``).
 
-CSV files can also be read, but must fit into memory. A log is split into parts. A part is a file, or a range of rows of
-a large file. Several machines can read different parts, and a resumed run skips the parts that it has read. The
-columns, types and numbers of rows of all files are checked before the first row is read. Values are checked batch by
-batch, and errors name the file and the row.
+CSV files can also be read, but must fit into memory. A log is split into parts. A part is a file,
+or a range of rows of a large file. Several machines can read different parts, and a resumed run
+skips the parts that it has read. The columns, types and numbers of rows of all files are checked
+before the first row is read. Values are checked batch by batch, and errors name the file and the
+row.
 
-``train`` reads the same log by index, in random order, like any other domain. It reads one block of rows at a time.
+``train`` reads the same log by index, in random order, like any other domain. It reads one block of
+rows at a time.
 """
 
 from __future__ import annotations
@@ -55,13 +57,16 @@ _ENCODED_BATCH_ROWS = 256
 #: Maximum number of bytes of images read at a time.
 _MAX_BATCH_BYTES = 1 << 27
 #: The end of error messages about context columns.
-_CONTEXT_REMEDY = "; name the context columns with columns=daband.domains.Columns(...), or --context"
+_CONTEXT_REMEDY = (
+    "; name the context columns with columns=daband.domains.Columns(...), or --context"
+)
 #: The end of error messages about missing columns.
 _NAME_REMEDY = (
-    "; if it has another name, pass it as arm=, reward= or propensity= (--arm, --reward or --propensity), or pass "
-    "columns=daband.domains.Columns(...)"
+    "; if it has another name, pass it as arm=, reward= or propensity= (--arm, --reward or"
+    " --propensity), or pass columns=daband.domains.Columns(...)"
 )
-#: Maximum number of rows of a block. ``train`` reads blocks in random order, and shuffles the rows of each block.
+#: Maximum number of rows of a block. ``train`` reads blocks in random order, and shuffles the rows
+#: of each block.
 _MAX_BLOCK_ROWS = 65_536
 
 
@@ -73,7 +78,8 @@ class LogFile:
     path: str
     #: The number of rounds.
     n_rows: int
-    #: The query that reads the rounds. If rows were dropped, the column ``ROW_COLUMN`` has the row numbers in the file.
+    #: The query that reads the rounds. If rows were dropped, the column ``ROW_COLUMN`` has the row
+    #: numbers in the file.
     query: pl.LazyFrame
 
 
@@ -82,20 +88,25 @@ class ParquetLog(LoggedDomain):
 
     Args:
         log: a folder, a glob, or a list of files.
-        n_arms: the number of arms; the arm column has integers in 0..n_arms - 1, or names in ``arm_names``.
-        columns: the columns by role. By default, the columns "arm", "reward" and "propensity" have these roles. The
-            column "offered" has its role if it has texts or lists. Every other column is a feature of the context. A
-            context may also be one column of lists of equal length.
+        n_arms: the number of arms; the arm column has integers in 0..n_arms - 1, or names in
+            ``arm_names``.
+        columns: the columns by role. By default, the columns "arm", "reward" and "propensity" have
+            these roles. The column "offered" has its role if it has texts or lists. Every other
+            column is a feature of the context. A context may also be one column of lists of equal
+            length.
         transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, if it is not a vector.
         shared: True if a row has the contexts of all arms, concatenated.
         passes: how many times ``train`` may show each round.
-        roles: the column of each role other than context, if ``columns`` is None: {"arm": "offer", "id": "customer"}.
+        roles: the column of each role other than context, if ``columns`` is None: {"arm": "offer",
+            "id": "customer"}.
         arm_names: the names of the arms.
-        skip_unrewarded: True to ignore rounds without a reward; ``unrewarded`` has their number by file.
+        skip_unrewarded: True to ignore rounds without a reward; ``unrewarded`` has their number by
+            file.
 
-    ``batches`` reads a part in batches. ``train`` takes the log like any other source. The order of rounds is random
-    within blocks of at most 65,536 rows, and the order of blocks is random too, so that only one block is in memory.
+    ``batches`` reads a part in batches. ``train`` takes the log like any other source. The order of
+    rounds is random within blocks of at most 65,536 rows, and the order of blocks is random too, so
+    that only one block is in memory.
     """
 
     def __init__(
@@ -115,7 +126,9 @@ class ParquetLog(LoggedDomain):
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
         self.passes = check_int("passes", passes, minimum=1)
         self.shared = shared
-        self._transform, self._arm_names, self._skip_unrewarded = transform, arm_names, skip_unrewarded
+        self._transform = transform
+        self._arm_names = arm_names
+        self._skip_unrewarded = skip_unrewarded
         self.files: list[LogFile] = []
         #: By file, the number of rounds that were ignored because they have no reward.
         self.unrewarded: dict[str, int] = {}
@@ -127,23 +140,30 @@ class ParquetLog(LoggedDomain):
             with convert_polars_errors(f"{path} cannot be read"):
                 schema = dict(query.collect_schema())
                 if not self.schema:
-                    columns_by_role = _resolve_columns(columns, schema, path, transform, roles or {})
+                    columns_by_role = _resolve_columns(
+                        columns, schema, path, transform, roles or {}
+                    )
                 self._check_schema(path, schema, columns_by_role, is_default=columns is None)
                 if not self.schema:
-                    self.schema, self.columns = schema, columns_by_role
+                    self.schema = schema
+                    self.columns = columns_by_role
                     self._log_columns = [str(getattr(columns_by_role, role)) for role in _LOG_ROLES]
                     n_features = self._count_features(query, path)
                 self.files.append(self._open_file(query, path))
         parts = [LogPart(file.path, 0, file.n_rows) for file in self.files]
         if not any(map(len, parts)):
             raise DataError(f"the log {path} has no rows")
-        n_context_features, remainder = divmod(n_features, self.n_arms) if shared else (n_features, 0)
-        self.context_shape = (n_context_features,) if context_shape is None else tuple(context_shape)
+        n_context_features, remainder = (
+            divmod(n_features, self.n_arms) if shared else (n_features, 0)
+        )
+        self.context_shape = (
+            (n_context_features,) if context_shape is None else tuple(context_shape)
+        )
         if remainder or math.prod(self.context_shape) != n_context_features:
             arms_text = f" for each of {self.n_arms} arms" if shared else ""
             raise InvalidInput(
-                f"log: a row of {self.files[0].path} has {n_features} context features, expected contexts of "
-                f"shape {self.context_shape}{arms_text}{_CONTEXT_REMEDY}"
+                f"log: a row of {self.files[0].path} has {n_features} context features, expected"
+                f" contexts of shape {self.context_shape}{arms_text}{_CONTEXT_REMEDY}"
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
         rows_per_block = min(_MAX_BLOCK_ROWS, math.ceil(sum(map(len, parts)) / 64))
@@ -151,13 +171,22 @@ class ParquetLog(LoggedDomain):
         self._read_cached_block = lru_cache(maxsize=2)(self._read_block)
 
     def _open_file(self, query: pl.LazyFrame, path: Path) -> LogFile:
-        """Return the file with arm indices instead of names, and without unrewarded rounds if they are skipped."""
+        """Return the file with arm indices instead of names, and without unrewarded rounds if they
+        are skipped.
+        """
         arm_column, reward_column, _ = self._log_columns
         n_missing = 0
         if self._skip_unrewarded:
-            n_missing, n_rows = query.select(pl.col(reward_column).null_count(), pl.len().alias("")).collect().row(0)
+            n_missing, n_rows = (
+                query.select(pl.col(reward_column).null_count(), pl.len().alias(""))
+                .collect()
+                .row(0)
+            )
             if 0 < n_missing == n_rows:
-                raise DataError(f"{path} has no reward yet; fill in the column {reward_column!r} as rewards arrive")
+                raise DataError(
+                    f"{path} has no reward yet; fill in the column {reward_column!r} as rewards"
+                    " arrive"
+                )
         if n_missing:
             self.unrewarded[str(path)] = n_missing
             query = query.with_row_index(ROW_COLUMN).filter(pl.col(reward_column).is_not_null())
@@ -165,7 +194,9 @@ class ParquetLog(LoggedDomain):
             distinct_arms = query.select(pl.col(arm_column).unique()).collect()[arm_column]
             index_by_name = map_arm_values(distinct_arms, path, self._arm_names)
             if index_by_name is not None:
-                query = query.with_columns(pl.col(arm_column).replace_strict(index_by_name, return_dtype=pl.Int64))
+                query = query.with_columns(
+                    pl.col(arm_column).replace_strict(index_by_name, return_dtype=pl.Int64)
+                )
         return LogFile(str(path), int(query.select(pl.len()).collect().item()), query)
 
     def _set_blocks(self, blocks: list[LogPart]) -> None:
@@ -176,11 +207,14 @@ class ParquetLog(LoggedDomain):
     def __len__(self) -> int:
         return int(self._block_ends[-1])
 
-    def hold_out(self, fraction: float | None, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
-        """Return the log without ``fraction`` of its blocks, and a log of these blocks, or None if there are none.
+    def hold_out(
+        self, fraction: float | None, *, name: str
+    ) -> tuple[ParquetLog, ParquetLog | None]:
+        """Return the log without ``fraction`` of its blocks, and a log of these blocks, or None if
+        there are none.
 
-        Whole blocks are held out, because ranges of rows can be skipped when a large log is read, but not single rows.
-        The random split depends on ``name``.
+        Whole blocks are held out, because ranges of rows can be skipped when a large log is read,
+        but not single rows. The random split depends on ``name``.
         """
         fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
         n_held_out = min(round(fraction * len(self._blocks)), len(self._blocks) - 1)
@@ -188,59 +222,92 @@ class ParquetLog(LoggedDomain):
             return self, None
         generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
         held_out_indices = set(generator.permutation(len(self._blocks))[:n_held_out].tolist())
-        training_log, held_out_log = copy.copy(self), copy.copy(self)
-        training_log._set_blocks([block for index, block in enumerate(self._blocks) if index not in held_out_indices])
-        held_out_log._set_blocks([block for index, block in enumerate(self._blocks) if index in held_out_indices])
+        training_log = copy.copy(self)
+        held_out_log = copy.copy(self)
+        training_log._set_blocks(
+            [block for index, block in enumerate(self._blocks) if index not in held_out_indices]
+        )
+        held_out_log._set_blocks(
+            [block for index, block in enumerate(self._blocks) if index in held_out_indices]
+        )
         held_out_log.passes = 1
         return training_log, held_out_log
 
     # Reading the log in order, part by part.
 
     def parts(self, max_rows: int = _MAX_PART_ROWS) -> list[LogPart]:
-        """Return the parts of the log in order: files, split into ranges of at most ``max_rows`` rows."""
+        """Return the parts of the log in order: files, split into ranges of at most ``max_rows``
+        rows.
+        """
         merged_blocks: list[LogPart] = []
         for block in self._blocks:
-            if merged_blocks and (merged_blocks[-1].path, merged_blocks[-1].stop) == (block.path, block.start):
+            if merged_blocks and (merged_blocks[-1].path, merged_blocks[-1].stop) == (
+                block.path,
+                block.start,
+            ):
                 merged_blocks[-1] = LogPart(block.path, merged_blocks[-1].start, block.stop)
             else:
                 merged_blocks.append(block)
-        return [part for merged_block in merged_blocks for part in _split_part(merged_block, max_rows)]
+        return [
+            part for merged_block in merged_blocks for part in _split_part(merged_block, max_rows)
+        ]
 
     def batches(self, part: LogPart, max_rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
-        """Yield the rounds of a part, at most ``max_rows`` at a time. Raise a ``DataError`` if the file is damaged."""
+        """Yield the rounds of a part, at most ``max_rows`` at a time.
+
+        Raise a ``DataError`` if the file is damaged.
+        """
         n_read = 0
         if isinstance(self._transform, ImagePathTransform):
             max_rows = min(max_rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
         elif self._transform is not None and self._transform.row_reader.encoded:
             max_rows = min(max_rows, _ENCODED_BATCH_ROWS)
         offered_columns = [] if self.columns.offered is None else [self.columns.offered]
-        for frame in self.read_frames(part, [*self.columns.context, *self._log_columns, *offered_columns], max_rows):
+        for frame in self.read_frames(
+            part, [*self.columns.context, *self._log_columns, *offered_columns], max_rows
+        ):
             yield self._convert_rounds(frame, part.path)
             n_read += len(frame)
         if n_read != len(part):
-            raise DataError(f"{part.path} is damaged: {part.start + n_read} rows, at least {part.stop} by its footer")
+            raise DataError(
+                f"{part.path} is damaged: {part.start + n_read} rows, at least {part.stop} by its"
+                " footer"
+            )
 
-    def read_frames(self, part: LogPart, names: Sequence[str], max_rows: int = BATCH_ROWS) -> Iterator[pl.DataFrame]:
-        """Yield columns of a part in frames of at most ``max_rows`` rows. ``ROW_COLUMN`` has their row numbers."""
+    def read_frames(
+        self, part: LogPart, names: Sequence[str], max_rows: int = BATCH_ROWS
+    ) -> Iterator[pl.DataFrame]:
+        """Yield columns of a part in frames of at most ``max_rows`` rows.
+
+        ``ROW_COLUMN`` has their row numbers.
+        """
         query = next(file.query for file in self.files if file.path == part.path)
         row_columns = [ROW_COLUMN] if ROW_COLUMN in query.collect_schema() else []
         with convert_polars_errors(f"{part.path} is damaged"):
             first_row = part.start
-            query = query.select(list(dict.fromkeys([*row_columns, *names]))).slice(part.start, len(part))
+            query = query.select(list(dict.fromkeys([*row_columns, *names]))).slice(
+                part.start, len(part)
+            )
             for batch in query.collect_batches(chunk_size=max_rows, maintain_order=True):
                 for start in range(0, len(batch), max_rows):
                     frame = batch[start : start + max_rows]
-                    yield frame if row_columns else frame.with_row_index(ROW_COLUMN, offset=first_row)
+                    yield (
+                        frame if row_columns else frame.with_row_index(ROW_COLUMN, offset=first_row)
+                    )
                     first_row += len(frame)
 
     def read_values(self, part: LogPart, column: str | None) -> Iterator[Any]:
-        """Yield the values of a column in the order of the part's rounds, or nothing if ``column`` is None."""
+        """Yield the values of a column in the order of the part's rounds, or nothing if ``column``
+        is None.
+        """
         for frame in self.read_frames(part, [column]) if column is not None else ():
             check_no_nulls(frame, [str(column)], part.path)
             yield from frame[str(column)].to_list()
 
     def sample_contexts(self, n_rows: int) -> AnyArray:
-        """Return about ``n_rows`` contexts from the first rows of up to 16 files, evenly spaced over the log."""
+        """Return about ``n_rows`` contexts from the first rows of up to 16 files, evenly spaced
+        over the log.
+        """
         file_indices = np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))
         files = [self.files[index] for index in file_indices if self.files[index].n_rows]
         rows_per_file = math.ceil(n_rows / max(1, len(files)))
@@ -250,16 +317,23 @@ class ParquetLog(LoggedDomain):
     # Reading the log as a domain, by index.
 
     def order_of_pass(self, pass_number: int, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of rounds ``start`` to ``stop - 1`` of a pass: blocks and their rows in random order."""
+        """Return the indices of rounds ``start`` to ``stop - 1`` of a pass: blocks and their rows
+        in random order.
+        """
         entropy = [seed, pass_number, len(self), self._order_seed]
         block_lengths = np.diff(self._block_ends, prepend=0)
         block_numbers = np.random.default_rng(entropy).permutation(len(block_lengths))
         first_rounds = np.cumsum(block_lengths[block_numbers]) - block_lengths[block_numbers]
-        first_indices, index_blocks = self._block_ends - block_lengths, []
+        first_indices = self._block_ends - block_lengths
+        index_blocks = []
         for number, first_round in zip(block_numbers.tolist(), first_rounds.tolist(), strict=True):
             if first_round < stop and first_round + block_lengths[number] > start:
-                order = np.random.default_rng([*entropy, number]).permutation(int(block_lengths[number]))
-                index_blocks.append(first_indices[number] + order[max(0, start - first_round) : stop - first_round])
+                order = np.random.default_rng([*entropy, number]).permutation(
+                    int(block_lengths[number])
+                )
+                index_blocks.append(
+                    first_indices[number] + order[max(0, start - first_round) : stop - first_round]
+                )
         return np.concatenate(index_blocks)
 
     def read(self, indices: IntArray) -> AnyArray:
@@ -278,19 +352,31 @@ class ParquetLog(LoggedDomain):
         offsets = indices - np.concatenate([[0], self._block_ends])[block_numbers]
 
         def read_rows(number: int, rows: IntArray) -> list[AnyArray]:
-            """Return the arrays of a block for these rows of the result, whose rows in the block are ``offsets``."""
+            """Return the arrays of a block for these rows of the result, whose rows in the block
+            are ``offsets``.
+            """
             return [array[offsets[rows]] for array in self._read_cached_block(self._blocks[number])]
 
         return LoggedRounds(*gather_rows(block_numbers, read_rows))
 
     def _read_block(self, block: LogPart) -> list[AnyArray]:
-        """Return the contexts, arms, rewards and propensities of a block, and the offered arms if the log has them."""
-        names = ("contexts", "arms", "rewards", "propensities", *(["offered"] if self.columns.offered else []))
+        """Return the contexts, arms, rewards and propensities of a block, and the offered arms if
+        the log has them.
+        """
+        names = (
+            "contexts",
+            "arms",
+            "rewards",
+            "propensities",
+            *(["offered"] if self.columns.offered else []),
+        )
         batches = list(self.batches(block))
         return [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_read_cached_block"}
+        return {
+            name: value for name, value in self.__dict__.items() if name != "_read_cached_block"
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -298,20 +384,29 @@ class ParquetLog(LoggedDomain):
 
     # Converting frames to rounds.
 
-    def _check_schema(self, path: Path, schema: dict[str, Any], columns: Columns, *, is_default: bool) -> None:
-        """Raise an error if a file lacks a column, or if its types differ from those of the first file.
+    def _check_schema(
+        self, path: Path, schema: dict[str, Any], columns: Columns, *, is_default: bool
+    ) -> None:
+        """Raise an error if a file lacks a column, or if its types differ from those of the first
+        file.
 
-        ``schema`` has the types by column. ``is_default`` is True if the user did not name the context columns.
+        ``schema`` has the types by column. ``is_default`` is True if the user did not name the
+        context columns.
         """
         first_schema = self.schema or schema
         role_columns = [str(getattr(columns, role)) for role in _LOG_ROLES]
-        for name in (*columns.context, *role_columns, *([columns.offered] if columns.offered else [])):
+        for name in (
+            *columns.context,
+            *role_columns,
+            *([columns.offered] if columns.offered else []),
+        ):
             if name not in schema:
                 remedy = _NAME_REMEDY if is_default and name in role_columns else ""
                 raise DataError(f"{_describe_missing_column(path, name, schema)}{remedy}")
             if name in role_columns or name == columns.offered or self._transform is not None:
                 continue  # columns of any type can be read
-            type_class, first_class = _classify_type(schema[name]), _classify_type(first_schema[name])
+            type_class = _classify_type(schema[name])
+            first_class = _classify_type(first_schema[name])
             problem = f"{path} has {schema[name]} in column {name!r}"
             if type_class != first_class and not {type_class, first_class} <= {"integer", "float"}:
                 raise DataError(f"{problem}, but the first file has {first_schema[name]}")
@@ -319,7 +414,10 @@ class ParquetLog(LoggedDomain):
                 raise DataError(f"{problem}, which is not a number{_CONTEXT_REMEDY}")
         extra_columns = [name for name in schema if name not in first_schema]
         if is_default and extra_columns and self._transform is None:
-            raise DataError(f"{path} has a column {extra_columns[0]!r} that the first file lacks{_CONTEXT_REMEDY}")
+            raise DataError(
+                f"{path} has a column {extra_columns[0]!r} that the first file"
+                f" lacks{_CONTEXT_REMEDY}"
+            )
 
     def _count_features(self, query: pl.LazyFrame, path: Path) -> int:
         """Return the number of context features per row."""
@@ -328,37 +426,58 @@ class ParquetLog(LoggedDomain):
             return len(self._transform.feature_names)
         if len(context_columns) > 1 or not _is_list_type(self.schema[context_columns[0]]):
             return len(context_columns)
-        first_list = query.select(context_columns[0]).head(1).collect()[context_columns[0]].to_list()
+        first_list = (
+            query.select(context_columns[0]).head(1).collect()[context_columns[0]].to_list()
+        )
         if not first_list:
             raise DataError(f"{path} has no row, so the length of its lists is not known")
         return len(first_list[0] or ())
 
     def _convert_rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
-        """Return the rounds in a frame of the file ``path``. Raise an error for an invalid value."""
-        log_columns, context_columns = self._log_columns, self.columns.context
-        check_no_nulls(frame, log_columns if self._transform is not None else [*context_columns, *log_columns], path)
+        """Return the rounds in a frame of the file ``path``. Raise an error for an invalid
+        value.
+        """
+        log_columns = self._log_columns
+        context_columns = self.columns.context
+        check_no_nulls(
+            frame,
+            log_columns if self._transform is not None else [*context_columns, *log_columns],
+            path,
+        )
         try:
-            arms, rewards, propensities = (read_numbers(frame, name, is_context=False) for name in log_columns)
+            arms, rewards, propensities = (
+                read_numbers(frame, name, is_context=False) for name in log_columns
+            )
             contexts = self._convert_contexts(frame)
         except (InvalidInput, DataError) as error:
             raise DataError(f"{path}: {error}") from None
         rules = (
-            (arms, (arms >= 0) & (arms < self.n_arms) & (arms == np.floor(arms)), f"must be in 0..{self.n_arms - 1}"),
+            (
+                arms,
+                (arms >= 0) & (arms < self.n_arms) & (arms == np.floor(arms)),
+                f"must be in 0..{self.n_arms - 1}",
+            ),
             (rewards, ~np.isnan(rewards), "must be a number"),
             (propensities, (propensities > 0) & (propensities <= 1), "must be in (0, 1]"),
         )
         for name, (values, is_valid, rule) in zip(log_columns, rules, strict=True):
             if not is_valid.all():
                 row = int(np.argmin(is_valid))
-                raise DataError(f"{path} has {values[row]:g} in row {row_number(frame, row)} of {name!r}: {rule}")
-        offered, arm_indices = None, arms.astype(np.int64)
+                raise DataError(
+                    f"{path} has {values[row]:g} in row {row_number(frame, row)} of {name!r}:"
+                    f" {rule}"
+                )
+        offered = None
+        arm_indices = arms.astype(np.int64)
         if self.columns.offered is not None:
             arm_names = self._arm_names or [str(index) for index in range(self.n_arms)]
             offered = read_offered_arms(frame, self.columns.offered, arm_names, arm_indices, path)
         return LoggedRounds(contexts, arm_indices, rewards, propensities, offered)
 
     def _convert_contexts(self, frame: pl.DataFrame) -> AnyArray:
-        """Return the contexts in a frame, (n, *C). Raise an error for a value that is not finite."""
+        """Return the contexts in a frame, (n, *C). Raise an error for a value that is not
+        finite.
+        """
         context_columns = self.columns.context
         if self._transform is not None:
             features = self._transform.apply(frame)
@@ -372,16 +491,24 @@ class ParquetLog(LoggedDomain):
             is_invalid = ~np.isfinite(features)
             if is_invalid.any():
                 row, column = (int(index) for index in np.argwhere(is_invalid)[0])
-                name = context_columns[column] if len(context_columns) == features.shape[1] else context_columns[0]
+                name = (
+                    context_columns[column]
+                    if len(context_columns) == features.shape[1]
+                    else context_columns[0]
+                )
                 raise DataError(
-                    f"{features[row, column]} in row {row_number(frame, row)} of {name!r}; drop or fill such rows"
+                    f"{features[row, column]} in row {row_number(frame, row)} of {name!r}; drop or"
+                    " fill such rows"
                 )
         return features.reshape(len(frame), *self._row_shape)
 
 
 def _describe_missing_column(path: Path, name: str, schema: Iterable[str]) -> str:
     """Return a message about a column that a file lacks."""
-    return f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns: {', '.join(schema)})"
+    return (
+        f"{path} has no column {name!r}{did_you_mean(name, schema)} (its columns:"
+        f" {', '.join(schema)})"
+    )
 
 
 def _check_roles(roles: Mapping[str, str], schema: Mapping[str, Any], path: str | Path) -> None:
@@ -389,7 +516,9 @@ def _check_roles(roles: Mapping[str, str], schema: Mapping[str, Any], path: str 
     for role, column in roles.items():
         if role not in _LOG_ROLES and column not in schema:
             hint = did_you_mean(column, schema)
-            raise InvalidInput(f"{role} names the column {column!r}, which {path} does not have{hint}")
+            raise InvalidInput(
+                f"{role} names the column {column!r}, which {path} does not have{hint}"
+            )
 
 
 def _resolve_columns(
@@ -399,7 +528,9 @@ def _resolve_columns(
     transform: TableTransform | ImagePathTransform | None,
     roles: Mapping[str, str],
 ) -> Columns:
-    """Return the columns by role: ``columns``, or by default every column without a role as a context."""
+    """Return the columns by role: ``columns``, or by default every column without a role as a
+    context.
+    """
     _check_roles(roles, schema, path)
     if columns is not None:
         if not isinstance(columns, Columns):
@@ -407,7 +538,9 @@ def _resolve_columns(
         if columns.arm is None or columns.propensity is None:
             raise InvalidInput("columns needs arm, reward and propensity for a log")
         if transform is not None and set(columns.context) != set(transform.names):
-            raise InvalidInput(f"the context must be the policy's columns: {', '.join(transform.names)}")
+            raise InvalidInput(
+                f"the context must be the policy's columns: {', '.join(transform.names)}"
+            )
         return columns
     column_by_role: dict[str, Any] = {role: roles.get(role, role) for role in _LOG_ROLES}
     missing_column = next((name for name in column_by_role.values() if name not in schema), None)
@@ -419,14 +552,23 @@ def _resolve_columns(
     is_context = transform is not None and offered_column in transform.names
     column_by_role["offered"] = offered_column if lists_arms and not is_context else None
     other_columns = {*_LOG_ROLES, *column_by_role.values(), *roles.values()}
-    context = transform.names if transform is not None else tuple(name for name in schema if name not in other_columns)
+    context = (
+        transform.names
+        if transform is not None
+        else tuple(name for name in schema if name not in other_columns)
+    )
     if not context:
-        raise DataError(f"{path} has only the columns {', '.join(schema)}, and none for the context")
+        raise DataError(
+            f"{path} has only the columns {', '.join(schema)}, and none for the context"
+        )
     return Columns(context, **column_by_role)
 
 
 def _classify_type(dtype: Any) -> str:
-    """Return "list", "integer", "float", or the name of another type. Integers and floats may have any size."""
+    """Return "list", "integer", "float", or the name of another type.
+
+    Integers and floats may have any size.
+    """
     if _is_list_type(dtype):
         return "list"
     if dtype.is_integer() or dtype == pl.Boolean:
@@ -447,7 +589,8 @@ def _stack_lists(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
         if is_invalid.any():
             row = int(np.argmax(is_invalid))
             raise DataError(
-                f"{len(column[row])} numbers in row {row_number(frame, row)} of {name!r}, but {length} are expected"
+                f"{len(column[row])} numbers in row {row_number(frame, row)} of {name!r}, but"
+                f" {length} are expected"
             )
     numbers = column.explode()
     if numbers.null_count():
@@ -467,7 +610,10 @@ def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None
 def _split_part(part: LogPart, max_rows: int) -> list[LogPart]:
     """Return the rows of a part as parts of at most ``max_rows`` rows."""
     first_rows = range(part.start, part.stop, max_rows)
-    return [LogPart(part.path, first_row, min(first_row + max_rows, part.stop)) for first_row in first_rows]
+    return [
+        LogPart(part.path, first_row, min(first_row + max_rows, part.stop))
+        for first_row in first_rows
+    ]
 
 
 def open_log(
@@ -482,8 +628,8 @@ def open_log(
 
     Args:
         log: a folder, a glob or a list of files, or an open log.
-        policy: the policy. Its table transform reads the rows. A policy for images reads the image files in the column
-            "file", resized and cropped as in training.
+        policy: the policy. Its table transform reads the rows. A policy for images reads the image
+            files in the column "file", resized and cropped as in training.
         columns: the columns by role, as in ``ParquetLog``.
         roles: as in ``ParquetLog``.
         skip_unrewarded: as in ``ParquetLog``.
@@ -491,23 +637,28 @@ def open_log(
     frozen_policy = policy.frozen if isinstance(policy, DeployedPolicy) else policy
     shared = frozen_policy.arms == "shared"
     if not isinstance(log, ParquetLog):
-        transform = frozen_policy.table or (_build_image_transform(log, policy) if columns is None else None)
+        transform = frozen_policy.table or (
+            _build_image_transform(log, policy) if columns is None else None
+        )
         options = {name: getattr(policy, name) for name in ("n_arms", "arm_names", "context_shape")}
         options |= {"shared": shared, "columns": columns, "transform": transform}
         return ParquetLog(log, roles=roles, skip_unrewarded=skip_unrewarded, **options)
     if columns is not None:
-        raise InvalidInput("columns cannot be given with an open ParquetLog, which has columns already")
+        raise InvalidInput(
+            "columns cannot be given with an open ParquetLog, which has columns already"
+        )
     _check_roles(roles or {}, log.schema, log.files[0].path)
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
-            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, but the policy has "
-            f"{policy.context_shape} and {policy.n_arms}"
+            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, but the policy"
+            f" has {policy.context_shape} and {policy.n_arms}"
         )
     return log
 
 
 class ImagePathTransform:
-    """A transform from rows with image paths to contexts, which reads images as deployed policies do.
+    """A transform from rows with image paths to contexts, which reads images as deployed policies
+    do.
 
     Args:
         shape: the shape of a context.
@@ -518,7 +669,9 @@ class ImagePathTransform:
 
     def __init__(self, shape: tuple[int, ...], rule: ImageRule) -> None:
         self.feature_names = range(math.prod(shape))
-        self._reader = RowReader(shape=shape, table=None, image_rule=rule, feature_names=(), max_norm=math.inf)
+        self._reader = RowReader(
+            shape=shape, table=None, image_rule=rule, feature_names=(), max_norm=math.inf
+        )
 
     def apply(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts of rows as vectors, (n, d)."""
@@ -528,7 +681,10 @@ class ImagePathTransform:
             if not isinstance(path, str) or not path:
                 raise DataError(f"{row_name} has no image path")
             if not Path(path).is_file():
-                raise DataError(f"{row_name} names {path}, which does not exist; paths are relative to {Path.cwd()}")
+                raise DataError(
+                    f"{row_name} names {path}, which does not exist; paths are relative to"
+                    f" {Path.cwd()}"
+                )
             try:
                 contexts.append(self._reader.read(path).contexts.reshape(1, -1))
             except InvalidInput as error:
@@ -536,10 +692,16 @@ class ImagePathTransform:
         return np.concatenate(contexts)
 
 
-def _build_image_transform(log: str | Path | Sequence[str | Path], policy: Any) -> ImagePathTransform | None:
-    """Return the transform for a log with a column of image paths if the policy takes images, else None."""
+def _build_image_transform(
+    log: str | Path | Sequence[str | Path], policy: Any
+) -> ImagePathTransform | None:
+    """Return the transform for a log with a column of image paths if the policy takes images, else
+    None.
+    """
     layout = find_image_layout(policy.context_shape)
-    if layout is None or (policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"):
+    if layout is None or (
+        policy.per_arm if isinstance(policy, DeployedPolicy) else policy.arms == "shared"
+    ):
         return None
     try:
         if scan_log_file(list_log_files(log)[0]).collect_schema().get(FILE_COLUMN) != pl.String:
@@ -547,5 +709,7 @@ def _build_image_transform(log: str | Path | Sequence[str | Path], policy: Any) 
     except DataError:  # opening the log raises the same error with more details
         return None
     if isinstance(policy, DeployedPolicy):
-        return ImagePathTransform(policy.context_shape, policy.reader.image_rule or ImageRule(layout))
+        return ImagePathTransform(
+            policy.context_shape, policy.reader.image_rule or ImageRule(layout)
+        )
     return ImagePathTransform(policy.context_shape, ImageRule(layout, *(policy.framing or ())))

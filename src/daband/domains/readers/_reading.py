@@ -1,7 +1,7 @@
 """Read tables and log files in the usual formats, and pandas, polars and arrow tables.
 
-``read_table`` reads a table, and ``scan_log_file`` a file of a log. ``tidy_columns`` converts text columns in the same
-way for all formats. The functions at the end read the arms of a log.
+``read_table`` reads a table, and ``scan_log_file`` a file of a log. ``tidy_columns`` converts text
+columns in the same way for all formats. The functions at the end read the arms of a log.
 """
 
 from __future__ import annotations
@@ -46,25 +46,33 @@ _DIGEST_SAMPLE_BYTES = 1 << 16
 
 
 def read_table(table: Any) -> pl.DataFrame:
-    """Return the table in a file, or a pandas, polars or arrow table, as a polars frame with tidy columns."""
+    """Return the table in a file, or a pandas, polars or arrow table, as a polars frame with tidy
+    columns.
+    """
     if isinstance(table, str | Path):
         path = Path(table)
         with convert_polars_errors(f"{path} cannot be read as a table", path):
             return scan_table_file(path).collect()
-    library, frame = type(table).__module__.partition(".")[0], table
+    library = type(table).__module__.partition(".")[0]
+    frame = table
     try:
         if library == "pandas":
             _check_unique_names([str(name) for name in table.columns])
-            frame = pl.DataFrame([_convert_pandas_column(column, str(name)) for name, column in table.items()])
+            frame = pl.DataFrame(
+                [_convert_pandas_column(column, str(name)) for name, column in table.items()]
+            )
         if library == "pyarrow":
             _check_unique_names(table.schema.names)
             frame = pl.from_arrow(table)
     except ImportError as error:
         raise DataError(
-            f"this {library} table cannot be read: {error}; install the missing package: pip install 'daband[tables]'"
+            f"this {library} table cannot be read: {error}; install the missing package: pip"
+            " install 'daband[tables]'"
         ) from None
     if not isinstance(frame, pl.DataFrame | pl.LazyFrame):
-        raise InvalidInput(f"a table must be a path or a pandas, polars or arrow table, got {type(table).__name__}")
+        raise InvalidInput(
+            f"a table must be a path or a pandas, polars or arrow table, got {type(table).__name__}"
+        )
     return tidy_columns(frame.lazy().collect().lazy()).collect()
 
 
@@ -75,8 +83,8 @@ def _convert_pandas_column(column: Any, name: str) -> pl.Series:
     except (TypeError, ValueError):  # arrow raises either, without the name of the column
         type_names = sorted({type(value).__name__ for value in column})
         raise InvalidInput(
-            f"column {name!r} has values of several types ({', '.join(type_names)}); convert it, for example by "
-            f"frame[{name!r}].astype(str), or drop it"
+            f"column {name!r} has values of several types ({', '.join(type_names)}); convert it,"
+            f" for example by frame[{name!r}].astype(str), or drop it"
         ) from None
 
 
@@ -84,18 +92,25 @@ def _check_unique_names(names: Sequence[Any]) -> None:
     """Raise an error if two columns have the same name."""
     duplicate_name = next((name for name in names if names.count(name) > 1), None)
     if duplicate_name is not None:
-        raise InvalidInput(f"the table has two columns named {duplicate_name!r}; rename or drop one of them")
+        raise InvalidInput(
+            f"the table has two columns named {duplicate_name!r}; rename or drop one of them"
+        )
 
 
 def scan_table_file(path: Path) -> pl.LazyFrame:
     """Return the rows of a file as a lazy frame with tidy columns."""
     scanners: dict[str, Callable[[Path], pl.LazyFrame]] = {
-        ".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc, ".feather": pl.scan_ipc, ".jsonl": pl.scan_ndjson,
-    }  # fmt: skip
+        ".parquet": pl.scan_parquet,
+        ".arrow": pl.scan_ipc,
+        ".feather": pl.scan_ipc,
+        ".jsonl": pl.scan_ndjson,
+    }
     suffix = _get_suffix(path)
     if suffix not in (*scanners, *_CSV_SUFFIXES):
         suffixes_text = ", ".join((*scanners, *_CSV_SUFFIXES))
-        raise InvalidInput(f"{path} is not of a supported type ({suffixes_text}); save a spreadsheet as CSV")
+        raise InvalidInput(
+            f"{path} is not of a supported type ({suffixes_text}); save a spreadsheet as CSV"
+        )
     if not path.is_file():
         raise DataError(f"{path} does not exist")
     return _scan_csv(path) if suffix in _CSV_SUFFIXES else tidy_columns(scanners[suffix](path))
@@ -109,32 +124,46 @@ def _get_suffix(path: Path) -> str:
 def _scan_csv(path: Path) -> pl.LazyFrame:
     """Return the rows of a CSV file, gzipped or not, in any of the usual spreadsheet formats.
 
-    Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17 is a number.
+    Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17
+    is a number.
     """
     separator, has_decimal_commas, n_skipped_lines = _infer_csv_format(path)
     rows = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
     names = [name.strip() for name in rows.collect_schema()]
-    _check_unique_names([name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name])
+    _check_unique_names(
+        [name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name]
+    )
     rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
     rows = tidy_columns(rows, has_decimal_commas=has_decimal_commas)
-    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows  # drop blank lines
+    # drop blank lines
+    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows
 
 
 def tidy_columns(rows: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.LazyFrame:
-    """Return rows with stripped texts, None for texts that mean a missing value, and converted text columns.
+    """Return rows with stripped texts, None for texts that mean a missing value, and converted text
+    columns.
 
-    A text column becomes a column of integers, floats or booleans if all its texts can be converted. A column with
-    leading zeros stays text. With ``has_decimal_commas``, numbers are written as 3.854,17.
+    A text column becomes a column of integers, floats or booleans if all its texts can be
+    converted. A column with leading zeros stays text. With ``has_decimal_commas``, numbers are
+    written as 3.854,17.
     """
     text_columns = [name for name, dtype in rows.collect_schema().items() if dtype == pl.String]
     if not text_columns:
         return rows
     texts = pl.col(text_columns).str.strip_chars()
-    rows = rows.with_columns(pl.when(texts.is_in(MISSING_TEXTS)).then(None).otherwise(texts).name.keep())
-    patterns = (_INTEGER_PATTERN, _COMMA_NUMBER_PATTERN if has_decimal_commas else NUMBER_PATTERN, "(?i:true|false)")
+    rows = rows.with_columns(
+        pl.when(texts.is_in(MISSING_TEXTS)).then(None).otherwise(texts).name.keep()
+    )
+    patterns = (
+        _INTEGER_PATTERN,
+        _COMMA_NUMBER_PATTERN if has_decimal_commas else NUMBER_PATTERN,
+        "(?i:true|false)",
+    )
     for pattern, dtype in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
         texts = pl.col(text_columns)
-        is_convertible = rows.select(texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)).collect()
+        is_convertible = rows.select(
+            texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)
+        ).collect()
         converted_columns = [name for name in text_columns if is_convertible[name].item()]
         text_columns = [name for name in text_columns if name not in converted_columns]
         converted_texts = pl.col(converted_columns)
@@ -142,44 +171,60 @@ def tidy_columns(rows: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.
             rows = rows.with_columns(converted_texts.str.to_lowercase() == "true")
             continue
         if has_decimal_commas:
-            converted_texts = converted_texts.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+            converted_texts = converted_texts.str.replace_all(".", "", literal=True).str.replace(
+                ",", ".", literal=True
+            )
         rows = rows.with_columns(converted_texts.cast(dtype))
     if has_decimal_commas:  # numbers in text columns get a decimal point, as in other files
         texts = pl.col(text_columns)
         is_number = texts.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
-        rows = rows.with_columns(pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep())
+        rows = rows.with_columns(
+            pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep()
+        )
     return rows
 
 
 def _infer_csv_format(path: Path) -> tuple[str, bool, int]:
-    """Return the separator of a CSV file, True if it has decimal commas, and the number of first lines to skip.
+    """Return the separator of a CSV file, True if it has decimal commas, and the number of first
+    lines to skip.
 
-    They are inferred from the start of the file. If the separator is a semicolon, numbers may have a decimal comma, and
-    points between thousands.
+    They are inferred from the start of the file. If the separator is a semicolon, numbers may have
+    a decimal comma, and points between thousands.
     """
     with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
         sample = file.read(_CSV_SAMPLE_BYTES)
         if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
         *lines, last_line = sample.decode("utf-8-sig", errors="replace").splitlines() or [""]
-        lines += [] if file.read(1) else [last_line]  # drop the last line if the sample ends within it
-    n_skipped_lines = int(bool(lines and re.fullmatch(r"sep=.\s*", lines[0])))  # Excel writes a line such as sep=;
+        # drop the last line if the sample ends within it
+        lines += [] if file.read(1) else [last_line]
+    # Excel writes a line such as sep=;
+    n_skipped_lines = int(bool(lines and re.fullmatch(r"sep=.\s*", lines[0])))
     header = lines[n_skipped_lines] if len(lines) > n_skipped_lines else last_line
     separator = ";" if header.count(";") > header.count(",") else ","
     if header.count("\t") > len(re.findall("[,;]", header)) or _get_suffix(path) == ".tsv":
         separator = "\t"
-    cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")] if separator == ";" else []
-    has_decimal_points = any(
-        re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS_PATTERN, cell) for cell in cells
+    cells = (
+        [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]
+        if separator == ";"
+        else []
     )
-    has_decimal_commas = not has_decimal_points and any(re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells)
+    has_decimal_points = any(
+        re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS_PATTERN, cell)
+        for cell in cells
+    )
+    has_decimal_commas = not has_decimal_points and any(
+        re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells
+    )
     return separator, has_decimal_commas, n_skipped_lines
 
 
 def _describe_long_row(path: Path) -> str:
     """Return a message about the first line of a CSV file that has more cells than the header."""
     separator, _, n_skipped_lines = _infer_csv_format(path)
-    with gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8") as file:
+    with (
+        gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8")
+    ) as file:
         rows = csv.reader(file, delimiter=separator)
         header = [next(rows) for _ in range(n_skipped_lines + 1)][-1]
         line_number = next((rows.line_num for cells in rows if len(cells) > len(header)), None)
@@ -188,21 +233,27 @@ def _describe_long_row(path: Path) -> str:
 
 @contextmanager
 def convert_polars_errors(message: str, path: Path | None = None) -> Iterator[None]:
-    """Convert polars and disk errors to a ``DataError`` with ``message`` and the first line of the error.
+    """Convert polars and disk errors to a ``DataError`` with ``message`` and the first line of the
+    error.
 
-    ``path`` is the CSV file that is read, if there is one; the error then names a line that is too long.
+    ``path`` is the CSV file that is read, if there is one; the error then names a line that is too
+    long.
     """
     try:
         yield
     except BaseException as error:
-        # A damaged file can raise a PanicException of polars, which is not an Exception. A NUL in a file name raises a
-        # ValueError.
+        # A damaged file can raise a PanicException of polars, which is not an Exception. A NUL in a
+        # file name raises a ValueError.
         is_expected = isinstance(error, pl.exceptions.PolarsError | OSError | ValueError)
-        if isinstance(error, DataError | InvalidInput) or not (is_expected or type(error).__name__ == "PanicException"):
+        if isinstance(error, DataError | InvalidInput) or not (
+            is_expected or type(error).__name__ == "PanicException"
+        ):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
         reason += "; save it as UTF-8" if "utf-8" in reason else ""
-        reason = _describe_long_row(path) if path is not None and "more fields" in reason else reason
+        reason = (
+            _describe_long_row(path) if path is not None and "more fields" in reason else reason
+        )
         raise DataError(f"{message}: {reason}") from None
 
 
@@ -234,14 +285,17 @@ class LogPart:
         return f"{Path(self.path).resolve()}:{self.start}-{self.stop}"
 
 
-#: The prefix of the entries of ``Policy.log_parts`` that belong to target logs; ``compute_digests`` returns the rest.
+#: The prefix of the entries of ``Policy.log_parts`` that belong to target logs; ``compute_digests``
+#: returns the rest.
 TARGET_PREFIX = "target/"
 
 
 def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
-    """Return a text "DIGEST:START-STOP" for each part: a digest of its file's content, and the range of its rows.
+    """Return a text "DIGEST:START-STOP" for each part: a digest of its file's content, and the
+    range of its rows.
 
-    Only samples and the end of a large file are hashed, because reading all of it takes as long as learning it.
+    Only samples and the end of a large file are hashed, because reading all of it takes as long as
+    learning it.
     """
     digest_by_path: dict[str, str] = {}
     digests = {}
@@ -250,7 +304,9 @@ def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
             size = os.path.getsize(part.path)
             hasher = hashlib.sha256(str(size).encode())
             with open(part.path, "rb") as file:
-                for start in np.linspace(0, max(0, size - _DIGEST_SAMPLE_BYTES), _N_DIGEST_SAMPLES).astype(np.int64):
+                for start in np.linspace(
+                    0, max(0, size - _DIGEST_SAMPLE_BYTES), _N_DIGEST_SAMPLES
+                ).astype(np.int64):
                     file.seek(int(start))
                     hasher.update(file.read(_DIGEST_SAMPLE_BYTES))
             digest_by_path[part.path] = hasher.hexdigest()[:32]
@@ -259,31 +315,44 @@ def compute_digests(parts: Iterable[LogPart]) -> dict[LogPart, str]:
 
 
 def record_log_file(log: Contexts, path: str | Path) -> None:
-    """Record the file that a log was read from, so that ``evaluate_log`` rejects it once a policy has learned it."""
+    """Record the file that a log was read from, so that ``evaluate_log`` rejects it once a policy
+    has learned it.
+    """
     digests = compute_digests([LogPart(str(path), 0, sys.maxsize)])
     for domain in log.by_name.values():
         domain.log_parts = frozenset(digests.values())  # type: ignore[attr-defined]
 
 
 def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files of a log: the sorted files of a folder or a glob, or the files of a list in their order."""
+    """Return the files of a log: the sorted files of a folder or a glob, or the files of a list in
+    their order.
+    """
     if isinstance(log, str | Path):
-        path, suffixes = check_path(log, "log"), (".parquet", *_CSV_SUFFIXES)
+        path = check_path(log, "log")
+        suffixes = (".parquet", *_CSV_SUFFIXES)
         if path.is_dir():
             paths = sorted(file for file in path.iterdir() if _get_suffix(file) in suffixes)
-            problem = f"the folder {path} has no {' or '.join(f'*{suffix}' for suffix in suffixes)} file"
+            problem = (
+                f"the folder {path} has no {' or '.join(f'*{suffix}' for suffix in suffixes)} file"
+            )
         elif glob.has_magic(str(path)):
             paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
             problem = f"no file matches {path}"
         else:
-            paths, problem = [path] if path.exists() else [], f"{path} does not exist"
+            paths = [path] if path.exists() else []
+            problem = f"{path} does not exist"
         if not paths:
-            raise DataError(f"{problem}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
+            raise DataError(
+                f"{problem}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or"
+                " a list"
+            )
         return paths
     if not isinstance(log, Sequence) or not log:
         description = "an empty list" if isinstance(log, Sequence) else type(log).__name__
         remedy = "; write the frame to a file first" if hasattr(log, "columns") else ""
-        raise InvalidInput(f"log must be a file, a folder, a glob or a list of files, got {description}{remedy}")
+        raise InvalidInput(
+            f"log must be a file, a folder, a glob or a list of files, got {description}{remedy}"
+        )
     return [check_path(path, "log") for path in log]
 
 
@@ -300,33 +369,62 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
     return rows
 
 
-def map_arm_values(column: pl.Series, path: Path, arm_names: Sequence[str] | None) -> dict[Any, Any] | None:
-    """Return the arm index of each distinct value in the arm column of a log, or None if the values are indices.
+def map_arm_values(
+    column: pl.Series, path: Path, arm_names: Sequence[str] | None
+) -> dict[Any, Any] | None:
+    """Return the arm index of each distinct value in the arm column of a log, or None if the values
+    are indices.
 
-    Numbers are treated as indices if one of them is not an arm name. ``path`` is the file, for error messages.
+    Numbers are treated as indices if one of them is not an arm name. ``path`` is the file, for
+    error messages.
     """
     index_by_name = {arm: index for index, arm in enumerate(arm_names or ())}
-    index_by_value = {value: find_arm_index(value, index_by_name) for value in column.drop_nulls().to_list()}
-    unknown_arm = next((format_value(value) for value, index in index_by_value.items() if index is None), None)
+    index_by_value = {
+        value: find_arm_index(value, index_by_name) for value in column.drop_nulls().to_list()
+    }
+    unknown_arm = next(
+        (format_value(value) for value, index in index_by_value.items() if index is None), None
+    )
     if unknown_arm is None:
-        return None if all(value == index for value, index in index_by_value.items()) else index_by_value
+        return (
+            None
+            if all(value == index for value, index in index_by_value.items())
+            else index_by_value
+        )
     if column.dtype.is_numeric():
         return None
     problem = f"{path} has {unknown_arm!r} in the arm's column {column.name!r}"
     if arm_names is None:
-        raise DataError(f"{problem}, and the policy has no arm names: set policy.arm_names = [...], or log arm indices")
-    raise DataError(f"{problem}, which is not an arm{did_you_mean(unknown_arm, arm_names)} ({', '.join(arm_names)})")
+        raise DataError(
+            f"{problem}, and the policy has no arm names: set policy.arm_names = [...], or log arm"
+            " indices"
+        )
+    raise DataError(
+        f"{problem}, which is not an arm{did_you_mean(unknown_arm, arm_names)}"
+        f" ({', '.join(arm_names)})"
+    )
 
 
 def find_arm_index(value: Any, index_by_name: Mapping[str, int]) -> int | None:
-    """Return the index of the arm with this name, or None. True also matches "true", and 1.0 also matches "1"."""
+    """Return the index of the arm with this name, or None.
+
+    True also matches "true", and 1.0 also matches "1".
+    """
     name = value.strip() if isinstance(value, str) else format_value(value)
-    integer_match = re.fullmatch(r"(-?\d+)(\.0)?", name) if isinstance(value, int | float | str) else None
-    spellings = (name, str(value), *((integer_match[1], f"{integer_match[1]}.0") if integer_match else ()))
+    integer_match = (
+        re.fullmatch(r"(-?\d+)(\.0)?", name) if isinstance(value, int | float | str) else None
+    )
+    spellings = (
+        name,
+        str(value),
+        *((integer_match[1], f"{integer_match[1]}.0") if integer_match else ()),
+    )
     matches = list(dict.fromkeys(spelling for spelling in spellings if spelling in index_by_name))
     # Two arm names that differ as texts may be equal as numbers or booleans.
     if len(matches) > 1 and isinstance(value, bool | float):
-        raise DataError(f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one")
+        raise DataError(
+            f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one"
+        )
     return index_by_name[matches[0]] if matches else None
 
 
@@ -339,24 +437,37 @@ def read_offered_arms(
 
     Args:
         frame: the rows of the log.
-        column: a column of names separated by |, or of lists of names or indices. In a column of lists, a row without
-            a list offers all arms.
+        column: a column of names separated by |, or of lists of names or indices. In a column of
+            lists, a row without a list offers all arms.
         arm_names: the names of all arms, (K,).
         arms: the chosen arms, (n,).
         table_name: the name of the table in error messages.
     """
     if column not in frame.columns:
-        raise InvalidInput(f"{table_name} has no column {column!r} (its columns: {', '.join(frame.columns)})")
-    index_by_name, mask_row_by_value = {arm: index for index, arm in enumerate(arm_names)}, dict[Any, int]()
-    values = [tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()]
+        raise InvalidInput(
+            f"{table_name} has no column {column!r} (its columns: {', '.join(frame.columns)})"
+        )
+    index_by_name = {arm: index for index, arm in enumerate(arm_names)}
+    mask_row_by_value = dict[Any, int]()
+    values = [
+        tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()
+    ]
     mask_rows = [mask_row_by_value.setdefault(value, len(mask_row_by_value)) for value in values]
     masks = np.zeros((len(mask_row_by_value), len(arm_names)), np.bool_)
     for value, mask_row in mask_row_by_value.items():
         if value is None and not isinstance(frame[column].dtype, pl.List):
             row = row_number(frame, mask_rows.index(mask_row))
-            raise DataError(f"{table_name}: column {column!r} has no value in row {row}; drop such rows first")
+            raise DataError(
+                f"{table_name}: column {column!r} has no value in row {row}; drop such rows first"
+            )
         masks[mask_row] = value is None
-        listed_arms = value if isinstance(value, tuple) else format_value(value).split("|") if value is not None else ()
+        listed_arms = (
+            value
+            if isinstance(value, tuple)
+            else format_value(value).split("|")
+            if value is not None
+            else ()
+        )
         for arm in listed_arms:
             index = find_arm_index(arm, index_by_name)
             if index is None and isinstance(arm, int) and 0 <= arm < len(arm_names):
@@ -369,6 +480,7 @@ def read_offered_arms(
     offered = masks[mask_rows]
     invalid_rows = np.flatnonzero(~offered[np.arange(len(arms)), arms])
     if len(invalid_rows):
-        row, arm = row_number(frame, int(invalid_rows[0])), arm_names[arms[invalid_rows[0]]]
+        row = row_number(frame, int(invalid_rows[0]))
+        arm = arm_names[arms[invalid_rows[0]]]
         raise DataError(f"{table_name}: row {row} has chosen {arm!r}, which {column!r} lacks")
     return offered

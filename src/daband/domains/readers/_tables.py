@@ -18,14 +18,26 @@ from daband._arguments import check_class_names
 from daband._arrays import AnyArray, FloatArray, IntArray
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
-from daband._table_transform import ROW_COLUMN, TableTransform, format_value, read_categories, read_numbers, row_number
+from daband._table_transform import (
+    ROW_COLUMN,
+    TableTransform,
+    format_value,
+    read_categories,
+    read_numbers,
+    row_number,
+)
 from daband.domains._contract import About, Pair
 from daband.domains._mixtures import read_all_domains
 from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import from_log, warn_estimated_propensities
-from daband.domains.readers._reading import find_arm_index, read_offered_arms, read_table, record_log_file
+from daband.domains.readers._reading import (
+    find_arm_index,
+    read_offered_arms,
+    read_table,
+    record_log_file,
+)
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.linear._propensities import estimate_propensities
 from daband.weights import check_propensities
@@ -52,34 +64,41 @@ def from_table(
     """Return a pair made from tables.
 
     Args:
-        source: a path to a .parquet, .csv, .csv.gz, .tsv, .jsonl, .arrow or .feather file, or a pandas, polars or
-            arrow table.
-        target: the target table, in the same formats; training sees only its context columns. If it has no labels or
-            rewards, the pair has no ``target_test``. If it has them and ``target_test`` is None, half of the rows,
-            the same in every run, is kept for the evaluator.
-        domain: the column that names the domain of a row, if ``source`` has the rows of several domains.
-        targets: the values of ``domain`` that are targets; all others are sources. It cannot be given with ``target``.
+        source: a path to a .parquet, .csv, .csv.gz, .tsv, .jsonl, .arrow or .feather file, or a
+            pandas, polars or arrow table.
+        target: the target table, in the same formats; training sees only its context columns. If it
+            has no labels or rewards, the pair has no ``target_test``. If it has them and
+            ``target_test`` is None, half of the rows, the same in every run, is kept for the
+            evaluator.
+        domain: the column that names the domain of a row, if ``source`` has the rows of several
+            domains.
+        targets: the values of ``domain`` that are targets; all others are sources. It cannot be
+            given with ``target``.
         target_test: a table with the label or reward columns, for the evaluator.
-        source_test: a table of source rounds that training does not use, or the fraction of ``source`` to hold out (a
-            fixed split), or None.
+        source_test: a table of source rounds that training does not use, or the fraction of
+            ``source`` to hold out (a fixed split), or None.
         columns: the names of the context, label, arm and reward columns.
-        transform: a fitted transform of contexts; by default one is fitted on the source and target rows that training
-            uses.
+        transform: a fitted transform of contexts; by default one is fitted on the source and target
+            rows that training uses.
         passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default equal to ``passes``.
-        class_names: the arms in their order, by their names in the label or arm column, including arms that the
-            source never chose; by default the sorted values of that column. With ``columns.rewards`` the arms are the
-            reward columns.
-        arms: a table of arms with features, so that a policy can choose an arm that the source never had. The first
-            column, or the one named "id" or like the arm column, has the names; the others have numbers, categories,
-            dates or lists of words. If the domains have different arms, a mapping {"source": table, "target": table}.
-        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
-            ``daband._shift``); by default "style" for images and "covariate" for vectors.
-        units: the names of numeric context columns that are in other units in the target; implies ``shift="units"``.
+        target_passes: how many times each target context may be shown; by default equal to
+            ``passes``.
+        class_names: the arms in their order, by their names in the label or arm column, including
+            arms that the source never chose; by default the sorted values of that column. With
+            ``columns.rewards`` the arms are the reward columns.
+        arms: a table of arms with features, so that a policy can choose an arm that the source
+            never had. The first column, or the one named "id" or like the arm column, has the
+            names; the others have numbers, categories, dates or lists of words. If the domains have
+            different arms, a mapping {"source": table, "target": table}.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or
+            several (see ``daband._shift``); by default "style" for images and "covariate" for
+            vectors.
+        units: the names of numeric context columns that are in other units in the target; implies
+            ``shift="units"``.
         name: the pair's name in reports; random splits of source and target depend on it.
 
-    ``pair.table`` is the fitted transform, which turns a raw row into a context. ``pair.feature_names`` has the names
-    of the features of a context.
+    ``pair.table`` is the fitted transform, which turns a raw row into a context.
+    ``pair.feature_names`` has the names of the features of a context.
 
     >>> import polars as pl
     >>> old = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
@@ -94,29 +113,48 @@ def from_table(
     if domain is not None or targets:
         options: dict[str, Any] = {"columns": columns, "transform": transform}
         options |= {"passes": passes, "target_passes": target_passes, "class_names": class_names}
-        options |= {"shift": shift, "units": units, "source_test": source_test, "name": name, "arms": arms}
+        options |= {
+            "shift": shift,
+            "units": units,
+            "source_test": source_test,
+            "name": name,
+            "arms": arms,
+        }
         if target is not None or target_test is not None:
-            raise InvalidInput("target and target_test cannot be given with domain, which splits the table source")
+            raise InvalidInput(
+                "target and target_test cannot be given with domain, which splits the table source"
+            )
         return _from_domains(read_table(source), domain, targets, **options)
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
-    source_frame, target_frame = _add_row_numbers(read_table(source)), _add_row_numbers(read_table(target))
+    source_frame = _add_row_numbers(read_table(source))
+    target_frame = _add_row_numbers(read_table(target))
     catalogue = None
     if arms is not None:
         if class_names is not None:
             raise InvalidInput("class_names cannot be given with arms, which has the names")
         catalogue = read_catalogue(arms, str(columns.arm or columns.label or ""))
-    arm_names = list(catalogue.names) if catalogue is not None else _list_arm_names(source_frame, columns, class_names)
+    arm_names = (
+        list(catalogue.names)
+        if catalogue is not None
+        else _list_arm_names(source_frame, columns, class_names)
+    )
     outcome_columns = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
     remedy = " Pass rows for the evaluator as target_test=" if test_frame is None else ""
     has_outcomes = bool(outcome_columns) and outcome_columns <= set(target_frame.columns)
     is_labelled = has_outcomes and _has_labels(target_frame, columns, remedy)
     if test_frame is None and is_labelled:
-        training_rows, held_out_rows = split_half(_get_strata(target_frame, columns, "target"), name=name)
-        test_frame, target_frame = target_frame[held_out_rows], target_frame[training_rows]
+        training_rows, held_out_rows = split_half(
+            _get_strata(target_frame, columns, "target"), name=name
+        )
+        test_frame = target_frame[held_out_rows]
+        target_frame = target_frame[training_rows]
     if test_frame is not None and not outcome_columns:
-        raise InvalidInput("target_test needs columns.label or columns.rewards, the columns with the rewards of arms")
+        raise InvalidInput(
+            "target_test needs columns.label or columns.rewards, the columns with the rewards of"
+            " arms"
+        )
     if source_test is None or isinstance(source_test, Real):
         fraction = None if source_test is None else float(source_test)
         strata = _get_strata(source_frame, columns, "source", columns.arm)
@@ -125,11 +163,18 @@ def from_table(
         source_frame = source_frame[training_rows]
     else:
         held_out_frame = read_table(source_test)
-    frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_out_frame}
+    frames = {
+        "source": source_frame,
+        "target": target_frame,
+        "target_test": test_frame,
+        "source_test": held_out_frame,
+    }
     for table_name, frame in frames.items():
         if frame is not None and not len(frame):
             raise DataError(f"the {table_name} table has no rows")
-    if all(column in target_frame and not target_frame[column].count() for column in columns.context):
+    if all(
+        column in target_frame and not target_frame[column].count() for column in columns.context
+    ):
         raise DataError("the target table has no value in any context column")
     if transform is None:
         transform = TableTransform.fit(
@@ -141,8 +186,11 @@ def from_table(
             encoders=columns.encoders,
         )
     feature_names = transform.feature_names
-    assumed_shift = as_shift(shift, context_shape=(len(feature_names),), units=units, feature_names=feature_names)
-    # If the unit of a column differs between domains, its missing values are also filled with each domain's median.
+    assumed_shift = as_shift(
+        shift, context_shape=(len(feature_names),), units=units, feature_names=feature_names
+    )
+    # If the unit of a column differs between domains, its missing values are also filled with each
+    # domain's median.
     is_separate = assumed_shift.mask_separate_columns(len(feature_names))
     source_transform = transform.with_medians(source_frame, is_separate)
     target_transform = transform.with_medians(target_frame, is_separate)
@@ -150,47 +198,86 @@ def from_table(
     target_contexts = target_transform.apply(target_frame)
     test_data = None
     if test_frame is not None:
-        test_data = (target_transform.apply(test_frame), _read_outcomes(test_frame, columns, arm_names, "target_test"))
+        test_data = (
+            target_transform.apply(test_frame),
+            _read_outcomes(test_frame, columns, arm_names, "target_test"),
+        )
     labelled_data = None
     if is_labelled:
-        labelled_data = (target_contexts.copy(), _read_outcomes(target_frame, columns, arm_names, "target"))
+        labelled_data = (
+            target_contexts.copy(),
+            _read_outcomes(target_frame, columns, arm_names, "target"),
+        )
     arguments: dict[str, Any] = {
-        "target": target_contexts, "target_test": test_data, "target_labelled": labelled_data, "n_arms": len(arm_names),
-        "class_names": arm_names, "passes": passes, "target_passes": target_passes, "name": name,
-    }  # fmt: skip
+        "target": target_contexts,
+        "target_test": test_data,
+        "target_labelled": labelled_data,
+        "n_arms": len(arm_names),
+        "class_names": arm_names,
+        "passes": passes,
+        "target_passes": target_passes,
+        "name": name,
+    }
 
     def read_rounds(frame: pl.DataFrame, table_name: str) -> tuple[Any, ...]:
-        """Return contexts and outcomes, or for a log contexts, arms, rewards, propensities and offered arms.
+        """Return contexts and outcomes, or for a log contexts, arms, rewards, propensities and
+        offered arms.
 
         ``table_name`` is for error messages.
         """
         if columns.arm is None:
-            return source_transform.apply(frame), _read_outcomes(frame, columns, arm_names, table_name)
-        arm_indices = _find_arm_indices(_require_values(frame, columns.arm), arm_names, columns.arm, table_name)
+            return source_transform.apply(frame), _read_outcomes(
+                frame, columns, arm_names, table_name
+            )
+        arm_indices = _find_arm_indices(
+            _require_values(frame, columns.arm), arm_names, columns.arm, table_name
+        )
         number_columns = [name for name in (columns.reward, columns.propensity) if name is not None]
-        reward_and_propensity = [_require_numbers(frame, name, table_name) for name in number_columns]
+        reward_and_propensity = [
+            _require_numbers(frame, name, table_name) for name in number_columns
+        ]
         if columns.propensity is not None:
             try:
-                check_propensities(reward_and_propensity[1], to_row=lambda index: row_number(frame, index))
+                check_propensities(
+                    reward_and_propensity[1], to_row=lambda index: row_number(frame, index)
+                )
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is None:
             return source_transform.apply(frame), arm_indices, *reward_and_propensity
         offered = read_offered_arms(frame, columns.offered, arm_names, arm_indices, table_name)
-        return source_transform.apply(frame), arm_indices, *(*reward_and_propensity, None)[:2], offered
+        return (
+            source_transform.apply(frame),
+            arm_indices,
+            *(*reward_and_propensity, None)[:2],
+            offered,
+        )
 
-    source_rounds: dict[str, Any] = {"source": read_rounds(source_frame, "source"), "source_test": None}
+    source_rounds: dict[str, Any] = {
+        "source": read_rounds(source_frame, "source"),
+        "source_test": None,
+    }
     if held_out_frame is not None:
         source_rounds["source_test"] = read_rounds(held_out_frame, "source_test")
     if columns.arm is not None and columns.propensity is None:
         _add_propensities(source_rounds, len(arm_names))
-    pair = from_arrays(**source_rounds, **arguments) if columns.arm is None else from_log(**source_rounds, **arguments)
+    pair = (
+        from_arrays(**source_rounds, **arguments)
+        if columns.arm is None
+        else from_log(**source_rounds, **arguments)
+    )
     if columns.arm is not None and isinstance(source, str | Path):
         record_log_file(pair.source, source)
     id_columns = [name for name in columns.id if name in target_frame.columns]
     pair.target.frame = target_frame.select([*id_columns, *columns.context])
-    pair.target.row_names = pair.target.frame.select(id_columns or pl.all()).to_dict(as_series=False)
-    pair = replace(pair, about=About(summary="tables given by the user", licence="the user's own"), catalogue=catalogue)
+    pair.target.row_names = pair.target.frame.select(id_columns or pl.all()).to_dict(
+        as_series=False
+    )
+    pair = replace(
+        pair,
+        about=About(summary="tables given by the user", licence="the user's own"),
+        catalogue=catalogue,
+    )
     return replace(pair, feature_names=feature_names, table=target_transform, shift=assumed_shift)
 
 
@@ -209,25 +296,35 @@ def from_texts(
 
     Args:
         source: a tuple ``(texts, labels)``, or a table with these two columns.
-        target: a list of texts, a tuple ``(texts, labels)``, or a table. If it has labels, half of the rows are kept
-            for the evaluator.
-        encoder: "sentence-transformers:NAME" or "sentence-transformers:FOLDER", or the path of a folder with
-            model.onnx and tokenizer.json. Features are computed once and kept in the cache folder.
+        target: a list of texts, a tuple ``(texts, labels)``, or a table. If it has labels, half of
+            the rows are kept for the evaluator.
+        encoder: "sentence-transformers:NAME" or "sentence-transformers:FOLDER", or the path of a
+            folder with model.onnx and tokenizer.json. Features are computed once and kept in the
+            cache folder.
         text: the column of the texts.
         label: the column of the labels, which are the arms.
         target_test: a tuple ``(texts, labels)`` or a table, for the evaluator.
-        source_test: a tuple ``(texts, labels)`` or a table that training does not use, or the fraction of ``source`` to
-            hold out.
-        options: other options of ``from_table``: ``passes``, ``class_names``, ``shift``, ``name``, ...
+        source_test: a tuple ``(texts, labels)`` or a table that training does not use, or the
+            fraction of ``source`` to hold out.
+        options: other options of ``from_table``: ``passes``, ``class_names``, ``shift``, ``name``,
+            ...
 
-    ``pair.table.contexts({"text": "where is my parcel?"})`` returns the features of a text. The file of an exported
-    policy contains the encoder, and ``decide`` takes texts. For tables that have texts among other columns, use
-    ``from_table`` with ``Columns(encoders={"review": encoder})``.
+    ``pair.table.contexts({"text": "where is my parcel?"})`` returns the features of a text. The
+    file of an exported policy contains the encoder, and ``decide`` takes texts. For tables that
+    have texts among other columns, use ``from_table`` with ``Columns(encoders={"review":
+    encoder})``.
     """
-    tables = {"source": source, "target": target, "target_test": target_test, "source_test": source_test}
+    tables = {
+        "source": source,
+        "target": target,
+        "target_test": target_test,
+        "source_test": source_test,
+    }
     for table_name, texts in tables.items():
         if isinstance(texts, tuple) and len(texts) == 2 and not isinstance(texts[1], str):
-            tables[table_name] = pl.DataFrame({text: list(texts[0]), label: list(texts[1])}, strict=False)
+            tables[table_name] = pl.DataFrame(
+                {text: list(texts[0]), label: list(texts[1])}, strict=False
+            )
         elif isinstance(texts, list | tuple):
             tables[table_name] = pl.DataFrame({text: list(texts)})
     columns = Columns(context=(text,), label=label, encoders={text: encoder})
@@ -235,59 +332,95 @@ def from_texts(
 
 
 def _from_domains(
-    frame: pl.DataFrame, domain: str | None, targets: Sequence[str], *, name: str, columns: Columns, **options: Any
+    frame: pl.DataFrame,
+    domain: str | None,
+    targets: Sequence[str],
+    *,
+    name: str,
+    columns: Columns,
+    **options: Any,
 ) -> Pair:
     """Return the pair of a table whose column ``domain`` names the domain of each row.
 
     ``targets`` are the values of target rows; the other arguments are as in ``from_table``.
     """
     if domain is None or not targets or isinstance(targets, str):
-        raise InvalidInput('domain and a list of targets must be given together: domain="country", targets=["pl"]')
+        raise InvalidInput(
+            'domain and a list of targets must be given together: domain="country", targets=["pl"]'
+        )
     if domain in columns.context:
-        raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
+        raise InvalidInput(
+            f"columns.context has {domain!r}, which names the domain: no policy may see it"
+        )
     domain_of_row = np.array([str(value) for value in _require_values(frame, domain)])
     domains = _list_sorted_names(domain_of_row.tolist())
     target_names = [str(target) for target in targets]
     unknown_target = next((target for target in target_names if target not in domains), None)
     if unknown_target is not None:
-        raise InvalidInput(f"targets has {unknown_target!r}, which is not in column {domain!r} ({', '.join(domains)})")
+        raise InvalidInput(
+            f"targets has {unknown_target!r}, which is not in column {domain!r}"
+            f" ({', '.join(domains)})"
+        )
     source_names = [domain_name for domain_name in domains if domain_name not in target_names]
     if not source_names:
         raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
     is_target = np.isin(domain_of_row, target_names)
     options |= {"columns": columns, "name": name}
-    pooled_pair = from_table(source=frame.filter(~is_target), target=frame.filter(is_target), **options)
-    if columns.label is not None and pooled_pair.target_test is None:  # if only some targets have labels, none are used
+    pooled_pair = from_table(
+        source=frame.filter(~is_target), target=frame.filter(is_target), **options
+    )
+    # if only some targets have labels, none are used
+    if columns.label is not None and pooled_pair.target_test is None:
         source_labels = pl.when(pl.Series(is_target)).then(None).otherwise(pl.col(columns.label))
         frame = frame.with_columns(source_labels.alias(columns.label))
     if columns.rewards == () and options["arms"] is None:
         options["class_names"] = pooled_pair.class_names
     frames_by_role = {
-        f"{role}s": {domain_name: frame.filter(domain_of_row == domain_name) for domain_name in names}
+        f"{role}s": {
+            domain_name: frame.filter(domain_of_row == domain_name) for domain_name in names
+        }
         for role, names in (("source", source_names), ("target", target_names))
     }
     arguments = {"source": None, "target": None, **frames_by_role, **options}
-    return read_all_domains(from_table, {**arguments, "transform": pooled_pair.table}, mapped_fields=())
+    return read_all_domains(
+        from_table, {**arguments, "transform": pooled_pair.table}, mapped_fields=()
+    )
 
 
 def _add_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame with a column of row numbers, so that errors name the right row after rows are dropped."""
+    """Return the frame with a column of row numbers, so that errors name the right row after rows
+    are dropped.
+    """
     return frame if ROW_COLUMN in frame.columns else frame.with_row_index(ROW_COLUMN)
 
 
-def _list_arm_names(source: pl.DataFrame, columns: Columns, class_names: Sequence[str] | None) -> list[str]:
-    """Return the arm names: ``class_names``, or the reward columns, or the sorted values of the arm or label column."""
+def _list_arm_names(
+    source: pl.DataFrame, columns: Columns, class_names: Sequence[str] | None
+) -> list[str]:
+    """Return the arm names: ``class_names``, or the reward columns, or the sorted values of the arm
+    or label column.
+    """
     if isinstance(class_names, str):
         raise InvalidInput(f"class_names must be a sequence of names, got the text {class_names!r}")
     if class_names is not None and columns.rewards:
-        raise InvalidInput("class_names cannot be given with columns.rewards, whose names are the arm names")
+        raise InvalidInput(
+            "class_names cannot be given with columns.rewards, whose names are the arm names"
+        )
     if class_names is not None:
-        return list(check_class_names([_format_name(name) for name in class_names], max(2, len(class_names))))
-    return list(columns.rewards) or _list_sorted_names(_require_values(source, str(columns.arm or columns.label)))
+        return list(
+            check_class_names(
+                [_format_name(name) for name in class_names], max(2, len(class_names))
+            )
+        )
+    return list(columns.rewards) or _list_sorted_names(
+        _require_values(source, str(columns.arm or columns.label))
+    )
 
 
 def _list_sorted_names(values: list[Any]) -> list[str]:
-    """Return the names of the distinct values, sorted by value if they can be compared, else by name."""
+    """Return the names of the distinct values, sorted by value if they can be compared, else by
+    name.
+    """
     try:
         return [_format_name(value) for value in sorted(set(values))]
     except TypeError:
@@ -295,7 +428,9 @@ def _list_sorted_names(values: list[Any]) -> list[str]:
 
 
 def _format_name(value: Any) -> str:
-    """Return the name of an arm or domain. 1.0 becomes "1", because integer columns with gaps are read as floats."""
+    """Return the name of an arm or domain. 1.0 becomes "1", because integer columns with gaps are
+    read as floats.
+    """
     return format_value(value) if isinstance(value, float) else str(value)
 
 
@@ -303,7 +438,10 @@ def _require_values(frame: pl.DataFrame, name: str) -> list[Any]:
     """Return the values of a column. Raise an error if one is missing."""
     if name not in frame.columns:
         names = frame.drop(ROW_COLUMN, strict=False).columns
-        raise InvalidInput(f"the table has no column {name!r}{did_you_mean(name, names)} (it has {', '.join(names)})")
+        raise InvalidInput(
+            f"the table has no column {name!r}{did_you_mean(name, names)} (it has"
+            f" {', '.join(names)})"
+        )
     values = frame[name].to_list()
     if any(value is None for value in values):
         row = row_number(frame, next(index for index, value in enumerate(values) if value is None))
@@ -311,8 +449,12 @@ def _require_values(frame: pl.DataFrame, name: str) -> list[Any]:
     return values
 
 
-def _get_strata(frame: pl.DataFrame, columns: Columns, table_name: str, arm_column: str | None = None) -> IntArray:
-    """Return the stratum of every row for a split, (n,): its value in ``arm_column``, or its label, or its best arm."""
+def _get_strata(
+    frame: pl.DataFrame, columns: Columns, table_name: str, arm_column: str | None = None
+) -> IntArray:
+    """Return the stratum of every row for a split, (n,): its value in ``arm_column``, or its label,
+    or its best arm.
+    """
     name = arm_column or columns.label
     if name is None:
         return np.asarray(_read_reward_table(frame, columns, table_name).argmax(axis=1))
@@ -320,19 +462,26 @@ def _get_strata(frame: pl.DataFrame, columns: Columns, table_name: str, arm_colu
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, remedy: str) -> bool:
-    """Return True if all target rows have a label. Warn if only some have one; the warning ends with ``remedy``."""
+    """Return True if all target rows have a label.
+
+    Warn if only some have one; the warning ends with ``remedy``.
+    """
     n_missing = 0 if columns.label is None else target[columns.label].null_count()
     if 0 < n_missing < len(target):
         warnings.warn(
-            f"{n_missing:,} of {len(target):,} target rows have no {columns.label}, so the labels of the others are "
-            f"not used.{remedy}",
+            f"{n_missing:,} of {len(target):,} target rows have no {columns.label}, so the labels"
+            f" of the others are not used.{remedy}",
             stacklevel=3,
         )
     return n_missing == 0
 
 
-def _read_outcomes(frame: pl.DataFrame, columns: Columns, arm_names: Sequence[str], table_name: str) -> AnyArray:
-    """Return the labels (n,) or rewards (n, K) of all rows. ``table_name`` is for error messages."""
+def _read_outcomes(
+    frame: pl.DataFrame, columns: Columns, arm_names: Sequence[str], table_name: str
+) -> AnyArray:
+    """Return the labels (n,) or rewards (n, K) of all rows. ``table_name`` is for error
+    messages.
+    """
     if columns.rewards:
         reward_table = _read_reward_table(frame, columns, table_name)
         if list(columns.rewards) == list(arm_names):
@@ -343,14 +492,23 @@ def _read_outcomes(frame: pl.DataFrame, columns: Columns, arm_names: Sequence[st
         rewards[:, indices] = reward_table
         return rewards
     assert columns.label is not None
-    return _find_arm_indices(_require_values(frame, columns.label), arm_names, columns.label, table_name)
+    return _find_arm_indices(
+        _require_values(frame, columns.label), arm_names, columns.label, table_name
+    )
 
 
-def _find_arm_indices(values: list[Any], arm_names: Sequence[str], column: str, table_name: str) -> IntArray:
-    """Return the arm index of each value, (n,). ``column`` and ``table_name`` are for error messages."""
+def _find_arm_indices(
+    values: list[Any], arm_names: Sequence[str], column: str, table_name: str
+) -> IntArray:
+    """Return the arm index of each value, (n,).
+
+    ``column`` and ``table_name`` are for error messages.
+    """
     index_by_name = {name: index for index, name in enumerate(arm_names)}
     index_by_value = {value: find_arm_index(value, index_by_name) for value in values}
-    unknown_name = next((_format_name(value) for value, index in index_by_value.items() if index is None), None)
+    unknown_name = next(
+        (_format_name(value) for value, index in index_by_value.items() if index is None), None
+    )
     if unknown_name is not None:
         problem = f"{table_name} has {unknown_name!r} in column {column!r}"
         raise DataError(f"{problem}, which is not an arm ({', '.join(arm_names)})")
@@ -367,16 +525,22 @@ def _require_numbers(frame: pl.DataFrame, name: str, table_name: str) -> FloatAr
     values = read_numbers(frame, name, table_name=table_name, is_context=False)
     if np.isnan(values).any():
         row = row_number(frame, int(np.isnan(values).argmax()))
-        raise DataError(f"column {name!r} of the {table_name} table has no value in row {row}; drop such rounds")
+        raise DataError(
+            f"column {name!r} of the {table_name} table has no value in row {row}; drop such rounds"
+        )
     return values
 
 
 def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
     """Add propensities to logs. They are estimated from all rounds, training and held-out."""
     logs = {table_name: log for table_name, log in rounds_by_table.items() if log is not None}
-    contexts, arms = (np.concatenate([log[position] for log in logs.values()]) for position in (0, 1))
+    contexts, arms = (
+        np.concatenate([log[position] for log in logs.values()]) for position in (0, 1)
+    )
     masks = [log[4] for log in logs.values() if len(log) > 4]
-    propensities, method = estimate_propensities(contexts, arms, n_arms, np.concatenate(masks) if masks else None)
+    propensities, method = estimate_propensities(
+        contexts, arms, n_arms, np.concatenate(masks) if masks else None
+    )
     warn_estimated_propensities(method, stacklevel=4)
     for table_name, log in logs.items():
         rounds_by_table[table_name] = (*log[:3], propensities[: len(log[1])], *log[4:])
@@ -384,13 +548,21 @@ def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
 
 
 def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
-    """Warn about categorical columns in which no category occurs in both domains. They are uninformative."""
+    """Warn about categorical columns in which no category occurs in both domains.
+
+    They are uninformative.
+    """
     for name in columns.categorical:
-        source_categories, target_categories = (set(read_categories(rows, name)) - {None} for rows in (source, target))
+        source_categories, target_categories = (
+            set(read_categories(rows, name)) - {None} for rows in (source, target)
+        )
         if source_categories and target_categories and not source_categories & target_categories:
-            examples = f"{min(map(str, source_categories))!r} and {min(map(str, target_categories))!r}"
+            examples = (
+                f"{min(map(str, source_categories))!r} and {min(map(str, target_categories))!r}"
+            )
             warnings.warn(
-                f"column {name!r} has no category that both source and target have ({examples}), so it is "
-                "uninformative about the target. Use the same spelling in both, or drop the column",
+                f"column {name!r} has no category that both source and target have ({examples}), so"
+                " it is uninformative about the target. Use the same spelling in both, or drop the"
+                " column",
                 stacklevel=3,
             )

@@ -1,8 +1,9 @@
 """Define batch normalisation with statistics for each domain.
 
-Domains may differ in the mean and the standard deviation of every layer's output, so that common statistics normalise
-none of them well. In training, each domain is normalised by the statistics of its rows in the batch. Otherwise running
-statistics are used, so that the features of a context do not depend on the other contexts of a batch.
+Domains may differ in the mean and the standard deviation of every layer's output, so that common
+statistics normalise none of them well. In training, each domain is normalised by the statistics of
+its rows in the batch. Otherwise running statistics are used, so that the features of a context do
+not depend on the other contexts of a batch.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ _MIN_BFLOAT16_CAPABILITY = 8
 
 
 def get_triton_kernels(device: torch.device) -> ModuleType | None:
-    """Return the module ``daband.neural._triton_kernels`` if its kernels can run on the device, else None.
+    """Return the module ``daband.neural._triton_kernels`` if its kernels can run on the device,
+    else None.
 
-    They need Triton, which comes with torch for NVIDIA GPUs, and a GPU with bfloat16. The device must be torch's
-    current CUDA device, because Triton starts kernels only there.
+    They need Triton, which comes with torch for NVIDIA GPUs, and a GPU with bfloat16. The device
+    must be torch's current CUDA device, because Triton starts kernels only there.
     """
     if not has_bfloat16(device) or device.index not in (None, torch.cuda.current_device()):
         return None
@@ -61,16 +63,19 @@ STATISTICS = ("own", "source")
 class DomainNorm(nn.Module):
     """Batch norm of features (B, C) or maps (B, C, H, W), with running statistics for each domain.
 
-    All domains share the learned scale and shift, which keeps their features comparable. A domain without training
-    batches uses the statistics of the sources, so that a policy without any target context can act in the target.
+    All domains share the learned scale and shift, which keeps their features comparable. A domain
+    without training batches uses the statistics of the sources, so that a policy without any target
+    context can act in the target.
 
-    With ``statistics="own"``, each domain is normalised by its own statistics. With ``statistics="source"``, every
-    domain is normalised by the statistics of all sources. This keeps differences between domains that matter for
-    rewards. For example, if the patients of one domain are older, subtracting each domain's mean would hide their age.
+    With ``statistics="own"``, each domain is normalised by its own statistics. With
+    ``statistics="source"``, every domain is normalised by the statistics of all sources. This keeps
+    differences between domains that matter for rewards. For example, if the patients of one domain
+    are older, subtracting each domain's mean would hide their age.
 
-    Stacked runs are normalised together. Parameters and buffers, which ``torch.func.functional_call`` passes, then have
-    ``runs * channels`` channels, and ``batches_seen`` has a column per run. The channels of each run are normalised as
-    in a single run.
+    Stacked runs are normalised together. Parameters and buffers, which
+    ``torch.func.functional_call`` passes, then have ``runs * channels`` channels, and
+    ``batches_seen`` has a column per run. The channels of each run are normalised as in a single
+    run.
 
     Args:
         n_channels: the number of channels of one run.
@@ -91,7 +96,12 @@ class DomainNorm(nn.Module):
     epsilon = 1e-5
 
     def __init__(
-        self, *, n_channels: int, domains: DomainNames | None = None, affine: bool = True, statistics: str = "own"
+        self,
+        *,
+        n_channels: int,
+        domains: DomainNames | None = None,
+        affine: bool = True,
+        statistics: str = "own",
     ) -> None:
         super().__init__()
         if n_channels < 1:
@@ -105,8 +115,8 @@ class DomainNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(len(domains), n_channels))
         self.register_buffer("running_variance", torch.ones(len(domains), n_channels))
         self.register_buffer("batches_seen", torch.zeros(len(domains)))
-        #: For a network that never changes, the results of ``compute_affine`` by domain, computed at first use.
-        #: Otherwise None.
+        #: For a network that never changes, the results of ``compute_affine`` by domain, computed
+        #: at first use. Otherwise None.
         self.frozen_affine: dict[int, tuple[Tensor, Tensor]] | None = None
 
     def forward(self, features: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
@@ -115,20 +125,24 @@ class DomainNorm(nn.Module):
         Rows are sorted by domain, and ``rows_per_domain[i]`` rows come from domain i.
         """
         row_counts = list(rows_per_domain)
-        if self.statistics == "source":  # all sources are one domain, and the other domains use its statistics
+        # all sources are one domain, and the other domains use its statistics
+        if self.statistics == "source":
             row_counts = [sum(row_counts[: self.n_sources]), sum(row_counts[self.n_sources :])]
         present_domains = [domain for domain, n_rows in enumerate(row_counts) if n_rows]
         # torch.split would fix the number of rows of a network that is exported to ONNX.
         if not self.training and len(present_domains) == 1:
             return self._normalise(features, *self._get_running_statistics(present_domains[0]))
-        # The gradient of torch.split is one concatenation. The gradient of each slice would be a tensor of full size.
+        # The gradient of torch.split is one concatenation. The gradient of each slice would be a
+        # tensor of full size.
         outputs = []
         for domain, rows in enumerate(torch.split(features, row_counts)):
             uses_batch_statistics = self.training and (domain == 0 or self.statistics == "own")
-            # A single value per channel has no standard deviation, so that running statistics are used.
+            # A single value per channel has no standard deviation, so that running statistics are
+            # used.
             if uses_batch_statistics and len(rows) * math.prod(rows.shape[2:]) > 1:
                 self.batches_seen.data[domain].add_(1)
-                mean, variance = self.running_mean[domain], self.running_variance[domain]
+                mean = self.running_mean[domain]
+                variance = self.running_variance[domain]
                 outputs.append(self._normalise(rows, mean, variance, uses_batch_statistics=True))
             elif len(rows):
                 outputs.append(self._normalise(rows, *self._get_running_statistics(domain)))
@@ -137,15 +151,29 @@ class DomainNorm(nn.Module):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def pool_relu(self, maps: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
-        """Apply ``forward``, 2x2 max pooling and ReLU to maps (B, C, H, W). On a GPU they are fused if possible."""
-        kernels = get_triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
+        """Apply ``forward``, 2x2 max pooling and ReLU to maps (B, C, H, W).
+
+        On a GPU they are fused if possible.
+        """
+        kernels = (
+            get_triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
+        )
         if kernels is not None and self._can_fuse(rows_per_domain):
             self.batches_seen.data[: len(rows_per_domain)].add_(1)
             parameters = self.weight, self.bias, self.running_mean.data, self.running_variance.data
-            settings = {"n_domains": len(rows_per_domain), "momentum": self.momentum, "epsilon": self.epsilon}
+            settings = {
+                "n_domains": len(rows_per_domain),
+                "momentum": self.momentum,
+                "epsilon": self.epsilon,
+            }
             return kernels.norm_pool_relu(maps, *parameters, **settings)
         present_domains = [domain for domain, n_rows in enumerate(rows_per_domain) if n_rows]
-        if kernels is not None and not self.training and len(present_domains) == 1 and not torch.is_grad_enabled():
+        if (
+            kernels is not None
+            and not self.training
+            and len(present_domains) == 1
+            and not torch.is_grad_enabled()
+        ):
             return kernels.affine_pool_relu(maps, *self.compute_affine(present_domains[0]))
         return pool_relu(self(maps, rows_per_domain=rows_per_domain))
 
@@ -158,7 +186,8 @@ class DomainNorm(nn.Module):
         return has_fused_form and len(set(rows_per_domain)) == 1 and rows_per_domain[0] > 0
 
     def compute_affine(self, domain: int) -> tuple[Tensor, Tensor]:
-        """Return the scale and shift (channels,) by which this layer normalises a domain outside of training.
+        """Return the scale and shift (channels,) by which this layer normalises a domain outside of
+        training.
 
         A linear layer before this one can include both, which saves a pass over its output.
         """
@@ -173,38 +202,67 @@ class DomainNorm(nn.Module):
             self.frozen_affine[domain] = scale_and_shift
         return scale_and_shift
 
-    def _normalise(self, rows: Tensor, mean: Tensor, variance: Tensor, uses_batch_statistics: bool = False) -> Tensor:
+    def _normalise(
+        self, rows: Tensor, mean: Tensor, variance: Tensor, uses_batch_statistics: bool = False
+    ) -> Tensor:
         """Return the rows of one domain, normalised.
 
-        With ``uses_batch_statistics`` they are normalised by their own statistics, and the running ``mean`` and
-        ``variance`` are updated in place. Otherwise ``mean`` and ``variance`` are used.
+        With ``uses_batch_statistics`` they are normalised by their own statistics, and the running
+        ``mean`` and ``variance`` are updated in place. Otherwise ``mean`` and ``variance`` are
+        used.
         """
         return functional.batch_norm(
-            rows, mean, variance, self.weight, self.bias, uses_batch_statistics, self.momentum, self.epsilon
+            rows,
+            mean,
+            variance,
+            self.weight,
+            self.bias,
+            uses_batch_statistics,
+            self.momentum,
+            self.epsilon,
         )
 
     def _get_running_statistics(self, domain: int) -> tuple[Tensor, Tensor]:
         """Return the mean and variance (C,) by which a domain is normalised outside of training."""
-        means, variances = self.running_mean, self.running_variance
-        mean, variance = means[0], variances[0]
+        means = self.running_mean
+        variances = self.running_variance
+        mean = means[0]
+        variance = variances[0]
         if self.statistics == "source" or (domain == 0 and self.n_sources == 1):
             return mean, variance
         if self.n_sources > 1:  # the statistics of a mixture of all sources with equal weights
             mean = means[: self.n_sources].mean(dim=0)
-            variance = (variances[: self.n_sources] + (means[: self.n_sources] - mean).square()).mean(dim=0)
-        # Select by arithmetic instead of a branch on a tensor, so that a step can be recorded as a CUDA graph.
-        has_own_statistics = self._repeat_per_channel((self.batches_seen[domain] > 0).to(mean.dtype))
-        own_mean, own_variance = means[domain], variances[domain]
-        return torch.lerp(mean, own_mean, has_own_statistics), torch.lerp(variance, own_variance, has_own_statistics)
+            variance = (
+                variances[: self.n_sources] + (means[: self.n_sources] - mean).square()
+            ).mean(dim=0)
+        # Select by arithmetic instead of a branch on a tensor, so that a step can be recorded as a
+        # CUDA graph.
+        has_own_statistics = self._repeat_per_channel(
+            (self.batches_seen[domain] > 0).to(mean.dtype)
+        )
+        own_mean = means[domain]
+        own_variance = variances[domain]
+        return torch.lerp(mean, own_mean, has_own_statistics), torch.lerp(
+            variance, own_variance, has_own_statistics
+        )
 
     def _repeat_per_channel(self, values: Tensor) -> Tensor:
-        """Return values (runs,) repeated for each channel, (runs * channels,); a single value is returned unchanged."""
-        return values if values.numel() == 1 else values.reshape(-1, 1).expand(-1, self.n_channels).reshape(-1)
+        """Return values (runs,) repeated for each channel, (runs * channels,); a single value is
+        returned unchanged.
+        """
+        return (
+            values
+            if values.numel() == 1
+            else values.reshape(-1, 1).expand(-1, self.n_channels).reshape(-1)
+        )
 
     def extra_repr(self) -> str:
         return f"n_channels={self.n_channels}, statistics={self.statistics!r}"
 
 
 def pool_relu(maps: Tensor) -> Tensor:
-    """Return maps (B, C, H, W) after 2x2 max pooling and ReLU. ReLU is last, because pooled maps are smaller."""
+    """Return maps (B, C, H, W) after 2x2 max pooling and ReLU.
+
+    ReLU is last, because pooled maps are smaller.
+    """
     return functional.relu(functional.max_pool2d(maps, 2), inplace=True)

@@ -1,11 +1,12 @@
 """Define the interface of encoders, which map contexts to features of unit norm.
 
-A registered network (``FeatureNetwork``) returns *penultimate features*. ``Encoder`` appends the two dense layers of
-the paper, whose output is the features for the head. By default the penultimate features are aligned between the
-domains. This improves target accuracy far more than aligning the features for the head, which are fewer.
+A registered network (``FeatureNetwork``) returns *penultimate features*. ``Encoder`` appends the
+two dense layers of the paper, whose output is the features for the head. By default the penultimate
+features are aligned between the domains. This improves target accuracy far more than aligning the
+features for the head, which are fewer.
 
-Read ``FeatureNetwork`` and ``Encoder`` first. ``InferenceEncoder`` is the copy that decides, and ``build_encoder``
-builds encoders from settings.
+Read ``FeatureNetwork`` and ``Encoder`` first. ``InferenceEncoder`` is the copy that decides, and
+``build_encoder`` builds encoders from settings.
 """
 
 from __future__ import annotations
@@ -48,27 +49,34 @@ class FeatureNetwork(nn.Module):
     context_shape: tuple[int, ...]
     #: The number of penultimate features.
     width: int
-    #: True if ``forward`` takes the argument ``n_runs``, to compute the networks of several runs together. Contexts are
-    #: then (B, runs, *context_shape), the parameters of the runs are adjacent along the first dimension, and features
-    #: are (B, runs * width). The runs must be independent, all parameters must be trained, and all buffers must belong
-    #: to ``DomainNorm``.
+    #: True if ``forward`` takes the argument ``n_runs``, to compute the networks of several runs
+    #: together. Contexts are then (B, runs, *context_shape), the parameters of the runs are
+    #: adjacent along the first dimension, and features are (B, runs * width). The runs must be
+    #: independent, all parameters must be trained, and all buffers must belong to ``DomainNorm``.
     is_stackable: ClassVar[bool] = False
 
     def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
-        """Return features (B, width). Contexts are sorted by domain, and ``rows_per_domain[i]`` come from domain i."""
+        """Return features (B, width).
+
+        Contexts are sorted by domain, and ``rows_per_domain[i]`` come from domain i.
+        """
         raise NotImplementedError
 
 
 def apply_linear(layer: nn.Linear, inputs: Tensor, *, n_runs: int) -> Tensor:
-    """Apply the linear layers of several runs to inputs (B, runs * n_inputs), and return (B, runs * n_outputs).
+    """Apply the linear layers of several runs to inputs (B, runs * n_inputs), and return (B, runs *
+    n_outputs).
 
-    The weights and biases of the runs are adjacent along the first dimension of the layer's parameters.
+    The weights and biases of the runs are adjacent along the first dimension of the layer's
+    parameters.
     """
     if n_runs == 1:
         return layer(inputs)
     weights = layer.weight.view(n_runs, -1, layer.weight.shape[-1])
     inputs_by_run = inputs.view(len(inputs), n_runs, -1).transpose(0, 1)
-    outputs_by_run = torch.baddbmm(layer.bias.view(n_runs, 1, -1), inputs_by_run, weights.transpose(1, 2))
+    outputs_by_run = torch.baddbmm(
+        layer.bias.view(n_runs, 1, -1), inputs_by_run, weights.transpose(1, 2)
+    )
     return outputs_by_run.transpose(0, 1).reshape(len(inputs), -1)
 
 
@@ -80,7 +88,8 @@ class DenseSettings:
     dimension: int = 64
     #: The width of the first layer.
     hidden: int = 100
-    #: The features that are aligned: "penultimate" (before the dense layers) or "last" (after them, as in the paper).
+    #: The features that are aligned: "penultimate" (before the dense layers) or "last" (after them,
+    #: as in the paper).
     aligned: str = "penultimate"
 
     def __post_init__(self) -> None:
@@ -120,28 +129,42 @@ class Encoder(nn.Module):
         """The number w of aligned features."""
         return self.features.width if self.dense.aligned == "penultimate" else self.dense.dimension
 
-    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int] | None = None, n_runs: int = 1) -> Encoding:
+    def forward(
+        self, contexts: Tensor, *, rows_per_domain: Sequence[int] | None = None, n_runs: int = 1
+    ) -> Encoding:
         """Encode contexts (B, *context_shape).
 
         Args:
             contexts: sorted by domain.
-            rows_per_domain: the number of contexts of each domain; by default all come from the first domain.
-            n_runs: above 1, contexts are (B, runs, *context_shape), the parameters and buffers are those of all runs
-                (see ``FeatureNetwork.is_stackable``), and outputs are (B, runs, ...).
+            rows_per_domain: the number of contexts of each domain; by default all come from the
+                first domain.
+            n_runs: above 1, contexts are (B, runs, *context_shape), the parameters and buffers are
+                those of all runs (see ``FeatureNetwork.is_stackable``), and outputs are (B, runs,
+                ...).
         """
         run_axis = () if n_runs == 1 else (n_runs,)
         if tuple(contexts.shape[1:]) != (*run_axis, *self.context_shape):
-            raise InvalidInput(f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}")
+            raise InvalidInput(
+                f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}"
+            )
         rows_per_domain = (len(contexts),) if rows_per_domain is None else rows_per_domain
         options = {} if n_runs == 1 else {"n_runs": n_runs}
-        penultimate = self.features(to_unit_range(contexts), rows_per_domain=rows_per_domain, **options)
+        penultimate = self.features(
+            to_unit_range(contexts), rows_per_domain=rows_per_domain, **options
+        )
         penultimate, device_type = penultimate.to(self.first.weight.dtype), penultimate.device.type
         # The dense layers are too small to be faster in lower precision.
-        with torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext():
+        with (
+            torch.autocast(device_type, enabled=False)
+            if torch.is_autocast_enabled(device_type)
+            else nullcontext()
+        ):
             hidden = functional.relu(apply_linear(self.first, penultimate, n_runs=n_runs))
             features = apply_linear(self.second, hidden, n_runs=n_runs)
             if n_runs > 1:
-                features, penultimate = (tensor.view(len(tensor), n_runs, -1) for tensor in (features, penultimate))
+                features, penultimate = (
+                    tensor.view(len(tensor), n_runs, -1) for tensor in (features, penultimate)
+                )
             features = scale_to_unit_norm(features)
         return Encoding(features, penultimate if self.dense.aligned == "penultimate" else features)
 
@@ -152,7 +175,10 @@ def scale_to_unit_norm(rows: Tensor) -> Tensor:
 
 
 class _ScaleToUnitNorm(torch.autograd.Function):
-    """Scale rows to unit norm, with an explicit gradient. Autograd would need three times as many operations."""
+    """Scale rows to unit norm, with an explicit gradient.
+
+    Autograd would need three times as many operations.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
@@ -169,16 +195,21 @@ class _ScaleToUnitNorm(torch.autograd.Function):
 
 
 def to_unit_range(contexts: Tensor) -> Tensor:
-    """Return contexts as floats. Contexts of type ``uint8`` are images, and are scaled from 0 to 255 to [0, 1]."""
+    """Return contexts as floats.
+
+    Contexts of type ``uint8`` are images, and are scaled from 0 to 255 to [0, 1].
+    """
     if contexts.dtype == torch.uint8:
         return contexts / _MAX_BYTE  # one pass, to float32 whatever torch's default dtype is
     return contexts if contexts.is_floating_point() else contexts.to(torch.float32)
 
 
-#: The largest value of a byte, by which images are divided. It is a tensor, so that the result is float32.
+#: The largest value of a byte, by which images are divided. It is a tensor, so that the result is
+#: float32.
 _MAX_BYTE = torch.tensor(255.0, dtype=torch.float32)
 
-#: A class or function that returns a network, with the keyword arguments ``context_shape`` and optionally ``domains``.
+#: A class or function that returns a network, with the keyword arguments ``context_shape`` and
+#: optionally ``domains``.
 NetworkBuilder = Callable[..., FeatureNetwork]
 #: The registry of networks: ``@encoders.register("mine")`` registers one by name.
 encoders: Registry[NetworkBuilder] = Registry("encoder", "daband.neural.encoders")
@@ -186,12 +217,15 @@ encoders: Registry[NetworkBuilder] = Registry("encoder", "daband.neural.encoders
 
 #: The maximum number of contexts that are encoded together.
 _MAX_BATCH_ROWS = 2048
-#: The maximum number of values in the contexts that are encoded together on a CPU, so that layers stay in the cache.
+#: The maximum number of values in the contexts that are encoded together on a CPU, so that layers
+#: stay in the cache.
 _MAX_CPU_VALUES = 1 << 18
 
 
 def make_rows_per_domain(domain: int, n_rows: int) -> tuple[int, ...]:
-    """Return the argument ``rows_per_domain`` of an encoder if all rows come from the domain with this index."""
+    """Return the argument ``rows_per_domain`` of an encoder if all rows come from the domain with
+    this index.
+    """
     return (0,) * domain + (n_rows,)
 
 
@@ -213,9 +247,11 @@ class InferenceEncoder:
         self.device = device
 
     def encode(self, contexts: AnyArray, domain: int) -> FloatArray:
-        """Return features for the head in float64, each row of unit norm: (B, d), or (B, K, d) for shared arms.
+        """Return features for the head in float64, each row of unit norm: (B, d), or (B, K, d) for
+        shared arms.
 
-        ``contexts`` are (B, *context_shape), or (B, K, *context_shape) for shared arms, all from one domain.
+        ``contexts`` are (B, *context_shape), or (B, K, *context_shape) for shared arms, all from
+        one domain.
         """
         tensor = torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
@@ -231,18 +267,28 @@ class InferenceEncoder:
                 batch = rows[start : start + batch_size].to(self.device)
                 padded_batch = _pad_rows(batch) if self.device.type == "cuda" else batch
                 rows_per_domain = make_rows_per_domain(domain, len(padded_batch))
-                padded_features = self.network(padded_batch, rows_per_domain=rows_per_domain).features
+                padded_features = self.network(
+                    padded_batch, rows_per_domain=rows_per_domain
+                ).features
                 feature_batches.append(padded_features[: len(batch)])
         features: FloatArray = torch.cat(feature_batches).cpu().numpy().astype(np.float64)
-        # Normalise again in float64, because the network's rows have unit norm only up to float32 rounding.
+        # Normalise again in float64, because the network's rows have unit norm only up to float32
+        # rounding.
         features /= np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
         return features.reshape(*round_shape, -1)
 
 
 def _pad_rows(contexts: Tensor) -> Tensor:
-    """Append copies of the first context up to a power of two. GPU libraries are slow for each new number of rows."""
+    """Append copies of the first context up to a power of two.
+
+    GPU libraries are slow for each new number of rows.
+    """
     n_missing = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
-    return torch.cat([contexts, contexts[:1].expand(n_missing, *contexts.shape[1:])]) if n_missing else contexts
+    return (
+        torch.cat([contexts, contexts[:1].expand(n_missing, *contexts.shape[1:])])
+        if n_missing
+        else contexts
+    )
 
 
 def build_encoder(
@@ -256,15 +302,19 @@ def build_encoder(
     """Return an encoder for contexts of one shape.
 
     Args:
-        network: a registered name, a custom module, or "auto", which is "conv" for images (channels, height, width) and
-            "mlp" for all other contexts.
+        network: a registered name, a custom module, or "auto", which is "conv" for images
+            (channels, height, width) and "mlp" for all other contexts.
         context_shape: the shape of one context.
         dense: the settings of the dense layers after the network.
         domains: the names of the domains; one source and one target by default.
         options: keyword arguments of the network.
     """
     if isinstance(network, nn.Module):
-        feature_network: FeatureNetwork = CustomFeatures(module=network, context_shape=context_shape, **options)  # type: ignore[arg-type]
+        feature_network: FeatureNetwork = CustomFeatures(
+            module=network,
+            context_shape=context_shape,
+            **options,  # type: ignore[arg-type]
+        )
     else:
         if network == "auto":
             network = "conv" if find_image_layout(context_shape) == "channels_first" else "mlp"
@@ -273,7 +323,9 @@ def build_encoder(
         option_names = [name for name in argument_names if name not in ("context_shape", "domains")]
         for option in options:
             if option not in option_names:
-                hint = f"{did_you_mean(option, option_names)} (its options: {', '.join(option_names)})"
+                hint = (
+                    f"{did_you_mean(option, option_names)} (its options: {', '.join(option_names)})"
+                )
                 raise InvalidInput(f"encoder {network!r} has no option {option!r}{hint}")
         if "domains" in argument_names:
             options["domains"] = domains
@@ -282,30 +334,42 @@ def build_encoder(
 
 
 class CustomFeatures(FeatureNetwork):
-    """A copy of a custom module that maps contexts (B, *context_shape) to outputs (B, ...), which are flattened.
+    """A copy of a custom module that maps contexts (B, *context_shape) to outputs (B, ...), which
+    are flattened.
 
-    With ``trainable=False`` the module stays in evaluation mode and is not trained. The module's batch norms always use
-    their running statistics, so that a context has the same features in training and in decisions.
+    With ``trainable=False`` the module stays in evaluation mode and is not trained. The module's
+    batch norms always use their running statistics, so that a context has the same features in
+    training and in decisions.
     """
 
-    def __init__(self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True) -> None:
+    def __init__(
+        self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True
+    ) -> None:
         super().__init__()
-        module = copy.deepcopy(module)  # policies with the same network must not train each other's copy
+        # policies with the same network must not train each other's copy
+        module = copy.deepcopy(module)
         self.module = module
         self.trainable = trainable
         self.context_shape = tuple(context_shape)
         if not trainable:
             module.requires_grad_(False)
-        module.eval()  # the call with ``test_context`` must not change the statistics of batch norms
+        # the call with ``test_context`` must not change the statistics of batch norms
+        module.eval()
         parameter = next(iter(module.parameters()), torch.zeros(()))
         with torch.no_grad():
-            test_context = torch.zeros((1, *context_shape), device=parameter.device, dtype=parameter.dtype)
+            test_context = torch.zeros(
+                (1, *context_shape), device=parameter.device, dtype=parameter.dtype
+            )
             try:
                 features = module(test_context)
             except (RuntimeError, ValueError, IndexError) as error:
-                raise InvalidInput(f"encoder must accept contexts of shape {self.context_shape}: {error}") from None
+                raise InvalidInput(
+                    f"encoder must accept contexts of shape {self.context_shape}: {error}"
+                ) from None
         if not isinstance(features, Tensor) or features.ndim < 2 or features.shape[0] != 1:
-            raise InvalidInput("encoder must return one tensor (B, ...) for contexts (B, *context_shape)")
+            raise InvalidInput(
+                "encoder must return one tensor (B, ...) for contexts (B, *context_shape)"
+            )
         self.width = features[0].numel()
         self.train(self.training)
 

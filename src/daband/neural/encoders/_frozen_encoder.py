@@ -1,8 +1,9 @@
 """Freeze a trained encoder for one domain, as arrays for numpy or as an ONNX program.
 
-``freeze_encoder`` folds the batch norms of the networks ``mlp`` and ``conv`` into the layers before them, so that numpy
-can compute them. All other networks, such as pretrained backbones and custom modules, become a ``TorchNetwork``, which
-files contain as an ONNX program. ``to_onnx`` converts a module to ONNX.
+``freeze_encoder`` folds the batch norms of the networks ``mlp`` and ``conv`` into the layers before
+them, so that numpy can compute them. All other networks, such as pretrained backbones and custom
+modules, become a ``TorchNetwork``, which files contain as an ONNX program. ``to_onnx`` converts a
+module to ONNX.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from daband.neural.encoders._encoder import Encoder, InferenceEncoder, make_rows
 from daband.neural.encoders._mlp import MlpFeatures
 from daband.serving._numpy_networks import Network, load_network
 
-#: The maximum difference between the outputs of an ONNX program and of its module, relative to the largest output, or
-#: to 1 if that is larger.
+#: The maximum difference between the outputs of an ONNX program and of its module, relative to the
+#: largest output, or to 1 if that is larger.
 _MAX_RELATIVE_ERROR = 1e-5
 
 
@@ -45,16 +46,28 @@ def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
         return TorchNetwork(copy.deepcopy(encoder).to("cpu"), domain)
     first_weight, first_bias = _fold_norm(encoder.first, None, domain)
     if map_shape:  # maps are channels last in numpy, channels first in torch
-        channels_last_weight = first_weight.reshape(len(first_weight), -1, *map_shape).transpose(0, 2, 3, 1)
+        channels_last_weight = first_weight.reshape(len(first_weight), -1, *map_shape).transpose(
+            0, 2, 3, 1
+        )
         first_weight = channels_last_weight.reshape(len(first_weight), -1)
-    layers = [*header.pop("layers"), (first_weight, first_bias), _fold_norm(encoder.second, None, domain)]
+    layers = [
+        *header.pop("layers"),
+        (first_weight, first_bias),
+        _fold_norm(encoder.second, None, domain),
+    ]
     for index, (weight, bias) in enumerate(layers):
-        arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = _to_float32(weight), _to_float32(bias)
+        arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = (
+            _to_float32(weight),
+            _to_float32(bias),
+        )
     return load_network({**header, "layers": len(layers)}, arrays)
 
 
 class TorchNetwork:
-    """A frozen encoder for contexts of one domain that torch computes. Files contain it as an ONNX program."""
+    """A frozen encoder for contexts of one domain that torch computes.
+
+    Files contain it as an ONNX program.
+    """
 
     def __init__(self, encoder: Encoder, domain: int) -> None:
         self._encoder = InferenceEncoder(encoder, has_shared_arms=False, device=torch.device("cpu"))
@@ -65,7 +78,9 @@ class TorchNetwork:
     def _program(self) -> OnnxProgram:
         """The encoder as an ONNX program."""
         encoder = self._encoder.network
-        test_contexts = torch.rand(3, *encoder.context_shape, generator=torch.Generator().manual_seed(0))
+        test_contexts = torch.rand(
+            3, *encoder.context_shape, generator=torch.Generator().manual_seed(0)
+        )
         return to_onnx(_UnscaledFeatures(encoder, self._domain), (test_contexts,))
 
     @property
@@ -93,10 +108,13 @@ class _UnscaledFeatures(nn.Module):
 
     def __init__(self, encoder: Encoder, domain: int) -> None:
         super().__init__()
-        self.encoder, self.domain = encoder, domain
+        self.encoder = encoder
+        self.domain = domain
 
     def forward(self, contexts: Tensor) -> Tensor:
-        penultimate = self.encoder.features(contexts, rows_per_domain=make_rows_per_domain(self.domain, len(contexts)))
+        penultimate = self.encoder.features(
+            contexts, rows_per_domain=make_rows_per_domain(self.domain, len(contexts))
+        )
         return self.encoder.second(nn.functional.relu(self.encoder.first(penultimate)))
 
 
@@ -118,20 +136,30 @@ def _freeze_mlp(network: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict
 
 
 def _freeze_conv(network: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return the header and the arrays of a ``conv`` for one domain, with norms folded into the convolutions."""
+    """Return the header and the arrays of a ``conv`` for one domain, with norms folded into the
+    convolutions.
+    """
     arrays: dict[str, AnyArray] = {}
     for index, (layer, norm) in enumerate(zip(network.layers, network.norms, strict=True)):
         assert isinstance(layer, nn.Conv2d)
         weight, bias = _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
-        if index == 0 and network.pixels == "symmetric":  # the first layer includes the map 2 * pixels - 1
+        # the first layer includes the map 2 * pixels - 1
+        if index == 0 and network.pixels == "symmetric":
             weight, bias = 2 * weight, bias - weight.sum(axis=(1, 2, 3))
         arrays[f"convolution.{index}.weight"] = _to_float32(weight)
         arrays[f"convolution.{index}.bias"] = _to_float32(bias)
     pooled_shape = list(network.map_shape) if network.has_average_pool else None
-    return {"kind": "conv", "layers": [], "convolutions": len(network.layers), "pooled": pooled_shape}, arrays
+    return {
+        "kind": "conv",
+        "layers": [],
+        "convolutions": len(network.layers),
+        "pooled": pooled_shape,
+    }, arrays
 
 
-def _fold_norm(layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int) -> tuple[FloatArray, FloatArray]:
+def _fold_norm(
+    layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int
+) -> tuple[FloatArray, FloatArray]:
     """Return the weights and biases of a layer that equals the layer followed by the norm."""
     weight = _to_float64(layer.weight)
     bias = np.zeros(len(weight)) if layer.bias is None else _to_float64(layer.bias)
@@ -151,16 +179,19 @@ def _to_float32(array: FloatArray) -> AnyArray:
     return array.astype(np.float32)
 
 
-def to_onnx(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[str] = ("images",)) -> OnnxProgram:
+def to_onnx(
+    module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[str] = ("images",)
+) -> OnnxProgram:
     """Convert a module to an ONNX program, and check the program on ``inputs``.
 
     Args:
         module: maps one or several tensors (n, ...) to one tensor (n, ...).
         inputs: examples of its inputs, with n at least 3.
-        names: the names of the inputs. With several names, inputs are token ids (n, length) of any length.
+        names: the names of the inputs. With several names, inputs are token ids (n, length) of any
+            length.
 
-    The program takes any number of rows. If the module's code fixes the number of rows, the program takes one row at a
-    time (``OnnxProgram.is_single_row``).
+    The program takes any number of rows. If the module's code fixes the number of rows, the program
+    takes one row at a time (``OnnxProgram.is_single_row``).
     """
     module = module.eval()
     with torch.no_grad():
@@ -169,14 +200,18 @@ def to_onnx(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[st
     failure = ""
     for takes_any_rows in (True, False):
         try:
-            content = _export_onnx(module, samples[1 if takes_any_rows else 0], names, takes_any_rows)
+            content = _export_onnx(
+                module, samples[1 if takes_any_rows else 0], names, takes_any_rows
+            )
             program = OnnxProgram(content, is_single_row=not takes_any_rows)
             for sample, expected_output in zip(samples, expected_outputs, strict=True):
                 output = torch.from_numpy(program(*(tensor.numpy() for tensor in sample)).copy())
                 max_output = max(1.0, float(expected_output.abs().max()))
                 difference = float((output - expected_output).abs().max()) / max_output
                 if output.shape != expected_output.shape or not difference <= _MAX_RELATIVE_ERROR:
-                    raise ValueError(f"outputs of the program differ by {difference:.2g} from the module's")
+                    raise ValueError(
+                        f"outputs of the program differ by {difference:.2g} from the module's"
+                    )
         except InvalidInput:  # onnxruntime is missing
             raise
         except Exception as error:  # the exporter and onnxruntime have many error classes
@@ -186,7 +221,9 @@ def to_onnx(module: nn.Module, inputs: tuple[Tensor, ...], *, names: Sequence[st
     raise InvalidInput(f"{type(module).__name__} cannot be converted to ONNX: {failure}")
 
 
-def _export_onnx(module: nn.Module, example: tuple[Tensor, ...], names: Sequence[str], takes_any_rows: bool) -> bytes:
+def _export_onnx(
+    module: nn.Module, example: tuple[Tensor, ...], names: Sequence[str], takes_any_rows: bool
+) -> bytes:
     """Return a module as the bytes of an ONNX file, for any number of rows or for one row."""
     row_axis = {0: "n"} if takes_any_rows else {}
     input_axes = row_axis | ({1: "length"} if len(names) > 1 else {})

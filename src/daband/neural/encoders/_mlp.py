@@ -1,4 +1,6 @@
-"""Define the network ``mlp``: dense layers for vectors. Contexts of any other shape are flattened."""
+"""Define the network ``mlp``: dense layers for vectors. Contexts of any other shape are
+flattened.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class MlpFeatures(FeatureNetwork):
         widths: the number of units of each layer.
         normalise_input: standardise every input. This is needed if inputs have different units.
         normalise_hidden: apply a batch norm after every layer.
-        statistics: "own" if each domain is normalised by its own statistics, "source" if all domains use the source's.
+        statistics: "own" if each domain is normalised by its own statistics, "source" if all
+            domains use the source's.
         domains: the names of the domains.
     """
 
@@ -44,13 +47,19 @@ class MlpFeatures(FeatureNetwork):
     ) -> None:
         super().__init__()
         if not context_shape or min(context_shape) < 1:
-            raise InvalidInput(f"context_shape must have positive sizes for encoder 'mlp', got {context_shape}")
+            raise InvalidInput(
+                f"context_shape must have positive sizes for encoder 'mlp', got {context_shape}"
+            )
         if not widths or min(widths) < 1:
             raise InvalidInput(f"widths must be positive, got {widths}")
         self.context_shape = tuple(context_shape)
         n_inputs = math.prod(context_shape)
-        # Five copies in single precision: the parameters, their EMA, the gradient, and Adam's two moments.
-        check_memory(4.0 * 5 * n_inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {n_inputs} inputs")
+        # Five copies in single precision: the parameters, their EMA, the gradient, and Adam's two
+        # moments.
+        check_memory(
+            4.0 * 5 * n_inputs * widths[0],
+            f"encoder 'mlp' of {widths[0]} units on {n_inputs} inputs",
+        )
         self.width = widths[-1]
         norm_settings: dict[str, Any] = {"domains": domains, "statistics": statistics}
         input_norm = DomainNorm(n_channels=n_inputs, affine=False, **norm_settings)
@@ -63,7 +72,9 @@ class MlpFeatures(FeatureNetwork):
             norm = DomainNorm(n_channels=width, **norm_settings)
             self.norms.append(norm if normalise_hidden else nn.Identity())
 
-    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1) -> Tensor:
+    def forward(
+        self, contexts: Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1
+    ) -> Tensor:
         features = contexts.flatten(1)
         if self.normalise_input is not None:
             features = self.normalise_input(features, rows_per_domain=rows_per_domain)

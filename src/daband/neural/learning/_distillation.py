@@ -28,16 +28,18 @@ def distil(
     n_steps: int,
     seed: int,
 ) -> Encoder:
-    """Return a copy of an encoder, trained to predict ``soft_labels`` from augmented contexts, by cross-entropy.
+    """Return a copy of an encoder, trained to predict ``soft_labels`` from augmented contexts, by
+    cross-entropy.
 
     Args:
         initial_encoder: the encoder to start from; it is not changed.
         contexts: the contexts (N, *C), all of one domain.
         soft_labels: the probability of each arm for each context, (N, K).
-        theta: (K, d), or (K, d + 1) with intercepts. Logits are features times these coefficients, which are not
-            trained.
+        theta: (K, d), or (K, d + 1) with intercepts. Logits are features times these coefficients,
+            which are not trained.
         domain: the index of the domain.
-        augmentation: the augmentation of images. The soft labels are for images without augmentation.
+        augmentation: the augmentation of images. The soft labels are for images without
+            augmentation.
         learning_rate: the initial learning rate of Adam, which falls to 0 along a cosine.
         batch_size: the number of contexts per step.
         n_steps: the number of gradient steps.
@@ -46,7 +48,8 @@ def distil(
     student = copy.deepcopy(initial_encoder).requires_grad_(True).train()
     for module in student.modules():
         if isinstance(module, DomainNorm):
-            module.frozen_affine = None  # values that inference has cached, which training would make wrong
+            # values that inference has cached, which training would make wrong
+            module.frozen_affine = None
     device, generator = theta.device, torch.Generator(theta.device).manual_seed(seed)
     optimiser = torch.optim.Adam(student.parameters(), lr=learning_rate)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, n_steps))
@@ -54,10 +57,14 @@ def distil(
     with torch.enable_grad(), use_tf32_matmul():
         for _ in range(n_steps):
             rows = torch.randint(len(contexts), (batch_size,), generator=generator, device=device)
-            augmentation_draws = torch.rand(batch_size, n_augmentation_draws, generator=generator, device=device)
+            augmentation_draws = torch.rand(
+                batch_size, n_augmentation_draws, generator=generator, device=device
+            )
             batch = contexts[rows.to(contexts.device)].to(device)
             augmented_contexts = augment(batch, augmentation, augmentation_draws)
-            features = student(augmented_contexts, rows_per_domain=make_rows_per_domain(domain, batch_size)).features
+            features = student(
+                augmented_contexts, rows_per_domain=make_rows_per_domain(domain, batch_size)
+            ).features
             loss = nn.functional.cross_entropy(predict_rewards(features, theta), soft_labels[rows])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

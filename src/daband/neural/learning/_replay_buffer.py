@@ -1,14 +1,15 @@
 """Define replay buffers for contexts, and for rounds with arm, reward and weight.
 
-``ReplayBuffer`` stores the rounds or the unlabelled contexts of one domain, and ``ReplayBuffers`` has all buffers of a
-policy.
+``ReplayBuffer`` stores the rounds or the unlabelled contexts of one domain, and ``ReplayBuffers``
+has all buffers of a policy.
 
-Contexts are stored on the device, so that gradient steps gather them without the host. If they would take more than a
-quarter of a GPU's memory, they are stored on the host, and the contexts of several steps are sent together.
+Contexts are stored on the device, so that gradient steps gather them without the host. If they
+would take more than a quarter of a GPU's memory, they are stored on the host, and the contexts of
+several steps are sent together.
 
-A full buffer keeps a uniform sample of all contexts that were added (reservoir sampling), or the latest contexts. The
-row that a new context replaces depends only on the seed and on the number of contexts before it. So a restored buffer
-continues as if it had never been saved.
+A full buffer keeps a uniform sample of all contexts that were added (reservoir sampling), or the
+latest contexts. The row that a new context replaces depends only on the seed and on the number of
+contexts before it. So a restored buffer continues as if it had never been saved.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from daband.neural.learning._settings import ReplaySettings
 
 #: The minimum number of contexts for which memory is allocated.
 _MIN_ALLOCATED_ROWS = 1024
-#: The minimum number of bytes that are allocated on a GPU. Growth moves all contexts, and CUDA graphs of
-#: steps must then be recorded again.
+#: The minimum number of bytes that are allocated on a GPU. Growth moves all contexts, and CUDA
+#: graphs of steps must then be recorded again.
 _MIN_GPU_BYTES = 1 << 26
-#: The maximum fraction of a GPU's memory for the contexts of one buffer; there are two large buffers.
+#: The maximum fraction of a GPU's memory for the contexts of one buffer; there are two large
+#: buffers.
 _MAX_GPU_FRACTION = 0.25
 
 
@@ -44,9 +46,10 @@ class ReplayBuffer:
         capacity: the maximum number of contexts.
         seed: determines which contexts are stored.
         device: the device of the policy; large buffers are on the host instead (``is_on_host``).
-        is_labelled: store rounds, which also have ``arms``, ``rewards`` and ``weights``. Steps draw rounds with
-            probabilities proportional to their weights.
-        keeps_latest: store the latest contexts, context i in row ``i % capacity``, instead of a uniform sample.
+        is_labelled: store rounds, which also have ``arms``, ``rewards`` and ``weights``. Steps draw
+            rounds with probabilities proportional to their weights.
+        keeps_latest: store the latest contexts, context i in row ``i % capacity``, instead of a
+            uniform sample.
     """
 
     def __init__(
@@ -70,10 +73,17 @@ class ReplayBuffer:
         self.n_seen = 0
         #: True if a round with a weight other than 1 was ever stored.
         self.has_weights = False
-        #: The stored data by name. All columns have the same number of rows, of which the first ``len(self)`` are used.
+        #: The stored data by name. All columns have the same number of rows, of which the first
+        #: ``len(self)`` are used.
         self.columns = {"contexts": torch.empty((0, *context_shape), device=device)}
-        dtypes = {"arms": torch.int64, "rewards": torch.float64, "weights": torch.float64} if is_labelled else {}
-        self.columns |= {name: torch.empty(0, dtype=dtype, device=device) for name, dtype in dtypes.items()}
+        dtypes = (
+            {"arms": torch.int64, "rewards": torch.float64, "weights": torch.float64}
+            if is_labelled
+            else {}
+        )
+        self.columns |= {
+            name: torch.empty(0, dtype=dtype, device=device) for name, dtype in dtypes.items()
+        }
 
     @property
     def contexts(self) -> Tensor:
@@ -85,26 +95,43 @@ class ReplayBuffer:
 
     @property
     def stacking_key(self) -> tuple[bool, torch.dtype, bool]:
-        """A key that must be equal for buffers of stacked runs: not empty, dtype of contexts, and ``is_on_host``."""
+        """A key that must be equal for buffers of stacked runs: not empty, dtype of contexts, and
+        ``is_on_host``.
+        """
         return len(self) > 0, self.contexts.dtype, self.is_on_host
 
     def add(self, contexts: AnyArray) -> None:
-        """Add contexts (B, *context_shape). If the buffer is full, they replace others or are not stored."""
+        """Add contexts (B, *context_shape).
+
+        If the buffer is full, they replace others or are not stored.
+        """
         self._add_columns(contexts, {})
 
-    def add_rounds(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
-        """Add rounds: contexts (B, *context_shape), and arms, rewards and weights (B,). Weights are 1 by default."""
+    def add_rounds(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None
+    ) -> None:
+        """Add rounds: contexts (B, *context_shape), and arms, rewards and weights (B,).
+
+        Weights are 1 by default.
+        """
         weights = np.ones(len(arms)) if weights is None else weights
         self.has_weights = self.has_weights or bool((weights != 1).any())
-        columns = {"arms": np.array(arms), "rewards": np.array(rewards, np.float64), "weights": np.array(weights)}
-        self._add_columns(contexts, {name: torch.from_numpy(column) for name, column in columns.items()})
+        columns = {
+            "arms": np.array(arms),
+            "rewards": np.array(rewards, np.float64),
+            "weights": np.array(weights),
+        }
+        self._add_columns(
+            contexts, {name: torch.from_numpy(column) for name, column in columns.items()}
+        )
 
     def _add_columns(self, contexts: AnyArray, round_columns: Mapping[str, Tensor]) -> None:
         """Add contexts, with the other columns of their rounds."""
         new_contexts = torch.from_numpy(np.ascontiguousarray(contexts))
         if new_contexts.dtype != torch.uint8:
             new_contexts = new_contexts.to(torch.float32)
-        if len(self) and new_contexts.dtype != self.contexts.dtype:  # bytes stand for values in [0, 1]
+        # bytes stand for values in [0, 1]
+        if len(self) and new_contexts.dtype != self.contexts.dtype:
             new_contexts, self.columns["contexts"] = as_float(new_contexts), as_float(self.contexts)
         elif not len(self):
             self._choose_device(new_contexts.dtype)
@@ -119,33 +146,48 @@ class ReplayBuffer:
             self._reserve(int(slots.max()) + 1 if len(slots) else 0)
             for name, new_values in columns.items():
                 column = self.columns[name]
-                column.index_copy_(0, slots.to(column.device), new_values[stored_indices].to(column.device))
+                column.index_copy_(
+                    0, slots.to(column.device), new_values[stored_indices].to(column.device)
+                )
         self.n_seen = new_n_seen
 
     def _choose_device(self, dtype: torch.dtype) -> None:
-        """Choose the GPU for contexts of this dtype if they fit at full capacity, and otherwise the host.
+        """Choose the GPU for contexts of this dtype if they fit at full capacity, and otherwise the
+        host.
 
         The rule uses the total memory of the GPU, not its free memory, so that runs are repeatable.
         """
         if self.device.type == "cuda":
             n_bytes = self.capacity * math.prod(self.context_shape) * dtype.itemsize
-            self.is_on_host = n_bytes > _MAX_GPU_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
-        self.columns["contexts"] = self.contexts.to("cpu" if self.is_on_host else self.device, dtype)
+            self.is_on_host = (
+                n_bytes
+                > _MAX_GPU_FRACTION * torch.cuda.get_device_properties(self.device).total_memory
+            )
+        self.columns["contexts"] = self.contexts.to(
+            "cpu" if self.is_on_host else self.device, dtype
+        )
 
     def _assign_slots(self, n_contexts: int) -> tuple[IntArray, IntArray]:
         """Decide which of the next ``n_contexts`` contexts are stored, if they exceed the capacity.
 
-        Return the buffer rows (m,) in which contexts are stored, and the indices (m,) of these among the new contexts.
+        Return the buffer rows (m,) in which contexts are stored, and the indices (m,) of these
+        among the new contexts.
         """
         n_free = max(0, self.capacity - self.n_seen)
         context_numbers = np.arange(self.n_seen + n_free, self.n_seen + n_contexts)
         if self.keeps_latest:
             drawn_slots = context_numbers % self.capacity
-        else:  # context i draws one of the slots 0 to i; it is not stored if that slot is beyond the capacity
-            draws = draw_uniforms(self._random_key, int(context_numbers[0]), len(context_numbers), 1)[:, 0]
+        # context i draws one of the slots 0 to i; it is not stored if that slot is beyond the
+        # capacity
+        else:
+            draws = draw_uniforms(
+                self._random_key, int(context_numbers[0]), len(context_numbers), 1
+            )[:, 0]
             drawn_slots = (draws * (context_numbers + 1)).astype(np.int64)
         drawn_indices = np.flatnonzero(drawn_slots < self.capacity)
-        slots = np.concatenate([np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[drawn_indices]])
+        slots = np.concatenate(
+            [np.arange(self.n_seen, self.n_seen + n_free), drawn_slots[drawn_indices]]
+        )
         stored_indices = np.concatenate([np.arange(n_free), n_free + drawn_indices])
         # The last of several contexts for a slot is stored.
         _, reversed_positions = np.unique(slots[::-1], return_index=True)
@@ -154,15 +196,21 @@ class ReplayBuffer:
 
     def _reserve(self, n_needed_rows: int) -> None:
         """Allocate memory for at least ``n_needed_rows`` contexts."""
-        n_allocated_rows, contexts = len(self.contexts), self.contexts
+        n_allocated_rows = len(self.contexts)
+        contexts = self.contexts
         if n_needed_rows <= n_allocated_rows:
             return
         min_rows = _MIN_ALLOCATED_ROWS
         if contexts.is_cuda:
-            min_rows = max(min_rows, _MIN_GPU_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize))
+            min_rows = max(
+                min_rows,
+                _MIN_GPU_BYTES // (math.prod(self.context_shape) * contexts.dtype.itemsize),
+            )
         n_rows = min(self.capacity, max(n_needed_rows, 2 * n_allocated_rows, min_rows))
         for name, column in self.columns.items():
-            grown_column = torch.zeros((n_rows, *column.shape[1:]), dtype=column.dtype, device=column.device)
+            grown_column = torch.zeros(
+                (n_rows, *column.shape[1:]), dtype=column.dtype, device=column.device
+            )
             grown_column[:n_allocated_rows] = column
             self.columns[name] = grown_column
 
@@ -192,10 +240,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class ReplayBuffers:
-    """The replay buffers of a policy: rounds of each domain, and unlabelled contexts of each target."""
+    """The replay buffers of a policy: rounds of each domain, and unlabelled contexts of each
+    target.
+    """
 
     domains: DomainNames
-    #: The buffer of rounds of each domain. The buffer of a target is empty until target rewards are learned.
+    #: The buffer of rounds of each domain. The buffer of a target is empty until target rewards are
+    #: learned.
     rounds: tuple[ReplayBuffer, ...]
     #: The buffer of unlabelled contexts of each target.
     unlabelled: tuple[ReplayBuffer, ...]
@@ -210,27 +261,38 @@ class ReplayBuffers:
         device: torch.device,
         domains: DomainNames | None = None,
     ) -> ReplayBuffers:
-        """Return empty buffers for contexts of this shape. With shared arms, it is the shape of a round's contexts."""
+        """Return empty buffers for contexts of this shape.
+
+        With shared arms, it is the shape of a round's contexts.
+        """
         domains = DomainNames() if domains is None else domains
         common_settings: dict[str, Any] = {
-            "context_shape": context_shape, "capacity": settings.capacity, "device": device,
+            "context_shape": context_shape,
+            "capacity": settings.capacity,
+            "device": device,
             "keeps_latest": settings.sampling == "last",
-        }  # fmt: skip
+        }
 
         def make_buffer(domain: int, is_labelled: bool) -> ReplayBuffer:
             buffer_seed = _derive_buffer_seed(seed, domain, is_labelled, domains)
             return ReplayBuffer(**common_settings, seed=buffer_seed, is_labelled=is_labelled)
 
         rounds = tuple(make_buffer(domain, True) for domain in range(len(domains)))
-        unlabelled = tuple(make_buffer(domain, False) for domain in range(domains.first_target, len(domains)))
+        unlabelled = tuple(
+            make_buffer(domain, False) for domain in range(domains.first_target, len(domains))
+        )
         return cls(domains, rounds, unlabelled)
 
     def get_buffers_by_segment(self) -> dict[Segment, ReplayBuffer]:
-        """Return all buffers in the order of a batch: sorted by domain, unlabelled contexts before rounds."""
+        """Return all buffers in the order of a batch: sorted by domain, unlabelled contexts before
+        rounds.
+        """
         buffers: dict[Segment, ReplayBuffer] = {}
         for domain, round_buffer in enumerate(self.rounds):
             if self.domains.is_target(domain):
-                buffers[Segment(domain, False)] = self.unlabelled[domain - self.domains.first_target]
+                buffers[Segment(domain, False)] = self.unlabelled[
+                    domain - self.domains.first_target
+                ]
             buffers[Segment(domain, True)] = round_buffer
         return buffers
 
@@ -239,13 +301,19 @@ class ReplayBuffers:
         named_buffers = {}
         for segment, buffer in self.get_buffers_by_segment().items():
             is_target_rounds = segment.is_labelled and self.domains.is_target(segment.domain)
-            named_buffers[self.domains.names[segment.domain] + ("_rounds" if is_target_rounds else "")] = buffer
+            named_buffers[
+                self.domains.names[segment.domain] + ("_rounds" if is_target_rounds else "")
+            ] = buffer
         return named_buffers
 
     def state(self) -> dict[str, AnyArray]:
         """Return the stored data of all buffers as arrays, by name."""
         buffers = self._get_named_buffers().items()
-        return {f"{name}.{column}": array for name, buffer in buffers for column, array in buffer.state().items()}
+        return {
+            f"{name}.{column}": array
+            for name, buffer in buffers
+            for column, array in buffer.state().items()
+        }
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""

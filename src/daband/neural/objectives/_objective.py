@@ -1,6 +1,7 @@
 """Define the objective (the loss): a sum of terms, each with a scheduled weight.
 
-``Weight`` is the weight of one term with its schedule. ``Objective`` builds the terms and adds them up.
+``Weight`` is the weight of one term with its schedule. ``Objective`` builds the terms and adds them
+up.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from daband.neural.objectives._term import Batch, Term, TermSettings, terms
 class Weight:
     """The weight of a term, with its schedule over the gradient steps of a run.
 
-    Before ``start`` the weight is 0. Then it grows over ``ramp`` steps to ``value`` by the schedule of
-    domain-adversarial training: at a fraction p of the ramp it is ``value * (2 / (1 + exp(-10 p)) - 1)``. With a
-    ``ramp`` of 0 it has its full value at once. A ``start`` or ``ramp`` below 1 is a fraction of the run, so that a
-    short run ends with the same weights as a long run; from 1 on it is a number of steps.
+    Before ``start`` the weight is 0. Then it grows over ``ramp`` steps to ``value`` by the schedule
+    of domain-adversarial training: at a fraction p of the ramp it is ``value * (2 / (1 + exp(-10
+    p)) - 1)``. With a ``ramp`` of 0 it has its full value at once. A ``start`` or ``ramp`` below 1
+    is a fraction of the run, so that a short run ends with the same weights as a long run; from 1
+    on it is a number of steps.
 
     A ``value`` of 0 removes the term: it is not computed, and draws no random number.
     """
@@ -40,14 +42,17 @@ class Weight:
         if not (math.isfinite(self.value) and self.value >= 0):
             raise InvalidInput(f"value of a weight must be a finite number >= 0, got {self.value}")
         if self.start < 0 or self.ramp < 0:
-            raise InvalidInput(f"start and ramp of a weight must be >= 0, got {self.start} and {self.ramp}")
+            raise InvalidInput(
+                f"start and ramp of a weight must be >= 0, got {self.start} and {self.ramp}"
+            )
 
     def __bool__(self) -> bool:
         return self.value > 0
 
     def value_at(self, step: int, run_steps: int) -> float:
         """Return the weight at gradient step ``step`` of a run of ``run_steps`` steps."""
-        start_step, ramp_steps = _to_steps(self.start, run_steps), _to_steps(self.ramp, run_steps)
+        start_step = _to_steps(self.start, run_steps)
+        ramp_steps = _to_steps(self.ramp, run_steps)
         if step < start_step:
             return 0.0
         progress = min(1.0, (step - start_step) / ramp_steps) if ramp_steps else math.inf
@@ -73,8 +78,9 @@ class Objective(nn.Module):
         super().__init__()
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
         self.terms = nn.ModuleDict({name: terms.get(name)(settings) for name in self.weights})
-        #: The CUDA streams on which terms are computed concurrently; empty on a CPU. The first stream is for terms with
-        #: ``applies_weight``, the others are for terms whose ``concurrent_feedback`` contains the policy's feedback.
+        #: The CUDA streams on which terms are computed concurrently; empty on a CPU. The first
+        #: stream is for terms with ``applies_weight``, the others are for terms whose
+        #: ``concurrent_feedback`` contains the policy's feedback.
         self.streams: Sequence[torch.cuda.Stream] = ()
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
@@ -95,15 +101,21 @@ class Objective(nn.Module):
 
     @property
     def teacher_term_indices(self) -> list[int]:
-        """The indices of the terms that use predictions of the teacher, which is the EMA encoder."""
+        """The indices of the terms that use predictions of the teacher, which is the EMA
+        encoder.
+        """
         return [index for index, (_, term) in enumerate(self._list_terms()) if term.needs_teacher]
 
     @property
     def gated_term_names(self) -> list[str]:
-        """The names of the terms whose weights the skill gate multiplies: target terms, and "regression_error"."""
+        """The names of the terms whose weights the skill gate multiplies: target terms, and
+        "regression_error".
+        """
         return [name for name, term in self._list_terms() if _is_gated(term)]
 
-    def compute_weights(self, step_numbers: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
+    def compute_weights(
+        self, step_numbers: Sequence[int], *, run_steps: int, gate: float = 1.0
+    ) -> list[list[float]]:
         """Return the weights of every term at gradient steps of a run, a list (terms, steps).
 
         Args:
@@ -117,21 +129,28 @@ class Objective(nn.Module):
             first_value, last_value = (
                 weight.value_at(step, run_steps) for step in (min(step_numbers), max(step_numbers))
             )
-            # A weight never decreases: if its values at the first and last step agree, it is constant between them.
+            # A weight never decreases: if its values at the first and last step agree, it is
+            # constant between them.
             if first_value == last_value:
                 weights_by_term.append([first_value * factor] * len(step_numbers))
             else:
-                weights_by_term.append([weight.value_at(step, run_steps) * factor for step in step_numbers])
+                weights_by_term.append(
+                    [weight.value_at(step, run_steps) * factor for step in step_numbers]
+                )
         return weights_by_term
 
-    def forward(self, batch: Batch, weights: Tensor, measure: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, batch: Batch, weights: Tensor, measure: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and the value of every term by name, without a gradient.
 
-        ``weights`` (terms,) are the weights of the terms. Terms that need the target are ignored if there are no target
-        contexts. With ``measure``, the result also has the terms' measurements.
+        ``weights`` (terms,) are the weights of the terms. Terms that need the target are ignored if
+        there are no target contexts. With ``measure``, the result also has the terms' measurements.
         """
         values_by_name: dict[str, Tensor] = {}
-        summands, unweighted_values, unweighted_indices = [], [], []
+        summands = []
+        unweighted_values = []
+        unweighted_indices = []
         weights = weights.to(batch.predictions.dtype)
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
@@ -156,7 +175,8 @@ class Objective(nn.Module):
         if len(unweighted_values) == 1:
             summands.append(weights[unweighted_indices[0]] * unweighted_values[0])
         elif unweighted_values:
-            start, stop = unweighted_indices[0], unweighted_indices[-1] + 1
+            start = unweighted_indices[0]
+            stop = unweighted_indices[-1] + 1
             if stop - start == len(unweighted_indices):
                 term_weights = weights[start:stop]
             else:
@@ -170,5 +190,7 @@ class Objective(nn.Module):
 
 
 def _is_gated(term: Term) -> bool:
-    """Return True if the skill gate scales the weight of a term, by default if the term needs the target."""
+    """Return True if the skill gate scales the weight of a term, by default if the term needs the
+    target.
+    """
     return term.needs_target if term.is_gated is None else term.is_gated

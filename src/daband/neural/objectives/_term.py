@@ -1,17 +1,17 @@
 """Define the interface of a term of the objective (the loss), and the registry of terms.
 
-``Term`` is the base class, a torch module. It holds the term's parameters, such as a discriminator, and computes the
-value of the term from a ``Batch`` of tensors, without side effects. The number of arms may grow during a run, so no
-parameter depends on it. To add a term, register a subclass:
+``Term`` is the base class, a torch module. It holds the term's parameters, such as a discriminator,
+and computes the value of the term from a ``Batch`` of tensors, without side effects. The number of
+arms may grow during a run, so no parameter depends on it. To add a term, register a subclass:
 
     @terms.register("mine")
     class Mine(Term):
         needs_target = True
         def forward(self, batch: Batch) -> torch.Tensor: ...
 
-Several runs may be trained together, with the term mapped over them by ``torch.vmap``. Therefore the only state of a
-term is its parameters and buffers, and its code must not branch on the values of tensors.
-``daband.checks.check_term(Mine)`` checks this.
+Several runs may be trained together, with the term mapped over them by ``torch.vmap``. Therefore
+the only state of a term is its parameters and buffers, and its code must not branch on the values
+of tensors. ``daband.checks.check_term(Mine)`` checks this.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from daband._arguments import check_one_of
 from daband._registry import Registry
 from daband.errors import InvalidInput
 
-#: The information in a reward. "one_hot": exactly one arm has reward 1 and the others 0, without noise, so a reward of
-#: 1 determines the reward of every arm. "bandit": only the played arm's reward is known.
+#: The information in a reward. "one_hot": exactly one arm has reward 1 and the others 0, without
+#: noise, so a reward of 1 determines the reward of every arm. "bandit": only the played arm's
+#: reward is known.
 FEEDBACKS = ("one_hot", "bandit")
 
 
@@ -35,16 +36,19 @@ FEEDBACKS = ("one_hot", "bandit")
 class Batch:
     """The data of one gradient step: B source rounds and T unlabelled target contexts, encoded.
 
-    K is the number of arms, and w the number of aligned features. If target rewards are available, L target rounds
-    follow the B source rounds in ``predictions``, ``arms`` and ``rewards``; otherwise L is 0. B is 0 if no source round
-    has a reward. Several sources, or several targets, are concatenated in the order of their indices. With shared arms
-    every round has K contexts, hence K rows of aligned features.
+    K is the number of arms, and w the number of aligned features. If target rewards are available,
+    L target rounds follow the B source rounds in ``predictions``, ``arms`` and ``rewards``;
+    otherwise L is 0. B is 0 if no source round has a reward. Several sources, or several targets,
+    are concatenated in the order of their indices. With shared arms every round has K contexts,
+    hence K rows of aligned features.
 
-    Rewards and predictions are in [0, 1], or standardised (``TermSettings.standardise_rewards``). Gradients flow
-    through the predictions and the aligned features to the encoder. The head's coefficients are constants.
+    Rewards and predictions are in [0, 1], or standardised (``TermSettings.standardise_rewards``).
+    Gradients flow through the predictions and the aligned features to the encoder. The head's
+    coefficients are constants.
     """
 
-    #: (B + L, K): the predicted reward of every arm in each round, the head's coefficients times the features.
+    #: (B + L, K): the predicted reward of every arm in each round, the head's coefficients times
+    #: the features.
     predictions: torch.Tensor
     #: (B + L,): the index of the played arm in each round.
     arms: torch.Tensor
@@ -52,18 +56,20 @@ class Batch:
     rewards: torch.Tensor
     #: (B, w), or (B * K, w) with shared arms: the source features that are aligned with the target.
     aligned: torch.Tensor
-    #: (T, K): the predicted rewards for the target contexts; empty (0, K) if no term needs the target.
+    #: (T, K): the predicted rewards for the target contexts; empty (0, K) if no term needs the
+    #: target.
     target_predictions: torch.Tensor
     #: (T, K): the head's confidence bonus at the target contexts, times alpha; without a gradient.
     target_bonuses: torch.Tensor
     #: (T, w), or (T * K, w) with shared arms: the target features that are aligned with the source.
     target_aligned: torch.Tensor
-    #: (T, K): predictions of the EMA encoder, an exponential moving average of the encoder, for the target contexts
-    #: without augmentation; without a gradient.
+    #: (T, K): predictions of the EMA encoder, an exponential moving average of the encoder, for the
+    #: target contexts without augmentation; without a gradient.
     teacher_predictions: torch.Tensor
     #: The term's weight at this step, after its schedule and gate; a scalar tensor.
     weight: torch.Tensor
-    #: The concatenation of ``aligned`` and ``target_aligned``, if they were split from one tensor; otherwise None.
+    #: The concatenation of ``aligned`` and ``target_aligned``, if they were split from one tensor;
+    #: otherwise None.
     joined_aligned: torch.Tensor | None = None
 
     @property
@@ -74,7 +80,11 @@ class Batch:
     @property
     def both_aligned(self) -> torch.Tensor:
         """The aligned features of the source, followed by the aligned features of the target."""
-        return torch.cat([self.aligned, self.target_aligned]) if self.joined_aligned is None else self.joined_aligned
+        return (
+            torch.cat([self.aligned, self.target_aligned])
+            if self.joined_aligned is None
+            else self.joined_aligned
+        )
 
 
 @dataclass(frozen=True)
@@ -87,9 +97,11 @@ class TermSettings:
     n_aligned_features: int
     #: One of ``FEEDBACKS``.
     feedback: str = "bandit"
-    #: Logits are predicted rewards times ``scale``. Without it, rewards in [0, 1] would give a nearly uniform softmax.
+    #: Logits are predicted rewards times ``scale``. Without it, rewards in [0, 1] would give a
+    #: nearly uniform softmax.
     scale: float = 10.0
-    #: True if rewards are standardised to mean 0 and standard deviation 1; otherwise they are in [0, 1].
+    #: True if rewards are standardised to mean 0 and standard deviation 1; otherwise they are in
+    #: [0, 1].
     standardise_rewards: bool = False
 
     def __post_init__(self) -> None:
@@ -99,16 +111,18 @@ class TermSettings:
 
 
 class Term(nn.Module):
-    """One term of the objective: ``forward`` returns its value, a scalar that is multiplied by the term's weight.
+    """One term of the objective: ``forward`` returns its value, a scalar that is multiplied by the
+    term's weight.
 
-    A term with ``applies_weight`` applies ``batch.weight`` itself and is added without a factor. The adversarial term
-    does so, because its weight acts only on the encoder's gradient, not on the discriminator's.
+    A term with ``applies_weight`` applies ``batch.weight`` itself and is added without a factor.
+    The adversarial term does so, because its weight acts only on the encoder's gradient, not on the
+    discriminator's.
     """
 
     #: True if the term uses target contexts.
     needs_target: ClassVar[bool] = False
-    #: True if the weight is gated (``LearningSettings.gate_exponent``). None means that it is gated if the term needs
-    #: the target.
+    #: True if the weight is gated (``LearningSettings.gate_exponent``). None means that it is gated
+    #: if the term needs the target.
     is_gated: ClassVar[bool | None] = None
     #: True if the term uses ``Batch.target_bonuses``.
     needs_bonus: ClassVar[bool] = False
@@ -116,8 +130,8 @@ class Term(nn.Module):
     needs_teacher: ClassVar[bool] = False
     #: True if the term applies its weight itself.
     applies_weight: ClassVar[bool] = False
-    #: The kinds of feedback for which a GPU may compute the term on a separate CUDA stream. The term's backward pass
-    #: must then not read the batch.
+    #: The kinds of feedback for which a GPU may compute the term on a separate CUDA stream. The
+    #: term's backward pass must then not read the batch.
     concurrent_feedback: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, settings: TermSettings) -> None:
@@ -129,7 +143,9 @@ class Term(nn.Module):
         raise NotImplementedError
 
     def measure(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return measurements of a batch for the metrics of a run, by name; each is a scalar without a gradient."""
+        """Return measurements of a batch for the metrics of a run, by name; each is a scalar
+        without a gradient.
+        """
         return {}
 
 
@@ -138,25 +154,33 @@ terms: Registry[type[Term]] = Registry("term", "daband.neural.objectives")
 
 
 class LossWithGradient(torch.autograd.Function):
-    """Base class of losses whose ``forward`` also computes the gradient. Autograd would need twice as many operations.
+    """Base class of losses whose ``forward`` also computes the gradient.
 
-    The arguments of ``forward`` are predictions (N, K), ``scale`` (logits are ``scale`` times predictions), and any
-    number of inputs without a gradient. It returns the loss, a mean over the N rows, and (N, K) the gradient of the sum
-    over rows with respect to the logits.
+    Autograd would need twice as many operations.
+
+    The arguments of ``forward`` are predictions (N, K), ``scale`` (logits are ``scale`` times
+    predictions), and any number of inputs without a gradient. It returns the loss, a mean over the
+    N rows, and (N, K) the gradient of the sum over rows with respect to the logits.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
-        ctx.scale, ctx.n_other_inputs = inputs[1], len(inputs) - 1
+        ctx.scale = inputs[1]
+        ctx.n_other_inputs = len(inputs) - 1
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         (logit_gradient,) = ctx.saved_tensors
         if gradients[0] is None:
             return None, *[None] * ctx.n_other_inputs
-        return logit_gradient * (gradients[0] * (ctx.scale / len(logit_gradient))), *[None] * ctx.n_other_inputs
+        return (
+            logit_gradient * (gradients[0] * (ctx.scale / len(logit_gradient))),
+            *[None] * ctx.n_other_inputs,
+        )
