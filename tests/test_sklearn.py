@@ -6,7 +6,7 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.datasets import load_wine
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -102,6 +102,76 @@ def test_pipelines_searches_and_frames_pass_the_domain_on(wine, routing):
         make_pipeline(StandardScaler(), silent).fit(features, labels, sample_domain=domain)
 
 
+@pytest.fixture
+def shifted():
+    """Return features with a target in other units, labels, domains and the true labels."""
+    rng = np.random.default_rng(0)
+    source = rng.normal(size=(200, 3))
+    features = np.concatenate([source, 3.0 * rng.normal(size=(200, 3)) + 2.0])
+    truth = (features[:, 0] > np.repeat([0.0, 2.0], 200)).astype(int)
+    domain = np.repeat([1, -2], 200)
+    return features, np.where(domain < 0, -1, truth), domain, truth
+
+
+@pytest.mark.parametrize("kind", [int, float, str])
+def test_rows_without_a_label_do_not_count_in_a_score(shifted, kind):
+    features, labels, domain, truth = shifted
+    source = domain > 0
+    classifier = TransferClassifier(shift="units")
+    classifier.fit(features, labels.astype(kind), sample_domain=domain)
+    some = np.where(source | (np.arange(400) < 300), truth, -1).astype(kind)  # 100 target labels
+    predicted = classifier.predict(features, sample_domain=domain)
+    for given in (labels.astype(kind), some):
+        counted = given.astype(float) >= 0.0
+        expected = (predicted == given)[counted].mean()
+        assert classifier.score(features, given, sample_domain=domain) == expected
+        assert expected > 0.9
+    weights = np.arange(400.0)
+    assert classifier.score(features, some, weights, domain) == pytest.approx(
+        np.average((predicted == some)[:300], weights=weights[:300])
+    )
+    if kind is float:
+        assert (
+            classifier.score(features, np.where(some < 0, np.nan, some), None, domain) == expected
+        )
+    with pytest.raises(InvalidInput, match="y must have a label"):
+        classifier.score(features[~source], labels[~source].astype(kind))
+
+
+def test_minus_one_may_be_a_class_unless_it_may_be_a_mask(shifted):
+    features, _, domain, truth = shifted
+    signs = 2 * truth - 1
+    classifier = TransferClassifier(shift="units").fit(features, signs, sample_domain=domain)
+    expected = (classifier.predict(features, sample_domain=domain) == signs).mean()
+    assert classifier.score(features, signs, sample_domain=domain) == expected > 0.9
+    masked = np.where(domain < 0, -1, signs)
+    with pytest.raises(InvalidInput, match="-1 is also a class"):
+        classifier.score(features, masked, sample_domain=domain)
+    masked = np.where(domain < 0, np.nan, signs)
+    source_score = classifier.score(features[:200], signs[:200], sample_domain=domain[:200])
+    assert classifier.score(features, masked, sample_domain=domain) == source_score
+
+
+def test_a_search_scores_labelled_rows_only(shifted, routing):
+    """Before, masked rows were errors: the best score was 0.5, and of the wrong shift."""
+    features, labels, domain, truth = shifted
+    grid = {"shift": ["covariate", "units"]}
+    search = GridSearchCV(TransferClassifier(), grid, cv=5, error_score="raise")
+    search.fit(features, labels, sample_domain=domain)
+    assert search.cv_results_["mean_test_score"].min() > 0.9  # the source does not tell them apart
+    search.fit(features, truth, sample_domain=domain)  # target labels do
+    assert search.best_params_ == {"shift": "units"}
+    with pytest.raises(InvalidInput, match="y must have a label"):
+        cross_val_score(
+            TransferClassifier(),
+            features,
+            labels,
+            params={"sample_domain": domain},
+            cv=KFold(4),  # two folds have target rows only
+            error_score="raise",
+        )
+
+
 def logged(n, seed):
     rng = np.random.default_rng(seed)
     features = rng.uniform(size=(n, 2))
@@ -123,6 +193,14 @@ def test_a_policy_is_learned_from_a_log_and_scored_on_another(method):
         5.0, abs=0.4
     )
     assert policy.policy_.arm_names == ("call", "mail")
+    score = policy.score(test, rewards, action=actions, propensity=chances)
+    masked = np.concatenate([rewards, np.full(800, np.nan)])  # the next 800 rows are unlabelled
+    more = [np.concatenate([column, column]) for column in (test, actions, chances)]
+    assert policy.score(more[0], masked, action=more[1], propensity=more[2]) == score
+    with pytest.raises(InvalidInput, match="y must have a label or reward"):
+        policy.score(test, masked[800:], action=actions, propensity=chances)
+    with pytest.raises(InvalidInput, match="pass action="):
+        policy.score(test, rewards)
     with pytest.raises(InvalidInput, match="'text'"):
         policy.score(test[:1], rewards[:1], action=["text"], propensity=chances[:1])
 
@@ -133,7 +211,12 @@ def test_a_policy_is_learned_from_a_table_of_rewards():
     rewards = pd.DataFrame({"low": 1.0 - features[:, 0], "high": features[:, 0]})
     policy = clone(TransferPolicy(random_state=np.random.RandomState(1))).fit(features, rewards)
     assert policy.predict([[0.1], [0.9]]).tolist() == ["low", "high"]
-    assert policy.score(features, rewards) == pytest.approx(rewards.max(axis=1).mean(), abs=0.01)
+    best = rewards.max(axis=1)
+    assert policy.score(features, rewards) == pytest.approx(best.mean(), abs=0.01)
+    rewards[:50] = np.nan
+    assert policy.score(features, rewards) == pytest.approx(best[50:].mean(), abs=0.01)
+    with pytest.raises(InvalidInput, match="column for every action"):
+        policy.score(features, rewards[["low"]])
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@
 
 ``sample_domain`` follows the convention of skada: an integer per row, at least 0 for a row of a
 source and negative for a row of a target. Different integers are different domains. Labels and
-rewards of target rows are ignored. Metadata routing passes ``sample_domain`` through pipelines and
-searches without ``set_fit_request``.
+rewards of target rows are ignored by ``fit``. Rows without a label (-1 or NaN) or a reward (NaN) do
+not count in ``score``. Metadata routing passes ``sample_domain`` through pipelines and searches
+without ``set_fit_request``.
 
 ``fit`` trains a policy by ``daband.train``. It is the attribute ``policy_``, and ``daband.export``
 writes it to a file.
@@ -37,6 +38,14 @@ from daband.policies._registered import policies
 from daband.training._loop import choose_training_budget, train
 
 __all__ = ["TransferClassifier", "TransferPolicy"]
+
+#: Labels of rows without a label, as text.
+_MASKS = ("-1", "-1.0")
+#: The error of a policy without actions.
+_NO_ACTION = (
+    "action must be given unless y has a column for every action; pass action= (a search passes it"
+    " on with sklearn.config_context(enable_metadata_routing=True))"
+)
 
 
 class _AllRewardsLog(LoggedDomain):
@@ -251,10 +260,32 @@ class TransferClassifier(ClassifierMixin, _TransferEstimator):  # type: ignore[m
         return _project_on_simplex(self._score_domains(X, sample_domain, predict_rewards))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, sample_domain: Any = None) -> float:
-        """Return the accuracy on these rows, which all need a label.
+        """Return the accuracy on the labelled rows.
 
-        Arguments are as in ``predict_proba``.
+        Rows with the label -1 or NaN do not count, unless -1 is a class. At least one row must
+        count.
+
+        Args:
+            X: features (n, d).
+            y: labels (n,).
+            sample_weight: the weight of each row (n,). Weights are equal by default.
+            sample_domain: the domain of each row (n,), as in ``predict_proba``.
         """
+        check_is_fitted(self)
+        check_consistent_length(X, y, sample_weight, sample_domain)
+        labels = np.asarray(y).astype(str)
+        is_masked = np.isin(labels, _MASKS)
+        if np.isin(_MASKS, self.classes_.astype(str)).any():
+            is_target = np.asarray(0 if sample_domain is None else sample_domain) < 0
+            if is_target.any() and is_masked[is_target].all():
+                raise InvalidInput(
+                    "y must not be -1 in every target row if -1 is also a class; use NaN for rows"
+                    " without a label, or rename the class"
+                )
+            is_masked[:] = False
+        X, y, sample_weight, sample_domain = _select_rows(
+            ~is_masked & (labels != "nan"), X, y, sample_weight, sample_domain
+        )
         return float(accuracy_score(y, self.predict(X, sample_domain), sample_weight=sample_weight))
 
 
@@ -314,7 +345,7 @@ class TransferPolicy(_TransferEstimator):
         )
         if action is None:
             if rewards.ndim != 2:
-                raise InvalidInput("action must be given, or y must have a column for every action")
+                raise InvalidInput(_NO_ACTION)
             self.classes_ = np.asarray(getattr(y, "columns", np.arange(rewards.shape[1])))
 
             def make_log(rows: IntArray) -> LoggedDomain:
@@ -362,11 +393,21 @@ class TransferPolicy(_TransferEstimator):
         have learned.
 
         With ``action``, it is the doubly robust estimate of ``daband.evaluate_log``. Without, ``y``
-        has the reward of every action, and the result is the mean over rows. Arguments are as in
-        ``fit``.
+        has the reward of every action, and the result is the mean over rows. Rows whose reward is
+        NaN do not count, and at least one row must count. Arguments are as in ``fit``.
         """
+        check_is_fitted(self)
+        check_consistent_length(X, y, action, propensity, sample_domain)
+        rewards = np.asarray(y, np.float64)
+        if action is None and rewards.shape[1:] != self.classes_.shape:
+            raise InvalidInput(_NO_ACTION)
+        has_reward = ~np.isnan(rewards.reshape(len(rewards), -1)).all(axis=1)
+        X, rewards, action, propensity, sample_domain = _select_rows(
+            has_reward, X, rewards, action, propensity, sample_domain
+        )
         if action is None:
-            return float((self.predict_proba(X, sample_domain) * check_array(y)).sum(axis=1).mean())
+            rewards = check_array(rewards)
+            return float((self.predict_proba(X, sample_domain) * rewards).sum(axis=1).mean())
         contexts, row_domains = self._find_domain_names(X, sample_domain)
         class_order = np.argsort(self.classes_)  # columns of ``y`` may be in any order
         indices = np.searchsorted(self.classes_, action, sorter=class_order)
@@ -375,7 +416,6 @@ class TransferPolicy(_TransferEstimator):
             raise InvalidInput(
                 f"action must be one of the actions in fit, got {unknown_actions[0]!r}"
             )
-        rewards = np.asarray(y, np.float64)
         value = 0.0
         for name in np.unique(row_domains):
             is_in_domain = row_domains == name
@@ -386,6 +426,20 @@ class TransferPolicy(_TransferEstimator):
             log = contexts[is_in_domain], arms[is_in_domain], rewards[is_in_domain], propensities
             value += is_in_domain.mean() * evaluate_log(choose, log).value
         return float(value)
+
+
+def _select_rows(is_selected: Any, *columns: Any) -> list[Any]:
+    """Return the selected rows of each column that is not None.
+
+    Raise an error if no row is selected.
+    """
+    rows = np.flatnonzero(is_selected)
+    if not len(rows):
+        raise InvalidInput(
+            "y must have a label or reward in at least one row; in cross-validation, use folds that"
+            " all have source rows, such as those of StratifiedKFold"
+        )
+    return [column if column is None else _safe_indexing(column, rows) for column in columns]
 
 
 def _check_rows(
