@@ -46,7 +46,7 @@ from daband.service import Client
 
 rng = np.random.default_rng(0)
 folder = Path(tempfile.mkdtemp())
-os.environ["DABAND_CACHE"] = str(folder / "cache")  # by default ~/.cache/daband
+os.environ["DABAND_CACHE"] = str(folder / "cache")  # by default the user's cache folder
 china, flower = load_sample_images().images
 surfaces = {
     "brick": data.brick(),

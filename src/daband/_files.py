@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import json
@@ -27,8 +26,6 @@ import numpy as np
 
 from daband.errors import DataError, FolderInUse, InvalidInput
 
-#: Seconds between two attempts to lock a folder.
-_POLL_SECONDS = 0.1
 #: The name of the lock file of a folder.
 _LOCK_FILE = ".lock"
 #: The last file of a finished folder, with the digests of the others.
@@ -37,9 +34,9 @@ _DONE_FILE = "done"
 _TEMPORARY_PATTERN = re.compile(r"\..+\.\d+\.\d+\.tmp")
 #: The folders from which this process has removed orphans; see ``remove_orphans``.
 _cleaned_folders: set[str] = set()
-#: The minimum age of an orphan, in seconds. A younger file may belong to a writer that has not
-#: locked it yet.
-_MIN_ORPHAN_SECONDS = 60.0
+#: The minimum age of an orphan, in seconds: a day. A younger file may belong to a process that is
+#: still writing, on this or another machine.
+_MIN_ORPHAN_SECONDS = 86_400.0
 #: An archive may expand to this many bytes, or to twice its own size if that is more.
 _MAX_EXPANDED_BYTES = 64 << 20
 
@@ -211,7 +208,6 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     temporary_path = _make_temporary_path(target)
     try:
         with open(temporary_path, "wb") as file:
-            _lock(file.fileno())  # so that no other process removes it as an orphan
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -281,12 +277,9 @@ def _make_temporary_path(target: Path) -> Path:
 
 
 def remove_orphans(folder: str | Path) -> None:
-    """Remove the orphans in a folder: temporary files whose writer was killed.
+    """Remove the orphans in a folder: temporary files whose writer was killed at least a day ago.
 
     Only the first call per folder does so.
-
-    A writer holds a lock on its temporary file while it runs. If the file system has no locks, no
-    file is removed.
     """
     folder_path = str(folder)
     if folder_path in _cleaned_folders:
@@ -298,12 +291,7 @@ def remove_orphans(folder: str | Path) -> None:
                 _TEMPORARY_PATTERN.fullmatch(entry.name)
                 and time.time() - entry.stat().st_mtime > _MIN_ORPHAN_SECONDS
             ):
-                descriptor = os.open(entry.path, os.O_RDWR)
-                try:
-                    if _lock(descriptor, result_if_unsupported=False):
-                        os.unlink(entry.path)
-                finally:
-                    os.close(descriptor)
+                os.unlink(entry.path)
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:
@@ -333,84 +321,35 @@ def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) 
 
     If the folder is already locked, wait for it, or without ``wait`` raise ``FolderInUse``, which
     names the folder and the process. The operating system releases the lock when the process dies,
-    so no stale lock remains. If the file system has no locks, nothing is locked. ``lock_file`` is
-    the name of the lock file in the folder.
+    so no stale lock remains. ``lock_file`` is the name of the lock file in the folder.
     """
+    from filelock import FileLock, Timeout  # not a dependency of daband-serving
+
     path = Path(folder) / lock_file
-    while True:
-        descriptor = _acquire_lock(path)
-        if descriptor is not None:
-            break
-        if not wait:
-            remedy = "wait until that process has finished, or choose another folder"
-            raise FolderInUse(f"{folder} is in use by process {_read_lock_owner(path)}; {remedy}")
-        time.sleep(_POLL_SECONDS)
+    owner_path = path.with_name(f"{lock_file}-process")  # Windows cannot read a locked file
+    lock = FileLock(path, thread_local=False)
     try:
-        yield
-    finally:
-        # The file is removed while it is locked. A process that waits with the old file open sees
-        # that it is gone.
-        _remove_file(path)
-        os.close(descriptor)
-
-
-def _acquire_lock(path: Path) -> int | None:
-    """Return the descriptor of the locked file, or None if another process or thread holds the
-    lock.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        owner = "(unknown)"
+        with contextlib.suppress(OSError):
+            owner = owner_path.read_text() or owner
+        raise FolderInUse(
+            f"{folder} is in use by process {owner}; wait until that process has finished, or"
+            " choose another folder"
+        ) from None
     except OSError as error:
         raise _make_write_error(path.parent, error) from None
     try:
-        if not _lock(descriptor) or not _is_same_file(descriptor, path):
-            os.close(descriptor)
-            return None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-    except BaseException as error:
         with contextlib.suppress(OSError):
-            os.close(descriptor)
-        if isinstance(error, OSError):
-            raise _make_write_error(path.parent, error) from None
-        raise
-    return descriptor
-
-
-def _lock(descriptor: int, *, result_if_unsupported: bool = True) -> bool:
-    """Lock an open file, and return True. Return False if another process or thread has locked it.
-
-    If the file system has no locks, return ``result_if_unsupported``.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        # Any other error means that this file system has no locks.
-        return result_if_unsupported and error.errno not in (
-            errno.EWOULDBLOCK,
-            errno.EAGAIN,
-            errno.EACCES,
-        )
-    return True
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Return True if the open file is still at ``path``.
-
-    The previous owner of the lock may have removed it.
-    """
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _read_lock_owner(path: Path) -> str:
-    """Return the process id that a lock file contains, or "(unknown)"."""
-    try:
-        return path.read_text().strip() or "(unknown)"
-    except OSError:
-        return "(unknown)"
+            owner_path.write_text(str(os.getpid()))
+        yield
+    finally:
+        _remove_file(owner_path)
+        # The file is removed while it is locked. A process that waits with the old file open sees
+        # that it is gone.
+        _remove_file(path)
+        lock.release()
 
 
 def _get_file_mode(target: Path, given_path: Path) -> int | None:
@@ -457,9 +396,11 @@ def _remove_file(path: Path) -> None:
 
 def get_cache_directory() -> Path:
     """Return the folder for files that daband can rebuild: ``DABAND_CACHE``, else the user's cache
-    folder.
+    folder on this operating system.
     """
     folder = os.environ.get("DABAND_CACHE")
     if folder:
         return Path(folder).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daband"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("daband", appauthor=False)

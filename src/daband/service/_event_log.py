@@ -23,7 +23,8 @@ from typing import Any, Literal
 import numpy as np
 import sqlalchemy as sa
 
-from daband.errors import DabandError, DataError, InvalidInput
+from daband._files import lock_folder
+from daband.errors import DabandError, DataError, FolderInUse, InvalidInput
 
 #: The version of the tables, which is stored in the note "version".
 _VERSION = "3"
@@ -585,13 +586,11 @@ class Store:
         Only the process with this lock may do the background work of the log.
         """
         if self.backend == "sqlite":
-            import fcntl
-
-            path = Path(str(self._engine.url.database) + "-worker")
-            with path.open("a") as lock_file:
+            path = Path(f"{self._engine.url.database}-worker")
+            with contextlib.ExitStack() as locks:
                 try:
-                    fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
+                    locks.enter_context(lock_folder(path.parent, wait=False, lock_file=path.name))
+                except FolderInUse:
                     yield False
                 else:
                     yield True

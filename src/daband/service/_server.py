@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -118,7 +117,11 @@ def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
     within ``limits.request_seconds``. A connection above the limit replaces the connection that has
     waited longest for a request. If all others are busy, the new one is closed.
     """
-    max_open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    max_open_files = sys.maxsize
+    with contextlib.suppress(ImportError):  # Windows has no such limit
+        import resource
+
+        max_open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     max_connections = min(
         limits.connections, max(max_open_files - _N_RESERVED_FILES, _MIN_CONNECTIONS)
     )
