@@ -67,11 +67,11 @@ def test_steps_are_a_log_with_known_propensities():
 
 def test_discrete_observations_become_vectors():
     pair = daband.domains.from_gymnasium(
-        "FrozenLake-v1", np.eye(16), rounds=40, feedback="log", source_test=None
+        "Blackjack-v1", "Blackjack-v1", rounds=40, feedback="log", source_test=None
     )
     contexts = pair.source.read(np.arange(40))
-    assert contexts.shape == (40, 16)
-    np.testing.assert_array_equal(contexts.sum(axis=1), 1)
+    assert contexts.shape == (40, 32 + 11 + 2)
+    np.testing.assert_array_equal(contexts.sum(axis=1), 3)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,8 @@ def test_discrete_observations_become_vectors():
         (Match(seeded=False), {}, "different observations"),
         (Match(), {"feedback": "some"}, "feedback must be"),
         (Match(), {"target_test": "CartPole-v1"}, "target_test has 2 actions, but env has 3"),
+        ("CartPole-v1", {}, "episodes of one step.*wrap the environment.*feedback='log'"),
+        ("CartPole-v1", {"feedback": "log"}, "each of 4 rewards is 1.0; .*wrap the environment"),
     ],
 )
 def test_unsuitable_environments_are_rejected(env, given, message):

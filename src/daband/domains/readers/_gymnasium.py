@@ -13,6 +13,12 @@ from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._logs import from_log
 from daband.errors import InvalidInput
 
+#: How to make a bandit of an environment with longer episodes.
+_ONE_STEP = (
+    "a bandit is rewarded once per context and arm, so wrap the environment such that a step runs"
+    " the whole episode and returns its total reward"
+)
+
 
 def from_gymnasium(
     env: Any,
@@ -34,9 +40,10 @@ def from_gymnasium(
         target_contexts: contexts of the target, (m, *C); or another environment, such as a real
             robot, which is reset ``rounds`` times without taking actions.
         rounds: the number of source contexts.
-        feedback: "all_arms" for problems of one step. The environment is reset once per context and
-            arm with the same seed, so that the reward of every arm is known. With "log", for any
-            environment, arms are drawn uniformly, and every step is a round of a log.
+        feedback: "all_arms" for environments whose episodes have one step. The environment is reset
+            once per context and arm with the same seed, so that the reward of every arm is known.
+            With "log", for any environment, arms are drawn uniformly, and every step is a round of
+            a log. A policy then maximises the reward of a step, not of an episode.
         target_test: target contexts with labels or rewards (t, K) for the evaluator; or an
             environment, in which every arm is tried ``rounds`` times.
         seed: the first seed of ``env.reset``. A reset for source round i = 0, 1, ... has ``seed +
@@ -44,9 +51,12 @@ def from_gymnasium(
         name: the pair's name in reports.
         options: further arguments of ``from_arrays``, or of ``from_log``.
 
-    >>> pair = daband.domains.from_gymnasium("CartPole-v1", [[0.0] * 4] * 50, rounds=40, feedback="log")
+    Rewards must depend on the arm. It is an error if all of them are equal, as in CartPole, whose
+    reward is 1 per step.
+
+    >>> pair = daband.domains.from_gymnasium("Blackjack-v1", "Blackjack-v1", rounds=40, feedback="log")
     >>> pair.context_shape, pair.n_arms, len(pair.source) + len(pair.source_test)
-    ((4,), 2, 40)
+    ((45,), 2, 40)
     """
     n_rounds = check_int("rounds", rounds, minimum=2)
     seed = check_int("seed", seed, minimum=0)
@@ -121,8 +131,14 @@ def _try_every_arm(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, Float
                 f"env.reset(seed={seeds[row]}) gives different observations, so arms cannot be"
                 " compared; draw random numbers from env.np_random only, or use feedback='log'"
             )
-        rewards[row, arm] = env.step(int(env.action_space.start) + arm)[1]
-    return contexts, rewards
+        _, rewards[row, arm], terminated, truncated, _ = env.step(int(env.action_space.start) + arm)
+        if not (terminated or truncated):
+            raise InvalidInput(
+                "env must have episodes of one step with feedback='all_arms', but the episode of"
+                f" seed {seeds[row]} continues after arm {arm}; {_ONE_STEP}, or use feedback='log'"
+                " if the reward of a single step is what counts"
+            )
+    return contexts, _check_rewards(rewards)
 
 
 def _record_log(
@@ -144,4 +160,15 @@ def _record_log(
             int(env.action_space.start) + int(arms[row])
         )
         has_ended = terminated or truncated
-    return np.stack(contexts), arms, rewards, np.full(n_rounds, 1.0 / n_arms)
+    propensities = np.full(n_rounds, 1.0 / n_arms)
+    return np.stack(contexts), arms, _check_rewards(rewards), propensities
+
+
+def _check_rewards(rewards: FloatArray) -> FloatArray:
+    """Return the rewards. Raise an error if all of them are equal."""
+    if (rewards == rewards.flat[0]).all():
+        raise InvalidInput(
+            f"env must have rewards that depend on the arm, but each of {rewards.size:,} rewards is"
+            f" {rewards.flat[0]}; {_ONE_STEP}"
+        )
+    return rewards
