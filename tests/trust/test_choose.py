@@ -454,6 +454,20 @@ def test_too_few_target_contexts_are_said_before_training():
     assert not seen
 
 
+@pytest.mark.parametrize("rows", [3, 8])
+@pytest.mark.parametrize("rewards", ["labels", "log"])
+def test_too_few_source_rounds_are_counted(rows, rewards):
+    contexts = np.arange(2.0 * rows).reshape(rows, 2)
+    arms = np.arange(rows) % 2
+    if rewards == "log":
+        source = contexts, arms, np.ones(rows), np.full(rows, 0.5)
+        pair = daband.domains.from_log(source=source, target=contexts, n_arms=2)
+    else:
+        pair = daband.domains.from_arrays(source=(contexts, arms), target=contexts, n_arms=2)
+    with pytest.raises(daband.InvalidInput, match=rf"has {rows} round\(s\).*20 source rounds"):
+        daband.choose(pair)
+
+
 @pytest.mark.parametrize(("rows", "expected"), [(2000, (62, 64)), (50_000, (125, 400))])
 def test_a_large_table_is_shown_in_longer_episodes_so_that_steps_stay_as_many(rows, expected):
     contexts = np.zeros((rows, 2))

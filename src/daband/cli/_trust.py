@@ -141,7 +141,8 @@ def _assess_saved(path: Path, data_name: str | None, incumbent: str | None, unit
         pair = load(experiment.pair_names()[0], **options)
         if pair.source_test is None:
             raise InvalidInput(
-                f"assess needs held-out source rounds, but {data_name} has source_test = 0"
+                f"assess needs held-out source rounds, and {data_name} has none: use more source"
+                " rows, and a source_test above 0"
             )
         assessment = assess(
             policy,

@@ -767,10 +767,13 @@ def _check_arguments(
     """Raise an error for invalid arguments of ``choose``, and return the candidates as a list."""
     if not isinstance(pair, Pair):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
-    if pair.source_test is None:
+    n_held_out = 0 if pair.source_test is None else len(pair.source_test)
+    if n_held_out < _MIN_CONTEXTS:
         raise InvalidInput(
-            f"the pair {pair.name!r} has no source_test: candidates are judged on source rounds"
-            " that training does not use; build the pair with source_test=0.1, for example"
+            f"the source of {pair.name!r} has {len(pair.source) + n_held_out} round(s), of which"
+            f" {n_held_out} is held out (source_test); a choice compares candidates on"
+            f" {_MIN_CONTEXTS} or more held-out rounds: use 20 source rounds or more, and"
+            " source_test=0.1 or more"
         )
     if len(pair.domains.targets) > 1:
         first_target, *_ = pair.domains.targets
@@ -780,11 +783,10 @@ def _check_arguments(
             f'daband.domains.restrict_pair(pair, targets=["{first_target}"]), or --target'
             f" {first_target}"
         )
-    for name, domain in (("target", pair.target), ("source_test", pair.source_test)):
-        if len(domain) < _MIN_CONTEXTS:  # an error before minutes of training, not after
-            raise InvalidInput(
-                f"{name} has {len(domain)} context(s); a choice needs {_MIN_CONTEXTS} or more"
-            )
+    if len(pair.target) < _MIN_CONTEXTS:  # an error before minutes of training, not after
+        raise InvalidInput(
+            f"target has {len(pair.target)} context(s); a choice needs {_MIN_CONTEXTS} or more"
+        )
     check_int("seed", seed, minimum=0)
     check_int("episode_length", episode_length, minimum=1)
     check_int("budget", budget, minimum=0)
