@@ -1,4 +1,4 @@
-"""Compare five members of DABand, their student, one run, and five members of Neural-LinUCB on
+"""Compare five members of DABand, one run, and five members of Neural-LinUCB on
 pairs of image domains.
 
     python benchmarks/members.py --record benchmarks/records/members.json --seeds 20 30
@@ -111,8 +111,6 @@ def run(name: str, kind: str, seed: int) -> dict[str, Any]:
     means = policy.decide(pair.target.read(np.arange(min(2000, len(pair.target)))), "target").mean
     if kind != "single":
         row["of_members"] = [accuracy(member, pair) for member in policy.members.values()]
-    if kind == "members":
-        row["student"] = accuracy(policy.student(), pair)
     return {**row, "entropy": round(compute_mean_entropy(means), 4), "seconds": round(seconds, 1)}
 
 

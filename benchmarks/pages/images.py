@@ -240,13 +240,10 @@ def methods(records: Sequence[Record]) -> str:
 
 
 def members(runs: Sequence[Record]) -> str:
-    """Return the page of five members, their student, one network and Neural-LinUCB."""
+    """Return the page of five members, one network and Neural-LinUCB."""
     accuracies: dict[str, dict[str, list[float]]] = {}
     for run in runs:
-        for kind, value in ((run["kind"], run["accuracy"]), ("student", run.get("student"))):
-            accuracies.setdefault(run["pair"], {}).setdefault(kind, []).extend(
-                [value] if value else []
-            )
+        accuracies.setdefault(run["pair"], {}).setdefault(run["kind"], []).append(run["accuracy"])
     entropy = {f"{run['pair']} {run['kind']}": run["entropy"] for run in runs if "entropy" in run}
     gaps = [float(np.median(of["members"])) - min(of["members"]) for of in accuracies.values()]
     gains = {
@@ -255,7 +252,7 @@ def members(runs: Sequence[Record]) -> str:
     }
     rows = [
         [pair, mean_and_deviation(of["members"]), number(min(of["members"])), number(gap)]
-        + [mean_and_deviation(of[kind]) for kind in ("student", "single", "neural")]
+        + [mean_and_deviation(of[kind]) for kind in ("single", "neural")]
         for (pair, of), gap in zip(accuracies.items(), gaps, strict=True)
     ]
     kinds = ("thinned", "thinned-labels", "thinned-neural")

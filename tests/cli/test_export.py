@@ -1,7 +1,6 @@
 """``daband export`` of finished runs."""
 
 import json
-import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -51,24 +50,6 @@ class TestExport:
         assert deployed.reference is None
         assert deployed.domain == "source"
         assert deployed.arm_names == ("arm 0", "arm 1", "arm 2")
-
-    def test_a_student(self, runs, tmp_path):
-        run = shutil.copytree(
-            sorted(path.parent for path in runs.glob("*/done"))[0], tmp_path / "run"
-        )
-        arguments = ["export", str(run), str(tmp_path / "p.daband"), "--no-data", "--student"]
-        refused = CliRunner().invoke(app, arguments)
-        assert isinstance(refused.exception, daband.InvalidInput)
-        assert "needs a mixture of networks" in str(refused.exception)
-        pair = daband.domains.load("synthetic", tiny=True)
-        policy = daband.DABand.for_pair(
-            pair, members=2, recipe="small", shift="style", device="cpu"
-        )
-        daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=10)
-        policy.save(run / "policy.safetensors")
-        done = CliRunner().invoke(app, arguments)
-        assert done.exit_code == 0, done.output
-        assert len(daband.load_deployed(tmp_path / "p.daband").frozen.members) == 1
 
     def test_one_of_several_must_be_named(self, runs, tmp_path):
         done = CliRunner().invoke(app, ["export", str(runs), str(tmp_path / "p")])

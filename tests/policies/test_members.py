@@ -1,5 +1,5 @@
-"""Mixtures of runs that differ in their seed: common rounds, a common teacher, collapsed members,
-students.
+"""Mixtures of runs that differ in their seed: common rounds, a common teacher, and collapsed
+members.
 """
 
 import warnings
@@ -78,30 +78,6 @@ def test_members_teach_each_other_by_their_mean_prediction(trained):
     assert not torch.equal(of_source[0], of_source[1])
 
 
-def test_a_student_predicts_as_the_mixture_does(trained):
-    student = trained.student(steps=300)
-    assert isinstance(student, daband.DABand)
-    first = next(iter(trained.members.values()))
-    of_all, of_first, of_student = (
-        target_means(policy).argmax(axis=1) for policy in (trained, first, student)
-    )
-    assert (of_student == of_all).mean() > max(0.95, (of_first == of_all).mean())
-    np.testing.assert_array_equal(
-        target_means(next(iter(trained.members.values()))), target_means(first)
-    )
-
-
-def test_only_networks_of_one_shape_have_a_student(trained):
-    plain = daband.Mixture(context_shape=(6,), n_arms=3)
-    with pytest.raises(InvalidInput, match="neural policies of one context shape"):
-        plain.student()
-    fresh = daband.DABand.for_pair(pair(), members=2, **STYLE)
-    with pytest.raises(InvalidInput, match="target contexts"):
-        fresh.student()
-    with pytest.raises(InvalidInput, match="steps"):
-        trained.student(steps=0)
-
-
 def test_a_member_that_uses_few_arms_is_left_out_with_a_warning(tmp_path):
     same = {"context_shape": (6,), "n_arms": 3}
     members = {
@@ -132,13 +108,3 @@ def test_the_number_of_members_is_checked():
         daband.DABand.for_pair(pair(), members=0)
     alone = daband.DABand.for_pair(pair(), members="auto", device="cpu")
     assert isinstance(alone, daband.DABand)
-
-
-def test_one_context_per_arm_has_no_student():
-    shape = {"context_shape": (4,), "n_arms": 3, "arms": "shared"}
-    members = {
-        f"s{seed}": daband.DABand(**shape, seed=seed, feedback="one_hot", **STYLE)
-        for seed in range(2)
-    }
-    with pytest.raises(InvalidInput, match="one context per arm"):
-        daband.Mixture(**shape, members=members, learn_weights=False).student()

@@ -66,12 +66,6 @@ def export_command(
             "--data/--no-data", help="Read the run's data, whose contexts monitoring compares with."
         ),
     ] = True,
-    as_student: Annotated[
-        bool,
-        typer.Option(
-            "--student", help="Train one network to imitate a mixture of networks, and export it."
-        ),
-    ] = False,
 ) -> None:
     """Write a policy to one file that decides on raw rows.
 
@@ -80,7 +74,7 @@ def export_command(
 
     Example: daband export market market.daband --epsilon 0.1
     """
-    from daband import Mixture, load
+    from daband import load
     from daband.bench._policy_folders import find_policy_folder
     from daband.cli._shared import print_line
     from daband.serving._deployed_policy import load_deployed
@@ -96,13 +90,6 @@ def export_command(
                 f"{error}. With --no-data, the policy is exported without data for monitoring"
             ) from None
     policy = load(policy_folder.policy_file, device="cpu")
-    if as_student:
-        if not isinstance(policy, Mixture):
-            raise InvalidInput(
-                f"--student needs a mixture of networks, but the policy of {folder} is"
-                f" {policy.name}"
-            )
-        policy = policy.student()
     assessment = (
         None if policy_folder.assessment_file is None else read_json(policy_folder.assessment_file)
     )

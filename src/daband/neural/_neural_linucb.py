@@ -9,7 +9,6 @@ its sums contain features that earlier encoders computed.
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from torch import nn
 
 from daband._arguments import check_int, check_one_of
@@ -25,7 +23,7 @@ from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_
 from daband._domain_names import DomainNames
 from daband._image_layout import find_image_layout, to_channels_first, to_channels_first_shape
 from daband._shift import Shift, ShiftLike
-from daband.errors import InvalidInput, TrainingDiverged
+from daband.errors import TrainingDiverged
 from daband.linear._catalogue import Catalogue
 from daband.linear._exploration import Decision, Exploration, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
@@ -33,7 +31,6 @@ from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.linear._standardise import Standardise
 from daband.neural._recipes import replace_encoder, resolve_recipe
 from daband.neural.encoders._frozen_encoder import freeze_encoder
-from daband.neural.learning._distillation import distil
 from daband.neural.learning._learner import Learner
 from daband.neural.learning._replay_buffer import ReplayBuffers
 from daband.neural.learning._settings import EncoderSettings, Recipe
@@ -222,8 +219,7 @@ class NeuralLinUCB(Policy):
         With ``members=5``, return a ``Mixture`` of five policies that differ only in their seed
         (``seed``, ``seed + 1``, ...). All of them learn the same rounds. Arms and pseudo-labels are
         chosen by the mean of their predictions, so that the result depends less on the seed.
-        ``members="auto"`` is 5 on a GPU and 1 on a CPU. ``Mixture.student`` returns one network
-        that decides nearly like the mixture.
+        ``members="auto"`` is 5 on a GPU and 1 on a CPU.
         """
         if isinstance(settings.get("encoder"), nn.Module):
             settings.setdefault("transform", None)
@@ -440,59 +436,6 @@ class NeuralLinUCB(Policy):
         return (
             adapt_stacked(members, steps=steps, is_committee=True) if can_stack(members) else None
         )
-
-    @staticmethod
-    def distil_student(members: Sequence[Policy], weights: FloatArray, steps: int) -> NeuralLinUCB:
-        """Return a copy of the member with the largest weight, trained to predict the weighted mean
-        of all members.
-
-        Only its encoder is trained, with ``steps`` gradient steps on the stored target contexts.
-        Its head, and so its bonus, does not change.
-        """
-        if not can_stack(members):
-            raise InvalidInput(
-                "student() needs members that are neural policies of one context shape and one"
-                " recipe"
-            )
-        if members[0].arms == "shared":
-            raise InvalidInput("student() is not available with one context per arm")
-        neural_members = [member for member in members if isinstance(member, NeuralLinUCB)]
-        student = copy.deepcopy(neural_members[int(np.argmax(weights))])
-        target_domain = student.domains.first_target
-        target_buffer = student.buffers.unlabelled[0]
-        if not len(target_buffer):
-            raise InvalidInput("student() needs target contexts, and the members have stored none")
-        contexts = target_buffer.contexts[: len(target_buffer)]
-        mean_predictions = np.zeros((len(contexts), student.n_arms))
-        for member, weight in zip(neural_members, weights, strict=True):
-            features = member._encoder.encode(contexts.cpu().numpy(), target_domain)
-            moments = member.reward_moments
-            means, _ = member._head.score(
-                features, centre=moments.centre, scale=moments.scale, with_bonuses=False
-            )
-            mean_predictions += weight * (means - moments.centre) / moments.scale
-        learner = student.learner
-        learning = student.recipe.learning
-        student.prepare_steps(1)  # copies the head's coefficients to the learner
-        student_network = distil(
-            student._encoder.network,
-            contexts,
-            torch.softmax(
-                learner.scale * torch.from_numpy(mean_predictions).float().to(learner.device), dim=1
-            ),
-            learner.scale * learner.loss_inputs["theta"],
-            domain=target_domain,
-            augmentation=learning.augmentation,
-            learning_rate=learning.learning_rate,
-            batch_size=4 * learning.batch,
-            n_steps=steps,
-            seed=student.seed,
-        )
-        for encoder in (learner.encoder, learner.ema_encoder):
-            if encoder is not None:
-                encoder.load_state_dict(student_network.state_dict())
-        student._encoder = learner.copy_acting_encoder()
-        return student
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         n_steps = self.prepare_steps(steps)

@@ -27,7 +27,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from daband._arguments import check_finite, check_int, check_one_of
+from daband._arguments import check_finite, check_one_of
 from daband._arrays import (
     AnyArray,
     BoolArray,
@@ -658,33 +658,6 @@ class Mixture(Policy):
                 f" {np.median(n_arms_used):.1f}",
                 stacklevel=3,
             )
-
-    def student(self, *, steps: int = 1000) -> Policy:
-        """Return one policy, the student, that decides nearly as this mixture does, and as quickly
-        as one member.
-
-        The student is a copy of the member with the largest weight. It is trained by gradient steps
-        on the stored target contexts to predict as the mixture does. All members must be networks
-        of one shape and recipe.
-
-        Args:
-            steps: the number of gradient steps.
-        """
-        distil_student = getattr(next(iter(self.members.values())), "distil_student", None)
-        if distil_student is None:
-            raise InvalidInput(
-                "student() needs members that are neural policies of one context shape and one"
-                " recipe"
-            )
-        with self._locks.write:
-            student: Policy = distil_student(
-                list(self.members.values()),
-                self._mixture_weights.weights,
-                check_int("steps", steps, minimum=1),
-            )
-        for name in ("table", "framing", "arm_names", "catalogue"):
-            setattr(student, name, getattr(self, name))
-        return student
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         members = list(self.members.values())
