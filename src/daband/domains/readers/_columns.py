@@ -8,6 +8,7 @@ arms with their features.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,6 +137,8 @@ _MAX_STD_RATIO = 4.0
 _MAX_NEW_CATEGORY_FRACTION = 0.01
 #: Maximum distance of a number from the median, in interquartile ranges, that is not reported.
 _MAX_OUTLIER_IQRS = 1e4
+#: The smallest integer with more digits than a float represents faithfully.
+_MIN_CODE = 10.0**sys.float_info.dig
 #: Numbers that many tables contain in place of missing values.
 _MISSING_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 
@@ -339,7 +342,15 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
             f"of type {unreadable_dtypes[0]}, which is not a number, category or date",
         )
     date_kinds = {_get_date_kind(values) for values in series}
-    are_numeric = [values.dtype.is_numeric() or values.dtype == pl.Boolean for values in series]
+    # Numbers have at most 15 digits. Longer integers are codes, which are texts.
+    are_codes = any(
+        values.dtype.is_integer() and (values.cast(pl.Float64).abs() >= _MIN_CODE).any()
+        for values in series
+    )
+    are_numeric = [
+        not are_codes and (values.dtype.is_numeric() or values.dtype == pl.Boolean)
+        for values in series
+    ]
     n_distinct = pl.concat(
         [values.cast(pl.Float64 if all(are_numeric) else pl.String) for values in series]
     ).n_unique()
@@ -377,11 +388,9 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
             reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
             return ColumnRole(name, "ignored", reason, is_id=True)
         return ColumnRole(name, "number", description)
-    remark = (
-        "numbers in one file and text in the other, "
-        if any(are_numeric)
-        else _describe_texts(series)
-    )
+    remark = "" if are_codes else _describe_texts(series)
+    if any(are_numeric):
+        remark = "numbers in one file and text in the other, "
     if identifies_rows and n_distinct > _MAX_CATEGORIES // 2:
         reason = (
             f"{remark or 'an id or free text: '}{n_distinct:,} different values in {n_rows:,} rows"
