@@ -665,6 +665,24 @@ def test_a_policy_learns_from_the_log_of_rows_with_decimal_commas(tmp_path):
         ]
 
 
+def test_rows_of_empty_cells_keep_their_place(market):
+    """Before: such rows vanished from the decisions, and questions named the wrong rows."""
+    header, *lines = (market / "new.csv").read_text().splitlines()
+    for place in (2, 20, 90):
+        lines.insert(place, ",,,,")
+    (market / "gaps.csv").write_text("\n".join([header, *lines]) + "\n\n")
+    files = [name.replace("new.csv", "gaps.csv") for name in FILES]
+    daband("choose", *files, "--quick", "--set", "episodes=2", "--out", "gaps", cwd=market)
+    daband("export", "gaps", "gaps.daband", cwd=market)
+    told = daband("decide", "gaps.daband", "gaps.csv", "--out", "gaps-log.csv", cwd=market)
+    assert "243 decisions" in told
+    customers = [line.partition(",")[0] or None for line in lines]
+    assert read_table(market / "gaps-log.csv")["customer"].to_list() == customers
+    daband("audit", "gaps", "--budget", "12", "--out", "gaps-questions.csv", cwd=market)
+    questions = read_table(market / "gaps-questions.csv")
+    assert questions["customer"].to_list() == [customers[row] for row in questions["context"]]
+
+
 @pytest.mark.slow
 def test_a_catalogue_of_arms_from_choose_to_learn(market, tmp_path):
     for name in ("old.csv", "new.csv"):

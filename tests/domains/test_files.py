@@ -1,3 +1,4 @@
+import gzip
 from datetime import date, datetime, time, timedelta
 
 import numpy as np
@@ -641,6 +642,33 @@ def test_a_pandas_column_of_several_types_is_named():
     ]
 
 
+@pytest.mark.parametrize("kind", ["frame", "csv"])
+def test_integers_of_more_than_15_digits_are_codes(kind, tmp_path):
+    generator = np.random.default_rng(0)
+    old, new = (
+        frame.with_columns(
+            card=generator.integers(10**15, 10**16, N),
+            visitor=generator.integers(10**17, 10**18, N // 2).repeat(2),
+            shop=10**15 + generator.integers(3, size=N),
+            atoms=generator.integers(1, 10**15, N),
+        )
+        for frame in frames()
+    )
+    if kind == "csv":
+        paths = _write(tmp_path, old, new)
+        old, new = (read_table(path) for path in paths.values())
+    stated = StatedRoles(arm="offer", reward="euros", propensity="p")
+    columns, types = infer_columns(old, new, stated)
+    roles = {column.name: column for column in types}
+    assert roles["card"].is_id
+    assert roles["card"].role == "ignored"
+    assert "too many categories" in roles["visitor"].reason
+    assert roles["shop"].role == "category"
+    assert roles["atoms"].role == "number"
+    pair = from_table(source=old, target=new, columns=columns)
+    assert {f"shop = {10**15 + shop}" for shop in range(3)} < set(pair.table.feature_names)
+
+
 def test_repeated_ids_are_reported_unless_they_are_of_other_domains():
     old, new = frames()
     twice = pl.concat([old, old.head(7)]).with_columns(
@@ -689,10 +717,26 @@ def test_blank_lines_of_a_csv_file_are_no_rows(tmp_path):
     """Before: rows without any value, to train on and to decide on."""
     (tmp_path / "table.csv").write_text("a,b\r\n1,2\r\n\r\n3,\r\n\r\n")
     assert read_table(tmp_path / "table.csv").rows() == [(1, 2), (3, None)]
+    (tmp_path / "one.csv").write_text("a\n1\n\n3\n")
+    assert read_table(tmp_path / "one.csv").rows() == [(1,), (None,), (3,)]
     with pytest.raises(
         daband.InvalidInput, match=r"table.xlsx is not of a supported type.* save a spreadsheet"
     ):
         read_table(tmp_path / "table.xlsx")
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+@pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
+def test_a_row_of_empty_cells_is_a_row(name, separator, tmp_path):
+    """Before, such rows vanished, and the numbers of later rows were wrong."""
+    text = 'a,b\n1,x\n,\nNA,\n\n2,"y\n\nz"\n"",""\n   \n3,\n\n'.replace(",", separator)
+    text = {",": "\n", ";": "sep=;\n"}[separator] + text
+    opened = gzip.open if name.endswith("gz") else open
+    with opened(tmp_path / name, "wb") as file:
+        file.write(text.encode())
+    empty = (None, None)
+    rows = [(1, "x"), empty, empty, (2, "y\n\nz"), empty, (3, None)]
+    assert read_table(tmp_path / name).rows() == rows
 
 
 def test_a_category_with_a_sign_is_the_same_in_every_file(tmp_path):

@@ -125,7 +125,8 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
     """Return the rows of a CSV file, gzipped or not, in any of the usual spreadsheet formats.
 
     Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17
-    is a number.
+    is a number. Blank lines are not rows, unless the file has a single column. Rows of empty cells
+    are kept.
     """
     separator, has_decimal_commas, n_skipped_lines = _infer_csv_format(path)
     rows = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
@@ -134,9 +135,30 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
         [name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name]
     )
     rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
-    rows = tidy_columns(rows, has_decimal_commas=has_decimal_commas)
-    # drop blank lines
-    return rows.filter(~pl.all_horizontal(pl.all().is_null())) if len(names) > 1 else rows
+    is_row = _find_records(path)[n_skipped_lines + 1 :]
+    if len(names) > 1 and not is_row.all():
+        rows = rows.filter(is_row)
+    return tidy_columns(rows, has_decimal_commas=has_decimal_commas)
+
+
+def _find_records(path: Path) -> pl.Series:
+    """Return False for the blank lines of a CSV file, and True for its other records.
+
+    Blank lines before the first record are not included.
+    """
+    is_record: list[bool] = []
+    is_quoted = False
+    with _open_binary(path) as file:
+        for line in file:
+            if not is_quoted and (is_record or line.strip()):
+                is_record.append(bool(line.strip()))
+            is_quoted ^= bool(line.count(b'"') % 2)
+    return pl.Series(is_record, dtype=pl.Boolean)
+
+
+def _open_binary(path: Path) -> Any:
+    """Open a file, gzipped or not."""
+    return gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb")
 
 
 def tidy_columns(rows: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.LazyFrame:
@@ -191,7 +213,7 @@ def _infer_csv_format(path: Path) -> tuple[str, bool, int]:
     They are inferred from the start of the file. If the separator is a semicolon, numbers may have
     a decimal comma, and points between thousands.
     """
-    with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
+    with _open_binary(path) as file:
         sample = file.read(_CSV_SAMPLE_BYTES)
         if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{path} is written in UTF-16; save it as UTF-8")
