@@ -37,6 +37,11 @@ _INTEGER_PATTERN = r"[+-]?(?:0|[1-9][0-9]{0,17})"
 _THOUSANDS_PATTERN = r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?"
 #: Regular expression of a number with a decimal comma.
 _COMMA_NUMBER_PATTERN = rf"[+-]?(?:0|[1-9]\d*)(?:,\d+)?|{_THOUSANDS_PATTERN}"
+#: Regular expressions by decimal mark, of numbers whose mark cannot be a thousands separator.
+_CLEAR_MARK_PATTERNS = {
+    ",": r"^[+-]?0,|\.\d{3},|,\d{1,2}$|,\d{4}",
+    ".": r"^[+-]?0?\.|[eE]|\.\d{0,2}$|\.\d{4}",
+}
 #: Suffixes of files that are read as CSV.
 _CSV_SUFFIXES = (".csv", ".tsv")
 #: Number of evenly spaced samples of a file from which its digest is computed.
@@ -128,7 +133,7 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
     is a number. Blank lines are not rows, unless the file has a single column. Rows of empty cells
     are kept.
     """
-    separator, has_decimal_commas, n_skipped_lines = _infer_csv_format(path)
+    separator, decimal_marks, n_skipped_lines = _infer_csv_format(path)
     rows = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
     names = [name.strip() for name in rows.collect_schema()]
     _check_unique_names(
@@ -138,7 +143,7 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
     is_row = _find_records(path)[n_skipped_lines + 1 :]
     if len(names) > 1 and not is_row.all():
         rows = rows.filter(is_row)
-    return tidy_columns(rows, has_decimal_commas=has_decimal_commas)
+    return tidy_columns(rows, decimal_marks)
 
 
 def _find_records(path: Path) -> pl.Series:
@@ -161,13 +166,14 @@ def _open_binary(path: Path) -> Any:
     return gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb")
 
 
-def tidy_columns(rows: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.LazyFrame:
+def tidy_columns(rows: pl.LazyFrame, decimal_marks: str = ".") -> pl.LazyFrame:
     """Return rows with stripped texts, None for texts that mean a missing value, and converted text
     columns.
 
     A text column becomes a column of integers, floats or booleans if all its texts can be
-    converted. A column with leading zeros stays text. With ``has_decimal_commas``, numbers are
-    written as 3.854,17.
+    converted. A column with leading zeros stays text. ``decimal_marks`` has the decimal marks of
+    the file: "." or ","; with "," numbers are written as 3.854,17. With ",." each column has
+    either, and a column for which both are possible stays text.
     """
     text_columns = [name for name, dtype in rows.collect_schema().items() if dtype == pl.String]
     if not text_columns:
@@ -176,28 +182,27 @@ def tidy_columns(rows: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.
     rows = rows.with_columns(
         pl.when(texts.is_in(MISSING_TEXTS)).then(None).otherwise(texts).name.keep()
     )
-    patterns = (
-        _INTEGER_PATTERN,
-        _COMMA_NUMBER_PATTERN if has_decimal_commas else NUMBER_PATTERN,
-        "(?i:true|false)",
-    )
-    for pattern, dtype in zip(patterns, (pl.Int64, pl.Float64, pl.Boolean), strict=True):
+    number_patterns = {",": _COMMA_NUMBER_PATTERN, ".": NUMBER_PATTERN}
+    formats: list[tuple[str, str, Any]] = [("", _INTEGER_PATTERN, pl.Int64)]
+    formats += [(mark, number_patterns[mark], pl.Float64) for mark in decimal_marks]
+    for mark, pattern, dtype in [*formats, ("", "(?i:true|false)", pl.Boolean)]:
         texts = pl.col(text_columns)
-        is_convertible = rows.select(
-            texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)
-        ).collect()
-        converted_columns = [name for name in text_columns if is_convertible[name].item()]
+        is_convertible = texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)
+        if mark and len(decimal_marks) > 1:
+            is_convertible &= texts.str.contains(_CLEAR_MARK_PATTERNS[mark]).any()
+        can_convert = rows.select(is_convertible).collect()
+        converted_columns = [name for name in text_columns if can_convert[name].item()]
         text_columns = [name for name in text_columns if name not in converted_columns]
         converted_texts = pl.col(converted_columns)
         if dtype == pl.Boolean:
             rows = rows.with_columns(converted_texts.str.to_lowercase() == "true")
             continue
-        if has_decimal_commas:
+        if mark == ",":
             converted_texts = converted_texts.str.replace_all(".", "", literal=True).str.replace(
                 ",", ".", literal=True
             )
         rows = rows.with_columns(converted_texts.cast(dtype))
-    if has_decimal_commas:  # numbers in text columns get a decimal point, as in other files
+    if decimal_marks == ",":  # numbers in text columns get a decimal point, as in other files
         texts = pl.col(text_columns)
         is_number = texts.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
         rows = rows.with_columns(
@@ -206,9 +211,9 @@ def tidy_columns(rows: pl.LazyFrame, *, has_decimal_commas: bool = False) -> pl.
     return rows
 
 
-def _infer_csv_format(path: Path) -> tuple[str, bool, int]:
-    """Return the separator of a CSV file, True if it has decimal commas, and the number of first
-    lines to skip.
+def _infer_csv_format(path: Path) -> tuple[str, str, int]:
+    """Return the separator of a CSV file, its decimal marks (".", "," or both), and the number of
+    first lines to skip.
 
     They are inferred from the start of the file. If the separator is a semicolon, numbers may have
     a decimal comma, and points between thousands.
@@ -235,10 +240,13 @@ def _infer_csv_format(path: Path) -> tuple[str, bool, int]:
         re.fullmatch(r"[+-]?\d+\.\d+", cell) and not re.fullmatch(_THOUSANDS_PATTERN, cell)
         for cell in cells
     )
-    has_decimal_commas = not has_decimal_points and any(
-        re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell) for cell in cells
+    has_decimal_commas = any(
+        re.fullmatch(r"[+-]?[\d.]*\d,\d+", cell)
+        and (not has_decimal_points or re.search(_CLEAR_MARK_PATTERNS[","], cell))
+        for cell in cells
     )
-    return separator, has_decimal_commas, n_skipped_lines
+    decimal_marks = "," * has_decimal_commas + "." * has_decimal_points or "."
+    return separator, decimal_marks, n_skipped_lines
 
 
 def _describe_long_row(path: Path) -> str:
