@@ -84,8 +84,9 @@ class AlignedLinUCB(daband.LinUCB):
     def _score(self, contexts: Any, domain: int, with_bonuses: bool) -> Any:
         return super()._score(contexts @ self._feature_maps[domain], domain, with_bonuses)
 
-    def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: int, weights: Any) -> None:
-        super()._learn(contexts @ self._feature_maps[domain], arms, rewards, domain, weights)
+    def _learn(self, rounds: Any, domain: int) -> None:
+        contexts = rounds.contexts @ self._feature_maps[domain]
+        super()._learn(rounds._replace(contexts=contexts), domain)
 
 
 def raise_matrix(matrix: Any, exponent: float) -> Any:

@@ -75,8 +75,7 @@ Method = Callable[[Log, np.ndarray, int], np.ndarray]
 def learn(log: Log, seed: int) -> daband.LogPolicy:
     """Return daband's policy for a log."""
     policy = daband.LogPolicy(context_shape=log.contexts.shape[1:], n_arms=log.n_arms, seed=seed)
-    weights = daband.weights.importance(log.propensities, log.n_arms)
-    policy.update(log.contexts, log.arms, log.rewards, weights=weights)
+    policy.update(log.contexts, log.arms, log.rewards, propensities=log.propensities)
     return policy
 
 

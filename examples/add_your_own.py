@@ -79,10 +79,11 @@ class Means(Policy):
         bonuses = moments.scale / np.sqrt(1 + self._weight_sums)
         return np.tile(means, (len(contexts), 1)), np.tile(bonuses, (len(contexts), 1))
 
-    def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: int, weights: Any) -> None:
-        weights = np.ones(len(arms)) if weights is None else weights
-        np.add.at(self._reward_sums, arms, weights * rewards)
-        np.add.at(self._weight_sums, arms, weights)
+    def _learn(self, rounds: Any, domain: int) -> None:
+        weights = self._weigh(rounds)
+        weights = np.ones(len(rounds.arms)) if weights is None else weights
+        np.add.at(self._reward_sums, rounds.arms, weights * rounds.rewards)
+        np.add.at(self._weight_sums, rounds.arms, weights)
 
     def _grow(self) -> None:
         self._reward_sums, self._weight_sums = (

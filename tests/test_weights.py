@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.weights import by_source, importance, recency
+from daband.weights import by_source, recency
 
 
 def test_a_round_counts_half_after_each_half_life():
@@ -34,14 +34,39 @@ def test_recency_is_the_least_squares_of_faded_rounds():
     np.testing.assert_allclose(policy.decide(contexts).mean[:, 0], expected, atol=1e-10)
 
 
-def test_importance_weights_undo_preferences():
-    np.testing.assert_allclose(importance([0.5, 0.25, 0.01], 2), [1.0, 2.0, 10.0])
-    np.testing.assert_allclose(
-        importance([0.5, 0.25, 0.01], 2, power=0.25), [1.0, 2**0.25, 50**0.25]
+@pytest.mark.parametrize(("policy_class", "power"), [(daband.LinUCB, 0.25), (daband.Constant, 1.0)])
+def test_a_regression_multiplies_weights_by_importance_weights(policy_class, power):
+    """The importance weight is at most 10, and depends on the number of available arms."""
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(40, 2))
+    arms = rng.integers(0, 2, 40)
+    rewards = rng.random(40)
+    weights = rng.uniform(0.5, 2.0, 40)
+    propensities = rng.choice([0.001, 0.2, 0.5, 1.0], 40)
+    available = np.column_stack([np.ones((40, 2), bool), rng.random(40) < 0.5])
+    policy, expected = (policy_class(context_shape=(2,), n_arms=3) for _ in range(2))
+    policy.update(
+        contexts, arms, rewards, weights=weights, propensities=propensities, available=available
     )
-    np.testing.assert_allclose(importance([0.5, 0.01], 2, power=0.0), [1.0, 1.0])
-    np.testing.assert_allclose(importance([0.01], 2, max_weight=100.0), [50.0])
-    np.testing.assert_allclose(importance([0.5, 0.25], [2, 3]), [1.0, 4 / 3])
+    importance = np.minimum((1 / (available.sum(axis=1) * propensities)) ** power, 10.0)
+    expected.update(contexts, arms, rewards, weights=weights * importance)
+    np.testing.assert_allclose(policy.decide(contexts).mean, expected.decide(contexts).mean)
+    assert policy.reward_moments.mean == pytest.approx(expected.reward_moments.mean)
+
+
+def test_members_of_a_mixture_get_weights_and_propensities():
+    rng = np.random.default_rng(0)
+    contexts, arms, rewards = rng.normal(size=(300, 2)), rng.integers(0, 2, 300), rng.random(300)
+    options = {"weights": rng.uniform(0.5, 2.0, 300), "propensities": rng.uniform(0.1, 1.0, 300)}
+    shape = {"context_shape": (2,), "n_arms": 2}
+    members = {"log": daband.LogPolicy(**shape), "mean": daband.Constant(**shape)}
+    mixture = daband.Mixture(**shape, members=members)
+    for policy in (mixture, *members.values()):
+        policy.update(contexts, arms, rewards, **options)
+    assert mixture.members["log"].evidence == members["log"].evidence
+    np.testing.assert_allclose(
+        mixture.members["mean"].decide(contexts).mean, members["mean"].decide(contexts).mean
+    )
 
 
 def test_a_preference_of_the_log_no_longer_biases_a_mean():
@@ -55,9 +80,7 @@ def test_a_preference_of_the_log_no_longer_biases_a_mean():
     propensity = np.where(arm == 1, chosen, 1 - chosen)
     plain, weighted = (daband.Constant(context_shape=(1,), n_arms=2) for _ in range(2))
     plain.update(np.zeros((20_000, 1)), arm, good.astype(float))
-    weighted.update(
-        np.zeros((20_000, 1)), arm, good.astype(float), weights=importance(propensity, 2)
-    )
+    weighted.update(np.zeros((20_000, 1)), arm, good.astype(float), propensities=propensity)
     assert plain.decide([[0.0]]).mean[0, 1] > 0.85
     np.testing.assert_allclose(weighted.decide([[0.0]]).mean[0], [0.5, 0.5], atol=0.02)
 
@@ -76,14 +99,6 @@ def test_sources_have_weights_by_name():
         (lambda: recency([np.nan], half_life=1.0), "time"),
         (lambda: recency([[0.0]], half_life=1.0), "time"),
         (lambda: recency([0.0], half_life=1.0, now=np.nan), "now"),
-        (lambda: importance([0.0], 2), "propensity"),
-        (lambda: importance([1.5], 2), "propensity"),
-        (lambda: importance([0.5], 0), "n_arms"),
-        (lambda: importance([0.5], [2, 3]), "n_arms"),
-        (lambda: importance([0.5], 2.5), "n_arms"),
-        (lambda: importance([[0.5]], 2), "propensity"),
-        (lambda: importance([0.5], 2, power=2.0), "power"),
-        (lambda: importance([0.5], 2, max_weight=0.0), "max_weight"),
         (lambda: by_source(["de"], {"de": -1.0}), "'de'"),
     ],
 )

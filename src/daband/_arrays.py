@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -281,4 +281,30 @@ def check_weights(weights: ArrayLike | None, n: int) -> Weights:
     if is_invalid.any():
         row = int(np.argmax(is_invalid))
         raise InvalidInput(f"weights must be in [0, {MAX_WEIGHT:g}], row {row} has {array[row]:g}")
+    return array
+
+
+def check_propensities(
+    propensities: ArrayLike, n: int | None = None, to_row: Callable[[int], int] = int
+) -> FloatArray:
+    """Return propensities (n,) as float64. Raise an error unless each is in (0, 1].
+
+    ``to_row(index)`` returns the row number that the error message states for an index.
+    """
+    array: FloatArray = as_numpy(propensities, "propensity").astype(np.float64, copy=False)
+    if array.ndim != 1 or n not in (None, len(array)):
+        raise InvalidInput(
+            f"propensity must have shape ({'n' if n is None else n},), got {array.shape}"
+        )
+    is_invalid = ~((array > 0.0) & (array <= 1.0))  # NaN is outside every bound
+    if is_invalid.any():
+        index = int(np.argmax(is_invalid))
+        remedy = (
+            "divide percentages by 100"
+            if array[index] > 1
+            else "drop such rounds: a chosen arm has more than 0"
+        )
+        raise InvalidInput(
+            f"propensity must be in (0, 1], row {to_row(index)} has {array[index]:g} ({remedy})"
+        )
     return array

@@ -1,8 +1,8 @@
-"""Compute weights of rounds for ``policy.update(..., weights=...)``, by age, logging propensity or
-source.
+"""Compute weights of rounds for ``policy.update(..., weights=...)``, by age or by source.
 
-A round of weight 2 counts as two rounds. Each function returns an array (n,). Multiply the arrays
-to combine weights.
+A weight states how much a round counts. The probability with which its arm was chosen is not a
+weight: pass it as ``propensities``. Each function returns an array (n,). Multiply the arrays to
+combine weights.
 
 >>> import numpy as np
 >>> age = daband.weights.recency(time=[0.0, 30.0, 60.0], half_life=30.0)
@@ -13,7 +13,7 @@ to combine weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from daband._arguments import check_finite
 from daband._arrays import ArrayLike, FloatArray, as_numpy
 from daband.errors import InvalidInput
 
-__all__ = ["by_source", "importance", "recency"]
+__all__ = ["by_source", "recency"]
 
 
 def recency(time: ArrayLike, half_life: float, now: float | None = None) -> FloatArray:
@@ -44,43 +44,6 @@ def recency(time: ArrayLike, half_life: float, now: float | None = None) -> Floa
     return np.exp2((times - reference_time) / half_life)
 
 
-def importance(
-    propensity: ArrayLike, n_arms: int | ArrayLike, *, power: float = 1.0, max_weight: float = 10.0
-) -> FloatArray:
-    """Return importance weights (n,) of logged rounds: ``(1 / (n_arms * propensity)) ** power``.
-
-    A logging policy that prefers some arms in some contexts biases the sample of contexts of each
-    arm. These weights remove the bias, but increase the variance. A power between 0 and 1 is a
-    compromise (Shimodaira, "Improving predictive inference under covariate shift", 2000). If the
-    log chose arms uniformly, all weights are 1.
-
-    Args:
-        propensity: the probability with which each logged arm was chosen, (n,), in (0, 1].
-        n_arms: the number of arms; (n,) if a different number of arms was offered in each round.
-        power: 1 for full importance weights, 0 for none. ``daband.train`` and ``daband.fit_log``
-            use 0.25 for regressions, which was best by measurement.
-        max_weight: larger weights are clipped to this value. Otherwise a few rounds could dominate
-            all others.
-    """
-    propensities = check_propensities(propensity)
-    if (
-        not 0.0 <= check_finite("power", power) <= 1.0
-        or not check_finite("max_weight", max_weight) > 0
-    ):
-        raise InvalidInput(
-            f"power must be in [0, 1] and max_weight above 0, got {power!r} and {max_weight!r}"
-        )
-    counts = as_numpy(n_arms, "n_arms")
-    if (
-        counts.shape not in ((), propensities.shape)
-        or counts.dtype.kind not in "iu"
-        or counts.min(initial=1) < 1
-    ):
-        raise InvalidInput(f"n_arms must be an integer >= 1, or one for each round, got {n_arms!r}")
-    weights: FloatArray = (1.0 / (counts * propensities)) ** power
-    return np.minimum(weights, max_weight)
-
-
 def by_source(names: Sequence[str] | ArrayLike, weights: Mapping[str, float]) -> FloatArray:
     """Return the weight of each round's source, (n,).
 
@@ -94,29 +57,3 @@ def by_source(names: Sequence[str] | ArrayLike, weights: Mapping[str, float]) ->
         if check_finite(f"the weight of {name!r}", weight) < 0:
             raise InvalidInput(f"weights must be >= 0, got {weight!r} for {name!r}")
     return np.array([float(weights.get(str(name), 1.0)) for name in names], np.float64)
-
-
-def check_propensities(
-    propensity: ArrayLike, n: int | None = None, to_row: Callable[[int], int] = int
-) -> FloatArray:
-    """Return propensities (n,) as float64. Raise an error unless each is in (0, 1].
-
-    ``to_row(index)`` returns the row number that the error message states for an index.
-    """
-    propensities: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
-    if propensities.ndim != 1 or n not in (None, len(propensities)):
-        raise InvalidInput(
-            f"propensity must have shape ({'n' if n is None else n},), got {propensities.shape}"
-        )
-    # NaN is outside every bound
-    invalid_indices = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
-    if len(invalid_indices):
-        row = to_row(int(invalid_indices[0]))
-        value = propensities[invalid_indices[0]]
-        remedy = (
-            "divide percentages by 100"
-            if value > 1
-            else "drop such rounds: a chosen arm has more than 0"
-        )
-        raise InvalidInput(f"propensity must be in (0, 1], row {row} has {value:g} ({remedy})")
-    return propensities

@@ -129,8 +129,12 @@ def test_a_log_is_learned_by_sums_as_round_by_round(tmp_path):
     )
     daband.fit_log(summed, tmp_path / "log.parquet")
     arms = [int(name[1:]) for name in rounds["offer"]]
-    weights = daband.weights.importance(np.full(500, 1 / 9), 12, power=streamed.propensity_power)
-    streamed.update(pair.table.contexts(rounds), arms, rounds["euros"].to_numpy(), weights=weights)
+    streamed.update(
+        pair.table.contexts(rounds),
+        arms,
+        rounds["euros"].to_numpy(),
+        propensities=np.full(500, 1 / 9),
+    )
     streamed.adapt()  # fits penalties, as learning a log does
     contexts = pair.target.read(np.arange(20))
     np.testing.assert_allclose(

@@ -88,10 +88,10 @@ def _read(source):
     return source.read(rows), *source.read_log(rows)
 
 
-def test_rounds_without_weights_have_estimated_propensities():
+def test_propensities_that_are_not_given_are_estimated():
     x, arms, rewards, chances = rounds()
     known, unknown = (daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(2))
-    known.update(x, arms, rewards, weights=daband.weights.importance(chances, K))
+    known.update(x, arms, rewards, propensities=chances)
     unknown.update(x, arms, rewards)
     assert unknown.evidence.gain == pytest.approx(known.evidence.gain, abs=0.05)
     assert unknown.evidence.arm == known.evidence.arm == 0
@@ -152,6 +152,57 @@ def test_an_arm_without_rewards_is_chosen_only_if_no_other_arm_is_offered(n, tmp
     ) == {2}
 
 
+def test_equal_weights_change_nothing():
+    x, arms, rewards, chances = rounds()
+    policies = [daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(3)]
+    for policy, weight in zip(policies, (1.0, 0.3, 7.0), strict=True):
+        weights = np.full(len(x), weight)
+        policy.update(x, arms, rewards, weights=weights, propensities=chances)
+        assert policy.evidence == policies[0].evidence
+        np.testing.assert_array_equal(policy.decide(x).mean, policies[0].decide(x).mean)
+
+
+def test_a_weighted_log_has_the_standard_error_of_its_effective_size(tmp_path):
+    """Standard errors must include the variance of weights, also in a loaded policy."""
+    x, arms, rewards, chances = rounds(4_000, seed=1)
+    weights = daband.weights.recency(np.arange(4_000), half_life=300)
+    n_effective = weights.sum() ** 2 / (weights @ weights)
+    plain, weighted = (daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(2))
+    plain.update(x, arms, rewards, propensities=chances)
+    weighted.update(x, arms, rewards, weights=weights, propensities=chances)
+    assert weighted.evidence.error > 0.8 * plain.evidence.error * np.sqrt(4_000 / n_effective)
+    weighted.save(tmp_path / "p")
+    loaded = daband.load(tmp_path / "p")
+    for policy in (loaded, weighted):
+        policy.update(x, arms, rewards, weights=weights, propensities=chances)
+    assert loaded.evidence == weighted.evidence
+
+
+def test_recent_rounds_decide_if_older_ones_have_small_weights():
+    x, arms, rewards, chances = rounds(3_000, effect=0.0)
+    rewards[:2_000] += 3.0 * (arms[:2_000] == 1)  # arm 1 was the best one for a long time
+    plain, weighted = (daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(2))
+    weights = daband.weights.recency(np.arange(3_000), half_life=200)
+    plain.update(x, arms, rewards, propensities=chances)
+    weighted.update(x, arms, rewards, weights=weights, propensities=chances)
+    assert (plain.evidence.arm, weighted.evidence.arm) == (1, 0)
+    assert weighted.evidence.value == pytest.approx(0.8, abs=0.3)
+
+
+def test_recency_weights_do_not_personalise_null_logs():
+    """Weights were once read as propensities, and 2 of these 12 logs were personalised."""
+    personalised = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x, arms = rng.normal(size=(1_500, 8)), rng.integers(0, 2, 1_500)
+        rewards = rng.normal(size=1_500) + x[:, 0]
+        policy = daband.LogPolicy(context_shape=(8,), n_arms=2)
+        weights = daband.weights.recency(np.arange(1_500), half_life=150)
+        policy.update(x, arms, rewards, weights=weights, propensities=np.full(1_500, 0.5))
+        personalised.append(policy.evidence.personalises)
+    assert not any(personalised)
+
+
 def test_rare_arms_keep_their_propensities():
     """Training cut weights off at 10, so that an arm chosen in 1 of 100 rounds counted as one of
     20.
@@ -168,5 +219,5 @@ def test_rare_arms_keep_their_propensities():
     exact = daband.LogPolicy.for_pair(pair)
     daband.train(trained, source=pair.source, episodes=1, episode_length=4_000)
     exact.prepare(x, x)
-    exact.update(x, arms, rewards, weights=1 / (2 * chances))
+    exact.update(x, arms, rewards, propensities=chances)
     assert trained.evidence.value == pytest.approx(exact.evidence.value, rel=1e-9)

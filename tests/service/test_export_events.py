@@ -41,9 +41,7 @@ def test_the_log_as_parquet_is_what_fit_log_and_evaluate_log_read(exported, log,
     fresh = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0)
     by_log = daband.fit_log(fresh, tmp_path / "week.parquet")
     by_hand = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0)
-    by_hand.update(
-        contexts, arms, rewards, weights=daband.weights.importance(propensities, 3, power=0.25)
-    )
+    by_hand.update(contexts, arms, rewards, propensities=propensities)
     assert by_log.rounds_learned == len(arms)
     np.testing.assert_allclose(
         by_log.select(contexts).mean, by_hand.select(contexts).mean, rtol=1e-9

@@ -72,16 +72,12 @@ def damage(path):
     path.write_bytes(content)
 
 
-def of_log(propensity, power=0.25):
-    return daband.weights.importance(propensity, 3, power=power)
-
-
 @pytest.mark.parametrize("power", [0.0, 0.25, 1.0])
 def test_it_is_what_update_gives(log, whole, power, monkeypatch):
     monkeypatch.setattr(daband.LinUCB, "propensity_power", power)
     x, arm, reward, propensity = whole
     expected = linucb()
-    expected.update(x, arm, reward, weights=of_log(propensity, power))
+    expected.update(x, arm, reward, propensities=propensity)
     seen = []
     policy = linucb()
     assert daband.fit_log(policy, log, progress=seen.append) is policy
@@ -101,7 +97,7 @@ def test_what_was_learned_before_stays(log, whole):
     for own in (policy, expected):
         own.update(x[:300], arm[:300], 1 - reward[:300])
     daband.fit_log(policy, log)
-    expected.update(x, arm, reward, weights=of_log(propensity))
+    expected.update(x, arm, reward, propensities=propensity)
     np.testing.assert_allclose(theta(policy), theta(expected), rtol=0, atol=1e-9)
 
 
@@ -122,8 +118,7 @@ def test_transforms_units_and_forms(log, whole, make, tmp_path):
     daband.fit_log(policy, log, directory=tmp_path / "state")
     if policy.transform is not None:
         expected.transform = policy.transform
-    weights = of_log(propensity, policy.propensity_power)
-    expected.update(x.reshape(-1, *policy.context_shape), arm, reward, weights=weights)
+    expected.update(x.reshape(-1, *policy.context_shape), arm, reward, propensities=propensity)
     np.testing.assert_allclose(policy.reward_moments.state(), expected.reward_moments.state())
     some = x[:20].reshape(-1, *policy.context_shape)
     np.testing.assert_allclose(
@@ -138,7 +133,7 @@ def test_shared_arms(tmp_path):
         daband.LinUCB(context_shape=(2,), n_arms=3, arms="shared") for _ in range(2)
     )
     daband.fit_log(policy, write(tmp_path / "log", table))
-    expected.update(x.reshape(-1, 3, 2), arm, reward, weights=of_log(propensity))
+    expected.update(x.reshape(-1, 3, 2), arm, reward, propensities=propensity)
     np.testing.assert_allclose(theta(policy), theta(expected), rtol=0, atol=1e-9)
 
 
@@ -595,9 +590,10 @@ def test_a_column_of_weights_counts_rounds(tmp_path):
     ]
     folder = write(tmp_path / "log", *tables)
     table = pl.concat(tables)
-    x, arms, rewards, _ = columns(table)
+    x, arms, rewards, propensities = columns(table)
     expected = linucb()
-    expected.update(x.astype(np.float64), arms, rewards, weights=table["w"].to_numpy())
+    weights = table["w"].to_numpy()
+    expected.update(x.astype(float), arms, rewards, weights=weights, propensities=propensities)
     summed = daband.fit_log(linucb(), folder, weights="w")
     np.testing.assert_allclose(theta(summed), theta(expected), atol=1e-9)
     numbered = write(

@@ -24,6 +24,7 @@ import numpy as np
 
 from daband._arrays import AnyArray, FloatArray
 from daband._registry import Checks
+from daband.errors import InvalidInput
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import load_policy
 from daband.policies._pair_defaults import get_setting_defaults
@@ -192,21 +193,27 @@ def check_probabilities_of_every_arm(make: MakePolicy, arm_model: str) -> None:
 @_with_both_arm_models
 def check_weights_count_rounds(make: MakePolicy, arm_model: str) -> None:
     """Check that a round of weight 2 counts as two rounds, weight 0 as none, and weight 1 changes
-    nothing.
+    nothing, whatever the propensities are.
+
+    If only ratios of weights matter (``weights_are_relative``), weight 2 is not checked.
     """
-    if create_policy(make, arm_model).weights_are_importance:
-        return
     rng = np.random.default_rng(14)
     contexts = draw_contexts(rng, 24, arm_model)
     played_arms = rng.integers(0, N_ARMS, 24)
     rewards = rng.random(24)
-    weights = np.repeat([1.0, 2.0, 0.0], 8)
-    counts = weights.astype(np.int64)
+    propensities = rng.uniform(0.1, 0.9, 24)
     weighted_policy = create_policy(make, arm_model)
     repeating_policy = create_policy(make, arm_model)
-    weighted_policy.update(contexts, played_arms, rewards, weights=weights)
+    counts = np.repeat([1, 1 if weighted_policy.weights_are_relative else 2, 0], 8)
+    weights = counts.astype(np.float64)
+    weighted_policy.update(
+        contexts, played_arms, rewards, weights=weights, propensities=propensities
+    )
     repeating_policy.update(
-        contexts.repeat(counts, axis=0), played_arms.repeat(counts), rewards.repeat(counts)
+        contexts.repeat(counts, axis=0),
+        played_arms.repeat(counts),
+        rewards.repeat(counts),
+        propensities=propensities.repeat(counts),
     )
     if not weighted_policy.order_matters:
         weighted_mean, repeated_mean = (
@@ -226,6 +233,43 @@ def check_weights_count_rounds(make: MakePolicy, arm_model: str) -> None:
     )
     assert np.isfinite(played_decision.mean).all(), (
         "play with weights gives means that are not finite"
+    )
+
+
+@POLICY_CHECKS.add
+def check_weights_are_not_propensities(make: MakePolicy) -> None:
+    """Check that equal weights of any size change no clear decision, and that propensities outside
+    (0, 1] change nothing.
+
+    A saved policy keeps the propensities and weights of its rounds.
+    """
+    rng = np.random.default_rng(23)
+    contexts = 2.0 + draw_contexts(rng, 120, "disjoint")
+    played_arms = rng.integers(0, N_ARMS, 120)
+    rewards = 5.0 * (played_arms == 2) + rng.random(120)
+    propensities = rng.uniform(0.1, 0.9, 120)
+    arms_by_weight = []
+    for weight in (0.25, 1.0, 4.0):
+        policy = create_policy(make, "disjoint")
+        rounds = contexts, played_arms, rewards
+        policy.update(*rounds, weights=np.full(120, weight), propensities=propensities)
+        policy.adapt(steps=2)
+        arms_by_weight.append(policy.decide(contexts, rule="greedy").arm)
+    for arms in arms_by_weight[1:]:
+        assert_same(arms_by_weight[0], arms, "arms by rounds of equal weights")
+    old_bytes = read_saved_bytes(policy)
+    for wrong_value in (0.0, 1.5, np.nan):
+        try:
+            policy.update(*rounds, propensities=np.append(propensities[1:], wrong_value))
+        except InvalidInput:
+            continue
+        raise AssertionError(f"update accepts a propensity of {wrong_value}")
+    assert read_saved_bytes(policy) == old_bytes, "rejected propensities changed the policy"
+    for learning_policy in (policy, loaded_policy := reload_policy(policy)):
+        learning_policy.update(*rounds, weights=1.0 - propensities, propensities=propensities)
+        learning_policy.adapt(steps=2)
+    assert read_saved_bytes(policy) == read_saved_bytes(loaded_policy), (
+        "the loaded policy learned other weights or propensities"
     )
 
 

@@ -79,9 +79,7 @@ ContextColumns = Annotated[
 ]
 WeightColumn = Annotated[
     str | None,
-    typer.Option(
-        help="The column with the weight of a round; by default computed from propensities."
-    ),
+    typer.Option(help="The column with the weight of a round, 1 by default."),
 ]
 LogArgument = Annotated[
     str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")

@@ -21,6 +21,10 @@ studentised means (Chernozhukov, Chetverikov, Kato 2013) and the central limit t
 cross-validation (Bayle, Bayle, Janson, Mackey 2020). So the probability of using a regression that
 loses to the best arm, in the domain of the log, is at most 1%. The gain is estimated for
 regressions on four fifths of the log; the final regressions use all of it.
+
+Rounds may have weights. All means and regressions are then weighted, and the standard error of a
+weighted mean includes the weights. Weights are scaled so that their sum is the effective number of
+rounds (Kish), which replaces the number of rounds in minimum numbers and in penalties.
 """
 
 from __future__ import annotations
@@ -32,23 +36,23 @@ from statistics import NormalDist
 
 import numpy as np
 
-from daband._arrays import BoolArray, FloatArray, IntArray, Mask
+from daband._arrays import BoolArray, FloatArray, IntArray, Mask, Weights
 from daband.linear._doubly_robust import (
     RewardSums,
     RidgePath,
     assign_folds,
     compute_doubly_robust_scores,
 )
-from daband.linear._mean_estimates import MeanEstimate, estimate_mean
+from daband.linear._mean_estimates import MeanEstimate, estimate_mean, estimate_weighted_mean
 from daband.linear._piecewise import PiecewiseStep, fit_ramps
 
 #: The number of folds of cross-fitting.
 _N_FOLDS = 5
 #: The number of random splits into folds, over which gains and scores are averaged.
 _N_SPLITS = 3
-#: Minimum number of rounds in a log for choices by context.
+#: Minimum effective number of rounds in a log for choices by context.
 _MIN_LOG_ROUNDS = 100
-#: Minimum number of rounds of a *supported* arm. Only supported arms are chosen by context.
+#: Minimum weight of the rounds of a *supported* arm. Only supported arms are chosen by context.
 _MIN_ARM_ROUNDS = 10
 #: The confidence level of the lower limits of gains.
 _CONFIDENCE_LEVEL = 0.99
@@ -116,6 +120,7 @@ def learn_advantages(
     propensities: FloatArray,
     n_arms: int,
     *,
+    weights: Weights = None,
     by_context: bool = True,
     offered: Mask = None,
     seed: int = 0,
@@ -131,18 +136,24 @@ def learn_advantages(
         rewards: their rewards, (n,).
         propensities: the probability of each logged arm, (n,).
         n_arms: the number of arms.
+        weights: how much each round counts, (n,), above 0; equally by default. Only their ratios
+            matter.
         by_context: if False, the best arm is always chosen, and no gain is estimated.
         offered: the arms that may be chosen, (K,). If it is None or the log has none of these arms,
             all may be chosen.
         seed: determines the folds of cross-fitting.
     """
-    n = len(arms)
-    counts = np.bincount(arms, minlength=n_arms)
+    weights = np.ones(len(arms)) if weights is None else weights / weights.max()
+    weights *= weights.sum() / (weights @ weights)
+    n = float(weights.sum())
+    counts = np.bincount(arms, weights, minlength=n_arms)
     is_allowed = (
         np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
     )
     if n < _MIN_LOG_ROUNDS:
-        return _fit_mean_rewards(contexts.shape[1], arms, rewards, propensities, is_allowed)
+        return _fit_mean_rewards(
+            contexts.shape[1], arms, rewards, propensities, weights, is_allowed
+        )
     steps = [fit_ramps(contexts, 1, clip_quantile=_CLIP_QUANTILE), fit_ramps(contexts, _MAX_PIECES)]
     designs = [step(contexts) for step in steps]
     is_supported = is_allowed & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
@@ -153,34 +164,44 @@ def learn_advantages(
             arms,
             rewards,
             propensities,
-            assign_folds(0, n, _N_FOLDS, split_seed),
+            weights,
+            assign_folds(0, len(arms), _N_FOLDS, split_seed),
             n_arms,
         )
         for split_seed in range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
     ]
     scores = np.mean([nested.compute_scores() for nested in splits], axis=0)
-    best_arm = int(np.where(is_supported, scores.mean(axis=0), -np.inf).argmax())
-    gains = np.zeros((n, len(steps)))
+    mean_scores = weights @ scores / n
+    best_arm = int(np.where(is_supported, mean_scores, -np.inf).argmax())
+    gains = np.zeros((len(arms), len(steps)))
     if by_context and is_supported.sum() > 1:
         gains = np.mean(
             [_compute_gains(nested, designs, is_supported, best_arm) for nested in splits], axis=0
         )
-    estimates = [estimate_mean(gain) for gain in gains.T]
-    quantile = _estimate_maximum_quantile(gains)
+    estimates = [estimate_weighted_mean(gain, weights) for gain in gains.T]
+    quantile = _estimate_maximum_quantile(weights[:, None] * (gains - weights @ gains / n))
     lower_limits = [_compute_lower_limit(estimate, quantile) for estimate in estimates]
     best_index = int(np.argmax(lower_limits))
-    contrasts = _fit_contrasts(designs[best_index], scores, is_supported)
+    contrasts = _fit_contrasts(designs[best_index], scores, weights, is_supported)
     chosen_arms = _choose_arms(designs[best_index] @ contrasts.T, is_supported, best_arm)
-    fraction = float((chosen_arms != best_arm).mean())
-    evidence = _build_evidence(
-        estimates[best_index], lower_limits[best_index], scores[:, best_arm], best_arm, fraction
+    fraction = float(weights @ (chosen_arms != best_arm)) / n
+    gain = estimates[best_index]
+    evidence = LogEvidence(
+        best_arm,
+        float(mean_scores[best_arm]),
+        gain.value,
+        gain.standard_error,
+        lower_limits[best_index],
+        len(arms),
+        fraction,
     )
     if not evidence.personalises:
-        contrasts = _fit_constants(scores, contrasts.shape[1])
-    theta = contrasts + _fit_mean_score(designs[best_index], scores)
+        contrasts = np.zeros_like(contrasts)
+        contrasts[:, 0] = mean_scores - mean_scores.mean()
+    theta = contrasts + _fit_mean_score(designs[best_index], scores, weights)
     deviation = float(rewards.std()) or 1.0
     # Unsupported arms are ranked by their mean scores. Arms without rounds are last.
-    losses = -np.where(counts > 0, scores.mean(axis=0), -np.inf)[~is_supported]
+    losses = -np.where(counts > 0, mean_scores, -np.inf)[~is_supported]
     theta[~is_supported] = compute_lower_theta(steps[best_index], theta[is_supported], deviation)
     theta[~is_supported, 0] -= (
         _UNSUPPORTED_GAP * deviation * np.searchsorted(np.sort(losses), losses)
@@ -214,9 +235,9 @@ def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> 
     gains = scores[np.arange(len(chosen_arms)), chosen_arms] - scores[:, best_arm]
     gain = estimate_mean(gains)
     low = _compute_lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE_LEVEL))
-    return _build_evidence(
-        gain, low, scores[:, best_arm], best_arm, float((chosen_arms != best_arm).mean())
-    )
+    value = float(scores[:, best_arm].mean())
+    fraction = float((chosen_arms != best_arm).mean())
+    return LogEvidence(best_arm, value, gain.value, gain.standard_error, low, len(scores), fraction)
 
 
 def _compute_gains(
@@ -232,7 +253,9 @@ def _compute_gains(
         is_held_out = nested.folds == fold
         inner_scores = nested.compute_scores(excluded=fold)[~is_held_out]
         for index, design in enumerate(designs):
-            theta = _fit_contrasts(design[~is_held_out], inner_scores, is_supported)
+            theta = _fit_contrasts(
+                design[~is_held_out], inner_scores, nested.weights[~is_held_out], is_supported
+            )
             arms = _choose_arms(design[is_held_out] @ theta.T, is_supported, best_arm)
             fold_scores = scores[is_held_out]
             gains[is_held_out, index] = (
@@ -242,18 +265,24 @@ def _compute_gains(
 
 
 def _fit_mean_rewards(
-    dim: int, arms: IntArray, rewards: FloatArray, propensities: FloatArray, is_allowed: BoolArray
+    dim: int,
+    arms: IntArray,
+    rewards: FloatArray,
+    propensities: FloatArray,
+    weights: FloatArray,
+    is_allowed: BoolArray,
 ) -> AdvantageModel:
     """Return a model that predicts each arm's mean reward for all contexts, for a log with few
     rounds.
 
-    Rewards are weighted by inverse propensities, and means are shrunk towards the overall mean.
+    Rewards are also weighted by inverse propensities, and means are shrunk towards the overall
+    mean.
     """
-    weights = 1.0 / propensities
+    prior_weight = float(weights @ (1.0 / propensities) / weights.sum())
+    weights = weights / propensities
     n_arms = len(is_allowed)
     arm_weights = np.bincount(arms, weights, minlength=n_arms)
     overall_mean = float(weights @ rewards / weights.sum())
-    prior_weight = float(weights.mean())
     reward_sums = np.bincount(arms, weights * rewards, minlength=n_arms)
     means = (reward_sums + prior_weight * overall_mean) / (arm_weights + prior_weight)
     best_arm = int(np.where(is_allowed & (arm_weights > 0), means, -np.inf).argmax())
@@ -281,6 +310,7 @@ class _NestedScores:
         arms: IntArray,
         rewards: FloatArray,
         propensities: FloatArray,
+        weights: FloatArray,
         folds: IntArray,
         n_arms: int,
     ) -> None:
@@ -288,10 +318,11 @@ class _NestedScores:
         self._arms = arms
         self._rewards = rewards
         self._propensities = propensities
+        self.weights = weights
         self.folds = folds
         self._n_arms = n_arms
         self._sums = RewardSums(_N_FOLDS, n_arms, features, float(rewards.mean()))
-        self._sums.add(features, folds, arms, rewards)
+        self._sums.add(features, folds, arms, rewards, weights)
 
     def compute_scores(self, excluded: int | None = None) -> FloatArray:
         """Return the scores (n, K).
@@ -310,37 +341,35 @@ class _NestedScores:
         )
 
 
-def _fit_contrasts(design: FloatArray, scores: FloatArray, is_supported: BoolArray) -> FloatArray:
+def _fit_contrasts(
+    design: FloatArray, scores: FloatArray, weights: FloatArray, is_supported: BoolArray
+) -> FloatArray:
     """Return coefficients (K, features) of each arm's score minus the mean score of
     supported arms.
     """
     contrasts = scores - scores[:, is_supported].mean(axis=1, keepdims=True)
-    path = _build_ridge_path(design, contrasts[:, is_supported])
+    path = _build_ridge_path(design, contrasts[:, is_supported], weights)
     theta = np.zeros((scores.shape[1], design.shape[1]))
     theta[is_supported] = path.compute_coefficients(path.choose_penalty()).T
     return theta
 
 
-def _fit_constants(scores: FloatArray, n_features: int) -> FloatArray:
-    """Return coefficients (K, n_features) of constant predictions: each arm's mean score minus the
-    overall mean.
-    """
-    theta = np.zeros((scores.shape[1], n_features))
-    theta[:, 0] = scores.mean(axis=0) - scores.mean()
-    return theta
-
-
-def _fit_mean_score(design: FloatArray, scores: FloatArray) -> FloatArray:
+def _fit_mean_score(design: FloatArray, scores: FloatArray, weights: FloatArray) -> FloatArray:
     """Return coefficients (features,) of the mean score of all arms, which does not affect
     choices.
     """
-    path = _build_ridge_path(design, scores.mean(axis=1, keepdims=True))
+    path = _build_ridge_path(design, scores.mean(axis=1, keepdims=True), weights)
     return path.compute_coefficients(path.choose_penalty())[:, 0]
 
 
-def _build_ridge_path(design: FloatArray, targets: FloatArray) -> RidgePath:
-    """Return the ridge regressions of targets (n, m) on a design (n, features) with a leading 1."""
-    return RidgePath(design.T @ design, design.T @ targets, np.square(targets).sum(axis=0))
+def _build_ridge_path(design: FloatArray, targets: FloatArray, weights: FloatArray) -> RidgePath:
+    """Return the ridge regressions of targets (n, m) on a design (n, features) with a leading 1,
+    for rounds with weights (n,).
+    """
+    weighted_design = (weights[:, None] * design).T
+    return RidgePath(
+        weighted_design @ design, weighted_design @ targets, weights @ np.square(targets)
+    )
 
 
 def _choose_arms(predictions: FloatArray, is_supported: BoolArray, best_arm: int) -> IntArray:
@@ -355,7 +384,8 @@ def _estimate_maximum_quantile(gains: FloatArray) -> float:
     """Return the 99% quantile of the largest studentised mean of gains (n, regressions), if their
     expectations are 0.
 
-    The studentised means are approximately normal, with the correlations of the gains.
+    The studentised means are approximately normal, with the correlations of the gains. If rounds
+    have weights, ``gains`` are centred and multiplied by the weights.
     """
     single_quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
     varying_gains = gains[:, gains.std(axis=0) > 0]
@@ -376,15 +406,4 @@ def _compute_lower_limit(gain: MeanEstimate, quantile: float) -> float:
         min(gain.compute_limit(-quantile), gain.value - quantile * gain.standard_error)
         if gain.standard_error > 0
         else 0.0
-    )
-
-
-def _build_evidence(
-    gain: MeanEstimate, low: float, scores: FloatArray, best_arm: int, fraction: float
-) -> LogEvidence:
-    """Return the evidence from a gain, its lower limit, the best arm's scores (n,), and the
-    fraction of other arms.
-    """
-    return LogEvidence(
-        best_arm, float(scores.mean()), gain.value, gain.standard_error, low, len(scores), fraction
     )

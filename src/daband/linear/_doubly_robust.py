@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, check_memory, to_floats
+from daband._arrays import AnyArray, FloatArray, IntArray, Weights, check_memory, to_floats
 from daband.linear._kernels import draw_uniforms, make_draw_key
 from daband.linear._pca import PCA
 from daband.linear._primal_ridge import RidgeSums
@@ -142,17 +142,22 @@ class RewardSums:
         self._sums = RidgeSums(n_folds * n_heads, self._n_columns + 1)
 
     def add(
-        self, features: FloatArray, folds: IntArray, heads: IntArray, rewards: FloatArray
+        self,
+        features: FloatArray,
+        folds: IntArray,
+        heads: IntArray,
+        rewards: FloatArray,
+        weights: Weights = None,
     ) -> None:
-        """Add rounds: features (n, d) of the chosen arm, and the folds, heads and rewards of the
-        rounds, each (n,).
+        """Add rounds: features (n, d) of the chosen arm, and the folds, heads, rewards and weights
+        of the rounds, each (n,).
         """
         # contiguous columns are summed fastest
         rows = np.empty((len(features), self._n_columns + 1), order="F")
         rows[:, 0] = 1.0
         rows[:, 1:-1] = self._standardise(features)
         rows[:, -1] = rewards - self._typical_reward
-        self._sums.add(rows, folds * self.n_heads + heads, rewards)
+        self._sums.add(rows, folds * self.n_heads + heads, rewards, weights)
         self._low, self._high = (
             min(self._low, float(rewards.min())),
             max(self._high, float(rewards.max())),

@@ -37,6 +37,7 @@ from daband.neural.learning._settings import EncoderSettings, Recipe
 from daband.neural.learning._stack_trainer import take_steps
 from daband.neural.learning._torch_settings import find_device
 from daband.neural.objectives._term import FEEDBACKS
+from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._mixture import Mixture
 from daband.policies._pair_defaults import count_joint_components
 from daband.policies._policy import Policy, transform_contexts
@@ -313,9 +314,9 @@ class NeuralLinUCB(Policy):
         """
         return self._head, self._encoder.encode(self._to_channels_first(contexts), domain)
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> None:
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        contexts, arms, rewards, *_ = rounds
+        weights = self._weigh(rounds)
         contexts = self._to_channels_first(contexts)
         self._check_pixels(contexts)
         features = self._encoder.encode(contexts, domain)

@@ -1,20 +1,28 @@
-"""Check the rounds that users pass to a policy, recognise rounds by their ids, and weigh logged
-rounds.
+"""Check the rounds that users pass to a policy, recognise rounds by their ids, and weight them by
+their propensities.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from daband._arguments import check_int
-from daband._arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, Mask, as_numpy
+from daband._arrays import (
+    AnyArray,
+    ArrayLike,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    as_numpy,
+)
 from daband.errors import InvalidInput
 from daband.linear._kernels import kernels
-from daband.weights import importance
 
 #: The largest Euclidean norm of a context by default. A larger context would dominate all others in
 #: a regression.
@@ -29,6 +37,30 @@ _MAX_SEED = 2**62
 #: A sum of squares up to this number has certainly not overflowed, by numpy's type code (half,
 #: single, double).
 _MAX_SUM_OF_SQUARES = {"e": 1e4, "f": 1e30, "d": 1e120}
+#: The largest importance weight. Without a limit, a few rounds could dominate a regression.
+_MAX_IMPORTANCE_WEIGHT = 10.0
+
+
+class PlayedRounds(NamedTuple):
+    """Rounds that a policy learns. B is their number."""
+
+    #: The contexts, (B, *C).
+    contexts: AnyArray
+    #: The arm that was played in each round, (B,).
+    arms: IntArray
+    #: The reward of that arm, (B,).
+    rewards: FloatArray
+    #: How much each round counts, (B,); None if each counts once.
+    weights: Weights = None
+    #: The probability with which that arm was chosen, (B,); None if it is not known.
+    propensities: FloatArray | None = None
+    #: The arms that could be chosen in each round, (B, K); None if all could.
+    available: Mask = None
+
+    def select(self, is_selected: BoolArray) -> PlayedRounds:
+        """Return the rounds for which a mask (B,) is True."""
+        arrays: list[Any] = [None if array is None else array[is_selected] for array in self]
+        return PlayedRounds(*arrays)
 
 
 def check_contexts(
@@ -202,16 +234,17 @@ class RoundIds:
         self._ids = dict.fromkeys(json.loads(ids_json) if ids_json else integers.tolist())
 
 
-def weigh_logged_rounds(policy: Any, propensities: ArrayLike, offered: Mask = None) -> FloatArray:
-    """Return the importance weights (B,) with which a policy learns logged rounds.
+def compute_importance_weights(
+    policy: Any, propensities: FloatArray, available: Mask = None
+) -> FloatArray:
+    """Return the weights (B,) with which a regression learns rounds that another policy chose.
 
-    The weights depend on the number of arms that were ``offered`` (B, K) in each round. A policy
-    that computes propensities from its weights (``weights_are_importance``) inverts the formula
-    with the number of all arms, so its weights are computed as if all arms had been offered.
+    The weight is ``(1 / (n * propensity)) ** power`` for n available arms, at most 10. A logging
+    policy that prefers some arms in some contexts biases the contexts of each arm. Importance
+    weights remove the bias, but increase the variance. A power between 0 and 1 is a compromise
+    (Shimodaira, "Improving predictive inference under covariate shift", 2000). If arms were chosen
+    uniformly, all weights are 1.
     """
-    n_offered = (
-        policy.n_arms if offered is None or policy.weights_are_importance else offered.sum(axis=1)
-    )
-    return importance(
-        propensities, n_offered, power=policy.propensity_power, max_weight=policy.max_weight
-    )
+    n_available = policy.n_arms if available is None else available.sum(axis=1)
+    weights: FloatArray = (1.0 / (n_available * propensities)) ** policy.propensity_power
+    return np.minimum(weights, _MAX_IMPORTANCE_WEIGHT)

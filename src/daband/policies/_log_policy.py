@@ -19,7 +19,6 @@ from daband._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
-    Weights,
     check_number,
     to_floats,
     use_one_blas_thread,
@@ -36,6 +35,7 @@ from daband.linear._advantages import (
 from daband.linear._exploration import Exploration
 from daband.linear._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
 from daband.linear._propensities import estimate_propensities
+from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._trees import MAX_STORED_ROUNDS, sample_rounds
@@ -53,10 +53,10 @@ class LogPolicy(Policy):
     that this is better.
 
     Learn a log of randomised rounds, such as an A/B test, by ``daband.train`` or
-    ``daband.fit_log``. The weights of ``update`` are importance weights
-    (``daband.weights.importance``), from which the logging propensities follow; rounds without
-    weights have estimated propensities. ``policy.evidence`` reports the best arm and the gain of
-    choosing by context, in the unit of rewards.
+    ``daband.fit_log``, or by ``update`` with ``propensities``; propensities that are not given are
+    estimated. ``policy.evidence`` reports the best arm and the gain of choosing by context, in the
+    unit of rewards. Unequal weights of rounds, e.g. by age, lower the effective number of rounds,
+    and so raise the standard errors.
 
     Args:
         context_shape: the shape of one context; at most 1,024 dimensions in total.
@@ -85,9 +85,8 @@ class LogPolicy(Policy):
 
     # the regressions do not depend on the scale, but domains may have different units
     scale_matters = True
-    propensity_power = 1.0
-    max_weight = 1e9  # weights are not clipped, as propensities are computed from them
-    weights_are_importance = True
+    propensity_power = 0.0  # propensities are used in scores, not as weights
+    weights_are_relative = True
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class LogPolicy(Policy):
                 f" {self._n_inputs:,}; reduce them by transform=daband.PCA(64)"
             )
         #: Blocks of stored rounds. A row is a round: the context, the arm, the reward, the
-        #: propensity (NaN if unknown).
+        #: propensity (NaN if unknown), the weight.
         self._round_blocks: list[FloatArray] = []
         #: The number of rounds of each arm, (K,).
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
@@ -193,18 +192,16 @@ class LogPolicy(Policy):
 
     # Learning.
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> None:
-        propensities = np.full(len(arms), np.nan)
-        is_counted = np.ones(len(arms), np.bool_)
-        if weights is not None:
-            is_counted = weights > 0
-            propensities[is_counted] = np.minimum(1.0, 1.0 / (self.n_arms * weights[is_counted]))
-        rounds = np.column_stack(
-            [to_floats(contexts.reshape(len(contexts), -1)), arms, rewards, propensities]
-        )
-        self._round_blocks.append(rounds[is_counted])
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        contexts, arms, rewards, weights, propensities, _ = rounds
+        rows = np.empty((len(arms), self._n_inputs + 4))
+        rows[:, :-4] = to_floats(contexts.reshape(len(contexts), -1))
+        rows[:, -4] = arms
+        rows[:, -3] = rewards
+        rows[:, -2] = np.nan if propensities is None else propensities
+        rows[:, -1] = 1.0 if weights is None else weights
+        is_counted = rows[:, -1] > 0
+        self._round_blocks.append(rows[is_counted])
         if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
             self._round_blocks = [self._sample_stored()]
         np.add.at(self._round_counts, arms[is_counted], 1)
@@ -215,7 +212,7 @@ class LogPolicy(Policy):
         The order of rounds does not change the sample.
         """
         return sample_rounds(
-            np.concatenate([np.empty((0, self._n_inputs + 3)), *self._round_blocks])
+            np.concatenate([np.empty((0, self._n_inputs + 4)), *self._round_blocks])
         )
 
     def _fit(self) -> AdvantageModel | None:
@@ -228,10 +225,9 @@ class LogPolicy(Policy):
             rounds = self._sample_stored()
             # sums of floating-point numbers depend on their order
             rounds = rounds[np.lexsort(rounds.T)]
-            contexts = np.ascontiguousarray(rounds[:, :-3])
-            arms = rounds[:, -3].astype(np.int64)
-            rewards = rounds[:, -2]
-            propensities = rounds[:, -1]
+            contexts = np.ascontiguousarray(rounds[:, :-4])
+            arms = rounds[:, -4].astype(np.int64)
+            rewards, propensities, weights = rounds[:, -3:].T
             is_unknown = np.isnan(propensities)
             if is_unknown.any():
                 estimates, _ = estimate_propensities(contexts, arms, self.n_arms)
@@ -240,13 +236,16 @@ class LogPolicy(Policy):
                 None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
             )
             with use_one_blas_thread():  # small matrices: threads would wait for each other
-                options: dict[str, Any] = {
-                    "by_context": self.by_context,
-                    "offered": is_offered,
-                    "seed": self.seed,
-                }
                 self._advantages = learn_advantages(
-                    contexts, arms, rewards, propensities, self.n_arms, **options
+                    contexts,
+                    arms,
+                    rewards,
+                    propensities,
+                    self.n_arms,
+                    weights=weights,
+                    by_context=self.by_context,
+                    offered=is_offered,
+                    seed=self.seed,
                 )
             self._rounds_at_fit = n_rounds
         return self._advantages
@@ -289,7 +288,7 @@ class LogPolicy(Policy):
     def _restore(self, state: dict[str, AnyArray]) -> None:
         stored_rounds = np.array(state["kept"])
         round_counts = np.array(state["plays"])
-        if stored_rounds.shape[1:] != (self._n_inputs + 3,) or round_counts.shape != (self.n_arms,):
+        if stored_rounds.shape[1:] != (self._n_inputs + 4,) or round_counts.shape != (self.n_arms,):
             raise InvalidInput(
                 f"the file has rounds of shape {stored_rounds.shape} and {len(round_counts)} arms"
             )

@@ -50,6 +50,7 @@ from daband.linear._piecewise import Piecewise
 from daband.linear._ridge_head import EpisodeScores
 from daband.linear._standardise import Standardise
 from daband.policies._checkpoints import collect_arrays, restore_arrays
+from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._pair_defaults import (
     DEFAULT_JOINT_ALPHA,
     build_policy_for_pair,
@@ -463,9 +464,8 @@ class Mixture(Policy):
 
     # Learning.
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> None:
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        contexts, arms, rewards, *_ = rounds
         member_features = [
             check_and_transform(member, contexts, domain) for member in self.members.values()
         ]
@@ -486,7 +486,7 @@ class Mixture(Policy):
             self._record_errors(np.stack(means, axis=2), arms[is_new], rewards[is_new])
         self._store_checksums(checksums)
         for member, features in zip(self.members.values(), member_features, strict=True):
-            learn_transformed(member, features, arms, rewards, domain, weights)
+            learn_transformed(member, rounds._replace(contexts=features), domain)
 
     def _play(
         self,
@@ -526,9 +526,8 @@ class Mixture(Policy):
             )
             received_rewards = rewards[rows][np.arange(len(decision.arm)), decision.arm]
             for member, features in block:
-                learn_transformed(
-                    member, features, decision.arm, received_rewards, domain, block_weights
-                )
+                played = PlayedRounds(features, decision.arm, received_rewards, block_weights)
+                learn_transformed(member, played, domain)
             decisions.append(decision)
         return join_decisions(decisions)
 

@@ -55,6 +55,7 @@ from daband._arrays import (
     check_arms,
     check_memory,
     check_number,
+    check_propensities,
     check_rewards,
     check_weights,
 )
@@ -76,10 +77,12 @@ from daband.policies._checkpoints import check_notes, restore_arrays, save_polic
 from daband.policies._incoming_rounds import (
     MAX_NORM,
     MAX_RAW_NORM,
+    PlayedRounds,
     RoundIds,
     check_contexts,
     check_seed,
     check_shape,
+    compute_importance_weights,
 )
 from daband.policies._pair_defaults import build_policy_for_pair, get_setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
@@ -247,14 +250,12 @@ class Policy(ABC):
     order_matters: ClassVar[bool] = False
     #: The number of round ids that are stored: see ``update``.
     id_window: ClassVar[int] = 1 << 18
-    #: The power to which importance weights are raised when a log is learned
-    #: (``daband.weights.importance``).
+    #: The power of the importance weights of rounds with propensities (``_weigh``): 1 for full
+    #: weights, 0 for none.
     propensity_power: ClassVar[float] = 0.25
-    #: The largest importance weight; larger ones are clipped.
-    max_weight: ClassVar[float] = 10.0
-    #: True if the weights of ``update`` must be importance weights. A round of weight 2 then does
-    #: not count as two.
-    weights_are_importance: ClassVar[bool] = False
+    #: True if only the ratios of the weights of rounds matter. Otherwise a round of weight 2 counts
+    #: as two rounds.
+    weights_are_relative: ClassVar[bool] = False
     #: The exploration if the constructor gets none.
     default_exploration: ClassVar[Exploration] = Exploration()
     #: Contexts with a larger Euclidean norm are rejected, unless the policy has a transform.
@@ -389,11 +390,10 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> None:
-        """Learn a batch of rounds with arms (B,), rewards (B,) and weights (B,), or weights None if
-        all are 1.
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        """Learn a batch of rounds, with transformed contexts.
+
+        A regression weights them by ``self._weigh(rounds)``.
         """
 
     @abstractmethod
@@ -433,10 +433,21 @@ class Policy(ABC):
             row_weights = None if weights is None else weights[rows]
             decision = _choose_arms(self, contexts[rows], domain, mask, first_round + index, None)
             row_rewards = rewards[rows, decision.arm[0]]
-            self._learn(contexts[rows], decision.arm, row_rewards, domain, row_weights)
+            self._learn(
+                PlayedRounds(contexts[rows], decision.arm, row_rewards, row_weights), domain
+            )
             self.reward_moments.add(row_rewards, row_weights)
             decisions.append(decision)
         return join_decisions(decisions)
+
+    def _weigh(self, rounds: PlayedRounds) -> Weights:
+        """Return the weights (B,) of rounds in a regression: their weights times their importance
+        weights; None if each round counts once.
+        """
+        if rounds.propensities is None:
+            return rounds.weights
+        weights = compute_importance_weights(self, rounds.propensities, rounds.available)
+        return weights if rounds.weights is None else rounds.weights * weights
 
     def _freeze(self, domain: int) -> FrozenParts:
         """Return copies of the arrays that predict in this domain, in the unit of
@@ -559,6 +570,8 @@ class Policy(ABC):
         reward: ArrayLike,
         domain: str | None = None,
         weights: ArrayLike | None = None,
+        propensities: ArrayLike | None = None,
+        available: ArrayLike | None = None,
         ids: Sequence[int | str] | IntArray | None = None,
         on_duplicate: str = "raise",
     ) -> list[int | str]:
@@ -572,9 +585,15 @@ class Policy(ABC):
             reward: the reward of that arm, (B,). Any unit is allowed, but all rounds must have the
                 same.
             domain: the domain in which the rounds were played; by default as in ``select``.
-            weights: the weight of each round, (B,), at least 0; 1 by default. A round of weight 2
-                counts as two rounds. ``daband.weights`` computes weights from ages, logging
-                propensities and sources.
+            weights: how much each round counts, (B,), at least 0; 1 by default. A round of weight 2
+                counts as two rounds; for ``LogPolicy`` only the ratios of weights matter.
+                ``daband.weights`` computes weights from ages and sources.
+            propensities: the probability with which the arm of each round was chosen, (B,), in (0,
+                1], for rounds that another policy chose. ``LogPolicy`` uses propensities in doubly
+                robust scores, and estimates those that are not given. Other policies multiply the
+                weights by importance weights.
+            available: the arms that could be chosen, as in ``select``. Importance weights depend on
+                their number.
             ids: an integer or string per round, so that a round counts only once. An id that is
                 repeated in the batch, or is among the latest ``id_window`` learned ids (262,144),
                 is a duplicate. A signal during the update is handled after it, so that a round is
@@ -589,16 +608,11 @@ class Policy(ABC):
             check_one_of("on_duplicate", on_duplicate, ("raise", "skip"))
         with self._locks.write:
             domain_index = _find_domain_index(self, domain)
-            batch = _check_contexts(self, contexts)
-            n_rounds = len(batch)
-            arms = check_arms(arm, n_rounds, self.n_arms)
-            rewards = check_rewards(reward, (n_rounds,))
-            checked_weights = None if weights is None else check_weights(weights, n_rounds)
+            rounds = check_rounds(self, contexts, arm, reward, weights, propensities, available)
             if ids is None:
-                features = _transform(self, batch, domain_index)
-                learn_transformed(self, features, arms, rewards, domain_index, checked_weights)
+                _learn_rounds(self, rounds, domain_index)
                 return []
-            checked_ids = self._round_ids.check(ids, n_rounds)
+            checked_ids = self._round_ids.check(ids, len(rounds.arms))
             is_new = self._round_ids.mask_new(checked_ids)
             duplicates = [
                 round_id
@@ -610,15 +624,11 @@ class Policy(ABC):
                     f"ids must be new, but the round {duplicates[0]!r} was learned before or is"
                     " repeated in this batch; on_duplicate='skip' learns the other rounds"
                 )
-            if duplicates:
-                batch = batch[is_new]
-                arms = arms[is_new]
-                rewards = rewards[is_new]
-                checked_weights = None if checked_weights is None else checked_weights[is_new]
             with defer_signals():
-                if len(arms):
-                    features = _transform(self, batch, domain_index)
-                    learn_transformed(self, features, arms, rewards, domain_index, checked_weights)
+                if is_new.any():
+                    _learn_rounds(
+                        self, rounds.select(is_new) if duplicates else rounds, domain_index
+                    )
                 self._round_ids.add(checked_ids)
             return duplicates
 
@@ -944,19 +954,40 @@ def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
     return np.pad(available[:, :n_arms], ((0, 0), (0, max(0, n_arms - available.shape[1]))))
 
 
-def learn_transformed(
+def check_rounds(
     policy: Policy,
-    features: AnyArray,
-    arms: IntArray,
-    rewards: FloatArray,
-    domain_index: int,
-    weights: Weights,
-) -> None:
-    """Learn checked rounds. ``features`` are their transformed contexts."""
+    contexts: ArrayLike,
+    arm: ArrayLike,
+    reward: ArrayLike,
+    weights: ArrayLike | None,
+    propensities: ArrayLike | None,
+    available: ArrayLike | None,
+) -> PlayedRounds:
+    """Return the rounds that ``update`` got, after checking them. Contexts are not transformed."""
+    batch = _check_contexts(policy, contexts)
+    n_rounds = len(batch)
+    return PlayedRounds(
+        batch,
+        check_arms(arm, n_rounds, policy.n_arms),
+        check_rewards(reward, (n_rounds,)),
+        check_weights(weights, n_rounds),
+        None if propensities is None else check_propensities(propensities, n_rounds),
+        None if available is None else check_available(available, n_rounds, policy.n_arms),
+    )
+
+
+def _learn_rounds(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:
+    """Transform and learn checked rounds."""
+    features = _transform(policy, rounds.contexts, domain_index)
+    learn_transformed(policy, rounds._replace(contexts=features), domain_index)
+
+
+def learn_transformed(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:
+    """Learn checked rounds with transformed contexts."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
-        policy._learn(features, arms, rewards, domain_index, weights)
-        policy.reward_moments.add(rewards, weights)
-        policy.rounds_learned += len(arms)
+        policy._learn(rounds, domain_index)
+        policy.reward_moments.add(rounds.rewards, policy._weigh(rounds))
+        policy.rounds_learned += len(rounds.arms)
 
 
 def check_and_transform(policy: Policy, contexts: AnyArray, domain_index: int) -> AnyArray:

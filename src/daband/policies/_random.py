@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights
+from daband._arrays import AnyArray, FloatArray
 from daband.linear._exploration import Exploration
-from daband.policies._incoming_rounds import MAX_RAW_NORM
+from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
@@ -43,9 +43,7 @@ class Random(Policy):
         moments = self.reward_moments
         return np.full(shape, moments.centre), np.full(shape, moments.scale)
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> None:
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
         """Do nothing: ``Policy`` updates the reward moments."""
 
     def _freeze(self, domain: int) -> FrozenParts:

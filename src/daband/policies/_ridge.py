@@ -27,10 +27,7 @@ from daband._arrays import (
     IntArray,
     Mask,
     Weights,
-    check_arms,
     check_number,
-    check_rewards,
-    check_weights,
 )
 from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
@@ -40,8 +37,8 @@ from daband.linear._joint_ridge import JointHead
 from daband.linear._primal_ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import ArmModel, RidgeHead
-from daband.policies._incoming_rounds import MAX_RAW_NORM, RoundIds
-from daband.policies._policy import Policy, transform_contexts
+from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds, RoundIds
+from daband.policies._policy import Policy, check_rounds, transform_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 
@@ -114,10 +111,9 @@ class RidgePolicy(Policy):
             features, exploration, scaling, self._draw_key, first_round, available
         )
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> None:
-        self._head.learn(self._featurise(contexts), arms, rewards, weights)
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        features = self._featurise(rounds.contexts)
+        self._head.learn(features, rounds.arms, rounds.rewards, self._weigh(rounds))
 
     def _play(
         self,
@@ -187,19 +183,19 @@ class RidgePolicy(Policy):
         reward: ArrayLike,
         *,
         weights: ArrayLike | None = None,
+        propensities: ArrayLike | None = None,
+        available: ArrayLike | None = None,
     ) -> None:
         """Add rounds to ``sums``. The other arguments are as in ``update``.
 
         Rounds that ``update`` would reject raise the same error here, and ``sums`` does not change.
         """
-        features = self._featurise(transform_contexts(self, contexts))
-        n_rounds = len(features)
-        arms = check_arms(arm, n_rounds, self.n_arms)
-        rewards = check_rewards(reward, (n_rounds,))
-        features, head_indices = self._head.get_chosen_features(features, arms)
+        rounds = check_rounds(self, contexts, arm, reward, weights, propensities, available)
+        features = self._featurise(transform_contexts(self, rounds.contexts))
+        features, head_indices = self._head.get_chosen_features(features, rounds.arms)
         if features.dtype == np.uint8:
             features = features / np.float32(255.0)
-        sums.add(features, head_indices, rewards, check_weights(weights, n_rounds))
+        sums.add(features, head_indices, rounds.rewards, self._weigh(rounds))
 
     def learn_sums(
         self, sums: RidgeSums, summing_policy: RidgePolicy, log_parts: Iterable[str] = ()

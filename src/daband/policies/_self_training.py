@@ -26,6 +26,7 @@ from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
 from daband.linear._exploration import Decision, Exploration
+from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._ridge import LinUCB
@@ -160,11 +161,9 @@ class SelfTraining(LinUCB):
 
     # Learning.
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> None:
-        super()._learn(contexts, arms, rewards, domain, weights)
-        self._add_labels(contexts, arms, rewards, weights)
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        super()._learn(rounds, domain)
+        self._add_labels(rounds.contexts, rounds.arms, rounds.rewards, self._weigh(rounds))
 
     def _play(
         self,

@@ -22,7 +22,6 @@ from daband._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
-    Weights,
     check_number,
     drop_prefix,
     to_floats,
@@ -31,6 +30,7 @@ from daband._domain_names import DomainNames
 from daband._shift import ShiftLike
 from daband.errors import InvalidInput
 from daband.linear._exploration import Exploration
+from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
@@ -175,9 +175,9 @@ class Trees(Policy):
 
     # Learning.
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> None:
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        contexts, arms, rewards, *_ = rounds
+        weights = self._weigh(rounds)
         round_weights = np.ones(len(arms)) if weights is None else weights
         if self.arms == "shared":
             contexts = contexts[np.arange(len(arms)), arms]
@@ -185,11 +185,11 @@ class Trees(Policy):
         else:
             model_indices = arms
         inputs = to_floats(contexts.reshape(len(contexts), -1))
-        rounds = np.column_stack([inputs, model_indices, rewards, round_weights])
+        rows = np.column_stack([inputs, model_indices, rewards, round_weights])
         np.add.at(self._round_counts, model_indices, 1)
         np.add.at(self._weighted_sums[0], model_indices, round_weights)
         np.add.at(self._weighted_sums[1], model_indices, round_weights * rewards)
-        self._stored_rounds = np.concatenate([self._stored_rounds, rounds])
+        self._stored_rounds = np.concatenate([self._stored_rounds, rows])
         if len(self._stored_rounds) > 2 * MAX_STORED_ROUNDS:
             self._stored_rounds = sample_rounds(self._stored_rounds)
 

@@ -25,7 +25,6 @@ import sqlalchemy as sa
 
 from daband.errors import DabandError, InvalidInput
 from daband.policies._checkpoints import load_policy
-from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy
 from daband.service._decider import Model, load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
@@ -177,8 +176,8 @@ def learn_rewards(
 ) -> None:
     """Update a policy with a group of rewards.
 
-    Rounds of events whose mode is not "online" are weighted by propensity, because the incumbent
-    chose their arm.
+    Rounds of events whose mode is not "online" have propensities, because the incumbent chose their
+    arm.
     """
     readable_rewards = [
         entry for entry in logged_rewards if can_policy_read(entry.event.context, deployed)
@@ -202,9 +201,8 @@ def learn_rewards(
             [entry.event.arm for entry in entries],
             [entry.reward for entry in entries],
             deployed.domain,
-            weights=(
-                None if is_online else weigh_logged_rounds(policy, propensities, eligible_masks)
-            ),
+            propensities=None if is_online else propensities,
+            available=eligible_masks,
         )
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)

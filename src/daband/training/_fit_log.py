@@ -98,8 +98,9 @@ def fit_log(
         workers: the number of workers of a local Ray cluster; one per core by default.
         ray_address: "local" to start a cluster on this machine, or the address of a cluster, e.g.
             "auto". Its machines must find the files under the same paths.
-        weights: the column with the weight of each round, e.g. computed with ``daband.weights``. By
-            default weights are computed from propensities (``daband.weights.importance``).
+        weights: the column that states how much each round counts, e.g. computed with
+            ``daband.weights``; by default each counts once. Propensities are used in addition, as
+            in ``Policy.update``.
         adapt_every: the number of rounds between two calls of ``adapt``, for policies that learn by
             gradients.
         directory: a folder for saved progress. A second call with the same settings resumes at the
@@ -438,7 +439,7 @@ class _LogRun:
         partly learned.
         """
         for part in parts:
-            for _ in read_weighted_batches(self.policy, self.log, part, self.settings.weights):
+            for _ in read_weighted_batches(self.log, part, self.settings.weights):
                 pass
             yield part, None
 
@@ -451,13 +452,20 @@ class _LogRun:
         settings = self.settings
         ids = self.log.read_values(part, settings.id)
         for batch, weights in read_weighted_batches(
-            policy, self.log, part, settings.weights, settings.adapt_every
+            self.log, part, settings.weights, settings.adapt_every
         ):
             rounds_before = policy.rounds_learned
             batch_ids = None if settings.id is None else list(itertools.islice(ids, len(batch)))
-            rounds = batch.contexts, batch.arms, batch.rewards
             policy.update(
-                *rounds, settings.domain, weights=weights, ids=batch_ids, on_duplicate="skip"
+                batch.contexts,
+                batch.arms,
+                batch.rewards,
+                settings.domain,
+                weights=weights,
+                propensities=batch.propensities,
+                available=batch.offered,
+                ids=batch_ids,
+                on_duplicate="skip",
             )
             if target is not None:
                 start = rounds_before % target.rounds_available

@@ -23,15 +23,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from daband._arrays import FloatArray, check_weights, use_one_blas_thread
+from daband._arrays import Weights, check_weights, use_one_blas_thread
 from daband._files import THREAD_VARIABLES
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
-from daband.policies._incoming_rounds import weigh_logged_rounds
-from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
 
 Item = TypeVar("Item")
@@ -47,25 +45,20 @@ _MAX_THREADS = min(4, os.cpu_count() or 1)
 
 
 def read_weighted_batches(
-    policy: Policy,
-    log: ParquetLog,
-    part: LogPart,
-    weight_column: str | None,
-    batch_rows: int = BATCH_ROWS,
-) -> Iterator[tuple[LoggedRounds, FloatArray]]:
+    log: ParquetLog, part: LogPart, weight_column: str | None, batch_rows: int = BATCH_ROWS
+) -> Iterator[tuple[LoggedRounds, Weights]]:
     """Yield batches of a part's rounds with their weights (n,), at most ``batch_rows`` rounds at a
     time.
 
-    Weights are read from ``weight_column``. If it is None, they are computed from propensities.
+    Weights are None without a ``weight_column``.
     """
     column_values = log.read_values(part, weight_column)
     for batch in log.batches(part, batch_rows):
         if weight_column is None:
-            yield batch, weigh_logged_rounds(policy, batch.propensities, batch.offered)
+            yield batch, None
             continue
         try:
             weights = check_weights(list(itertools.islice(column_values, len(batch))), len(batch))
-            assert weights is not None
         except InvalidInput as error:
             raise DataError(
                 f"{part.label} has no weights in column {weight_column!r}: {error}"
@@ -88,17 +81,25 @@ def sum_part(
     of the batches, so that ``n_threads``, the number of threads, does not affect the result.
     """
 
-    def sum_batch(weighted_batch: tuple[LoggedRounds, FloatArray]) -> RidgeSums:
+    def sum_batch(weighted_batch: tuple[LoggedRounds, Weights]) -> RidgeSums:
         sums = policy.empty_sums()
         batch, weights = weighted_batch
         try:
-            policy.add_to_sums(sums, batch.contexts, batch.arms, batch.rewards, weights=weights)
+            policy.add_to_sums(
+                sums,
+                batch.contexts,
+                batch.arms,
+                batch.rewards,
+                weights=weights,
+                propensities=batch.propensities,
+                available=batch.offered,
+            )
         except InvalidInput as error:
             raise DataError(f"{part.label} cannot be learned: {error}") from None
         return sums
 
     total = policy.empty_sums()
-    batches = read_weighted_batches(policy, log, part, weight_column)
+    batches = read_weighted_batches(log, part, weight_column)
     threaded_sums = (sums for _, sums in _map_in_order(sum_batch, batches, n_threads=n_threads))
     batch_sums = map(sum_batch, batches) if n_threads == 1 else threaded_sums
     for sums in batch_sums:

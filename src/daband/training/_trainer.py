@@ -35,7 +35,6 @@ from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation._regret_bound import accumulate_bound_terms
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
-from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._policy import Policy, RewardedDecision
 from daband.training._work_folder import Folder, as_json
 
@@ -470,8 +469,14 @@ def _play_rounds(
     for name, rounds in rounds_by_domain:
         domain_name = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
-            weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
-            policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain_name, weights)
+            policy.update(
+                rounds.contexts,
+                rounds.arms,
+                rounds.rewards,
+                domain_name,
+                propensities=rounds.propensities,
+                available=rounds.offered,
+            )
             policy.log_parts |= phase.domain.by_name[name].log_parts  # type: ignore[attr-defined]
             domain_columns.append(
                 (rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities)

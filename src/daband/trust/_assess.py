@@ -39,7 +39,7 @@ from daband.evaluation._weighted_log import score_rounds
 from daband.linear._advantages import LogEvidence, assess_choices
 from daband.linear._catalogue import Catalogue
 from daband.linear._joint_ridge import JointHead
-from daband.policies._incoming_rounds import weigh_logged_rounds
+from daband.policies._incoming_rounds import compute_importance_weights
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transform_contexts
@@ -202,7 +202,9 @@ def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence |
     else:
         arms = rounds.logged.arms
         rewards = rounds.logged.rewards
-        weights = weigh_logged_rounds(policy, rounds.logged.propensities, rounds.logged.offered)
+        weights = compute_importance_weights(
+            policy, rounds.logged.propensities, rounds.logged.offered
+        )
     folds = rng.permutation(n_rounds) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
     predicted_rewards = head.predict_held_out(
         features.reshape(n_rounds, -1), arms, rewards, weights, folds

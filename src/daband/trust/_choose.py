@@ -23,7 +23,6 @@ from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import list_log_entries
 from daband.linear._advantages import LogEvidence
-from daband.policies._incoming_rounds import weigh_logged_rounds
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
 from daband.policies._mixture import MAX_LINEAR_DIM
 from daband.policies._pair_defaults import choose_transform
@@ -625,8 +624,13 @@ def _learn_held_out(
     for name, rounds in held_out_rounds.read_by_domain(
         0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed
     ):
-        weights = weigh_logged_rounds(policy, rounds.propensities, rounds.offered)
-        policy.update(rounds.contexts, rounds.arms, rounds.rewards, name or "source", weights)
+        policy.update(
+            rounds.contexts,
+            rounds.arms,
+            rounds.rewards,
+            name or "source",
+            propensities=rounds.propensities,
+        )
     policy.log_parts |= list_log_entries(held_out_rounds)
 
 

@@ -20,6 +20,7 @@ from daband._arrays import (
     IntArray,
     as_numpy,
     check_arms,
+    check_propensities,
     check_rewards,
 )
 from daband._shift import ShiftLike, as_shift
@@ -37,7 +38,6 @@ from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import compute_digests
 from daband.errors import InvalidInput
 from daband.linear._propensities import estimate_propensities
-from daband.weights import check_propensities
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_class_names
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import AnyArray, FloatArray, IntArray, check_propensities
 from daband._lazy_polars import pl
 from daband._shift import ShiftLike, as_shift
 from daband._table_transform import (
@@ -40,7 +40,6 @@ from daband.domains.readers._reading import (
 )
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.linear._propensities import estimate_propensities
-from daband.weights import check_propensities
 
 
 def from_table(
