@@ -2,6 +2,7 @@
 of the time.
 """
 
+import dataclasses
 import io
 import json
 import subprocess
@@ -10,9 +11,12 @@ import sys
 import pytest
 from rich.console import Console
 
+from daband import load
+from daband.bench._settings import load_experiment
 from daband.bench.report._method_summaries import get_label
 from daband.bench.report._sections import build_comparison_tables
 from daband.cli._shared import to_terminal_table
+from daband.policies import _checkpoints
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
 
@@ -111,6 +115,26 @@ def test_run_is_shown_again_without_work(daband):
     assert first.returncode == second.returncode == 0
     assert "finished" in first.stdout
     assert "found" in second.stdout
+
+
+@pytest.mark.slow
+def test_the_demo_starts_again_where_runs_of_another_version_are(daband, tmp_path, monkeypatch):
+    """Before, the demo ended with an error about the old policy."""
+    short_demo = load_experiment("demo", ["episodes=2"])
+    monkeypatch.setattr("daband.cli._main.load_experiment", lambda _: short_demo)
+    assert daband("demo", "--out", "demo", "--jobs", "1").returncode == 0
+    old_format = dataclasses.replace(_checkpoints._FORMAT, version=0)
+    for method in ("daband", "nlinucb"):
+        (run,) = (tmp_path / "demo").glob(f"*-{method}-*")
+        policy = load(run / "policy.safetensors")
+        with monkeypatch.context() as patch:
+            patch.setattr(_checkpoints, "_FORMAT", old_format)
+            policy.save(run / "policy.safetensors")
+    (run / "done").unlink()  # it was interrupted
+    again = daband("demo", "--out", "demo", "--jobs", "1")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("This run starts again") == 2
+    assert again.stdout.count("found") == again.stdout.count("finished") == 2
 
 
 def test_presets_and_methods_and_version(daband):

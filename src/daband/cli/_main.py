@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -120,7 +121,7 @@ def demo_command(
 ) -> None:
     """Compare four methods: they learn from digits, and act on digits over photographs.
 
-    This takes a few minutes.
+    This takes a few minutes. Runs of an earlier version of daband are replaced.
 
     Example: daband demo --out runs/demo
     """
@@ -130,6 +131,8 @@ def demo_command(
         " images, but no rewards."
     )
     experiment = load_experiment("demo")
+    for spec in experiment.runs(None, parse_seeds(seeds)):
+        _remove_unreadable_run(out / spec.folder_name)
     _run_methods(experiment, out, None, parse_seeds(seeds), jobs, "demo")
     print_line(_assess_demo(out))
 
@@ -422,6 +425,16 @@ def _run_methods(
         print_line(f"Runs:   {out}\nReport: {report_file}")
     else:
         print_line(f"Run: {out / records[0]['folder']}")
+
+
+def _remove_unreadable_run(folder: Path) -> None:
+    """Remove the folder of a run, and say so, if its policy cannot be loaded."""
+    try:
+        if (folder / "policy.safetensors").exists():
+            daband.load(folder / "policy.safetensors", device="cpu")
+    except DabandError as error:
+        print_line(f"This run starts again, because it cannot be read: {error}", style="yellow")
+        shutil.rmtree(folder)
 
 
 def _assess_demo(out: Path) -> str:
