@@ -348,11 +348,14 @@ def _print_columns(tables: UserTables, file_options: dict[str, Any]) -> list[Not
         style = "dim" if column.role == "ignored" else ""
         table.add_row(escape(column.name), column.role, escape(column.reason), style=style)
     console.print(table)
-    # an id may have today's choices
     used_names = {*tables.source.columns, *_split_names(file_options.get("id"))}
     target_only_columns = [name for name in tables.target.columns if name not in used_names]
     if target_only_columns:
-        print_line(f"Ignored, because only the target has them: {', '.join(target_only_columns)}.")
+        print_line(
+            "Not used as contexts, because only the target has them:"
+            f" {', '.join(target_only_columns)}. A column of today's choices may be the"
+            " --incumbent."
+        )
     label = tables.columns.label
     reward = tables.columns.reward
     if label in tables.target.columns and not tables.target[label].null_count():

@@ -268,8 +268,10 @@ def from_table(
     if columns.arm is not None and isinstance(source, str | Path):
         record_log_file(pair.source, source)
     id_columns = [name for name in columns.id if name in target_frame.columns]
-    pair.target.frame = target_frame.select([*id_columns, *columns.context])
-    pair.target.row_names = pair.target.frame.select(id_columns or pl.all()).to_dict(
+    target_only = [name for name in target_frame.columns if name not in source_frame.columns]
+    frame_columns = dict.fromkeys([*id_columns, *columns.context, *target_only])
+    pair.target.frame = target_frame.select(*frame_columns)
+    pair.target.row_names = target_frame.select(id_columns or columns.context).to_dict(
         as_series=False
     )
     pair = replace(
