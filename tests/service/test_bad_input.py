@@ -223,6 +223,13 @@ def test_every_role_has_its_own_token(exported, sqlite_log):
             api.decide(ROW)
 
 
+@pytest.mark.parametrize("tokens", [",", " ", "a,", "a,,b"])
+@pytest.mark.parametrize("role", ["decide", "reward", "watch", "admin"])
+def test_an_empty_token_opens_no_role(role, tokens):
+    with pytest.raises(InvalidInput, match=f"DABAND_{role.upper()}_TOKEN"):
+        Tokens(**{role: tokens})
+
+
 def test_without_tokens_a_page_of_another_site_cannot_post(exported, sqlite_log):
     """A browser on this machine reaches the port, and sends the forms of any page that it shows."""
     with served(exported, sqlite_log) as client:
@@ -335,6 +342,23 @@ def test_a_group_that_fails_for_ones_sake_is_written_one_by_one(sqlite_log):
 def test_a_log_that_cannot_be_is_refused(address):
     with pytest.raises(InvalidInput, match="log must be"):
         Store(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "mysql://u:hunter2@db/x",
+        "host=db password=hunter2",
+        "postgresql://u:hunter2@db:port/x",
+        "postgresql://u:hun@hunter2@127.0.0.1:1/x",
+        "postgresql://u:hunter2@127.0.0.1:1/x",
+        "postgresql://127.0.0.1:1/x?user=u&password=hunter2",
+    ],
+)
+def test_no_message_has_the_password_of_a_log(address):
+    with pytest.raises((InvalidInput, DataError), match="log") as raised:
+        Store(address)
+    assert "hunter2" not in str(raised.value)
 
 
 def test_a_log_that_cannot_be_opened_says_why(tmp_path):

@@ -365,8 +365,9 @@ def serve_command(
     Example: daband serve market.daband --log sqlite:///events.db --learn market --wait 86400
     """
     try:
+        from daband.service._event_log import hide_password
         from daband.service._server import serve
-        from daband.service._settings import Limits, Settings, Tokens
+        from daband.service._settings import ROLES, Limits, Settings, Tokens
         from daband.serving._deployed_policy import load_deployed
 
         if policy_path is not None and policy_path.is_dir():
@@ -385,12 +386,7 @@ def serve_command(
             policy_path = policy_folder.policy_file
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
-    tokens = Tokens(
-        **{
-            name: os.environ.get(f"DABAND_{name.upper()}_TOKEN", "")
-            for name in ("decide", "reward", "watch", "admin")
-        }
-    )
+    tokens = Tokens(**{role: os.environ.get(f"DABAND_{role.upper()}_TOKEN", "") for role in ROLES})
     if host not in _LOOPBACK_HOSTS and not tokens.is_complete and not is_open_to_all:
         raise InvalidInput(
             f"--host {host} is open to other machines, but not every role has a token; set"
@@ -412,7 +408,7 @@ def serve_command(
     )
     load_deployed(file)  # raises an error for a damaged file before addresses are printed
     typer.echo(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json")
-    typer.echo(f"Log:     {log.split('@')[-1]}")
+    typer.echo(f"Log:     {hide_password(log)}")
     serve(file, log, settings, learn=policy_path, learn_every=learn_every, host=host, port=port)
 
 

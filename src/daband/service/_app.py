@@ -44,7 +44,7 @@ from daband.service._decider import (
     with_added_arms,
 )
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
-from daband.service._settings import Clock, Settings
+from daband.service._settings import ROLES, Clock, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _logger = logging.getLogger("daband.service")
@@ -151,11 +151,7 @@ class Service:
             "daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry
         )
         self._allowed_hosts = {"localhost", *(host.lower() for host in settings.hosts)}
-        self._role_tokens: dict[str, tuple[bytes, ...]] = {}
-        for role, token_list in asdict(settings.tokens).items():
-            self._role_tokens[role] = tuple(
-                token.strip().encode() for token in token_list.split(",") if token.strip()
-            )
+        self._role_tokens = {role: settings.tokens.split(role) for role in ROLES}
         self._role_tokens["watch"] += self._role_tokens["admin"]
         make_route = self._make_route
         self.app = Starlette(

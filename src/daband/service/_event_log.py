@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -235,10 +236,16 @@ class Store:
     def __init__(self, address: str, *, create: bool = True) -> None:
         self.address = address
         url = None
-        with contextlib.suppress(sa.exc.ArgumentError):
+        with contextlib.suppress(sa.exc.ArgumentError, ValueError):
             url = sa.make_url(address)
         if url is None or url.get_backend_name() not in ("sqlite", "postgresql"):
-            raise InvalidInput(f"log must be sqlite:///FILE or postgresql://..., got {address!r}")
+            start = re.match(r"[\w.+-]*", address)
+            raise InvalidInput(
+                "log must be sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/NAME, got"
+                f" {start and start[0]}..."
+            )
+        if "@" in (url.host or ""):
+            raise InvalidInput("log: write an @ in the user name or the password as %40")
         self.backend = url.get_backend_name()
         if self.backend == "sqlite":
             if url.database in (None, "", ":memory:"):
@@ -274,8 +281,9 @@ class Store:
                 if version is None:
                     connection.execute(sa.insert(_notes).values(name="version", text=_VERSION))
         except sa.exc.DBAPIError as error:
-            shown_address = url.render_as_string(hide_password=True)
-            raise DataError(f"the log {shown_address} cannot be opened: {error.orig}") from None
+            raise DataError(
+                f"the log {hide_password(address)} cannot be opened: {error.orig}"
+            ) from None
         if version not in (None, _VERSION):
             raise DataError(
                 f"the log is of version {version}, this daband reads version {_VERSION}; update"
@@ -628,6 +636,16 @@ class Store:
         """Return the first value of a query's first row; None if it has no row."""
         with self._connect_to_read() as connection:
             return connection.execute(query).scalar()
+
+
+def hide_password(address: str) -> str:
+    """Return the address of a log for messages: without user, password and options, if it is not a
+    file.
+    """
+    scheme, _, rest = address.partition("://")
+    if scheme == "sqlite":
+        return address
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:  # noqa: ARG001

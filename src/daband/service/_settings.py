@@ -22,6 +22,8 @@ from daband.errors import InvalidInput
 Mode = Literal["online", "apprentice"]
 #: "keep" if contexts are stored in the log, else "drop".
 ContextStorage = Literal["keep", "drop"]
+#: The roles of tokens.
+ROLES = ("decide", "reward", "watch", "admin")
 #: The clock warns if it differs from the machine's clock by at least this number of seconds.
 _MAX_CLOCK_DIFFERENCE_SECONDS = 5.0
 
@@ -42,6 +44,19 @@ class Tokens:
     watch: str = field(default="", repr=False)
     #: For POST /models, /arms and /watch/reset, and all calls of ``watch``.
     admin: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        for role in ROLES:
+            if not all(self.split(role)):
+                raise InvalidInput(
+                    f"{role} has an empty token (DABAND_{role.upper()}_TOKEN); tokens are separated"
+                    " by commas"
+                )
+
+    def split(self, role: str) -> tuple[bytes, ...]:
+        """Return the tokens of a role."""
+        tokens = getattr(self, role)
+        return tuple(token.strip().encode() for token in tokens.split(",")) if tokens else ()
 
     @property
     def is_complete(self) -> bool:
