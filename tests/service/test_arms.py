@@ -9,7 +9,7 @@ import pytest
 import daband
 from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import Store
-from daband.service._settings import Settings
+from daband.service._settings import Settings, Tokens
 from daband.service._worker import Worker
 from tests.service.conftest import served
 
@@ -53,6 +53,7 @@ def test_a_request_lists_its_arms_and_gets_a_ranking(files, sqlite_log):
         assert client.post("/decide", json=batch).json()["events"][0]["arm_name"] == "c"
         for body, message in (
             ({"arms": ["b", "zzz"]}, "needs its features"),
+            ({"arms": ["b", NEW]}, "POST /arms"),
             ({"arms": [{"id": "zzz", "price": 1}]}, "no 'kind'"),
             ({"arms": ["b"], "eligible": ["b"]}, "cannot both be given"),
             ({"arms": ["b"], "top": 0}, "top must be"),
@@ -64,8 +65,9 @@ def test_a_request_lists_its_arms_and_gets_a_ranking(files, sqlite_log):
 
 def test_a_new_arm_is_decided_rewarded_learned_and_kept_after_a_restart(files, sqlite_log):
     with served(files[1], sqlite_log) as client:
+        assert client.post("/arms", json={"arms": [*"abcdef", NEW]}).json()["offered"] == 7
         for at in range(30):
-            body = {"context": {"age": 30 + at}, "arms": [NEW], "event_id": f"e{at}"}
+            body = {"context": {"age": 30 + at}, "arms": ["new"], "event_id": f"e{at}"}
             decided = client.post("/decide", json=body).json()
             assert (decided["arm"], decided["arm_name"]) == (6, "new")
             assert client.post(f"/events/e{at}/reward", json={"reward": 50.0}).status_code == 200
@@ -116,19 +118,29 @@ def test_the_catalogue_is_replaced_without_a_restart(files, sqlite_log):
         assert client.get("/").status_code == 200
 
 
+def test_a_decide_token_adds_no_arms(files, sqlite_log):
+    tokens = Tokens(decide="d", reward="r", admin="a")
+    decide = {"headers": {"Authorization": "Bearer d"}}
+    with served(files[1], sqlite_log, Settings(tokens=tokens)) as client:
+        for body in ({"context": {"age": 50}}, {"context": {}}):
+            answer = client.post("/decide", json={**body, "arms": [NEW]}, **decide)
+            assert answer.status_code == 422
+            assert client.post("/arms", json={"arms": ["a", NEW]}, **decide).status_code == 403
+        names = {
+            client.post("/decide", json={"context": {"age": age}}, **decide).json()["arm_name"]
+            for age in range(20, 60)
+        }
+        assert names <= set("abcdef")
+        admin = {"Authorization": "Bearer a"}
+        assert client.post("/arms", json={"arms": ["a", NEW]}, headers=admin).json()["arms"] == 7
+
+
 def test_a_new_arm_with_a_number_as_id_may_be_chosen(files, sqlite_log):
     with served(files[1], sqlite_log) as client:
-        new = {**NEW, "id": 7}
-        assert (
-            client.post("/decide", json={"context": {"age": 50}, "arms": [new]}).json()["arm_name"]
-            == "7"
-        )
-        assert (
-            client.post("/decide", json={"context": {"age": 50}, "eligible": ["7"]}).json()[
-                "arm_name"
-            ]
-            == "7"
-        )
+        client.post("/arms", json={"arms": [*"abcdef", {**NEW, "id": 7}]})
+        for names in ({"arms": ["7"]}, {"eligible": ["7"]}):
+            answer = client.post("/decide", json={"context": {"age": 50}, **names})
+            assert answer.json()["arm_name"] == "7"
     store = Store(sqlite_log)
     deployed = load_model(files[1].read_bytes(), 1)
     assert with_added_arms(deployed, store.read_note("arms")).deployed.frozen.offered is None
@@ -137,7 +149,7 @@ def test_a_new_arm_with_a_number_as_id_may_be_chosen(files, sqlite_log):
 
 def test_the_page_lists_new_arms_after_a_reset(files, sqlite_log):
     with served(files[1], sqlite_log) as client:
-        client.post("/decide", json={"context": {"age": 50}, "arms": [NEW]})
+        client.post("/arms", json={"arms": [*"abcdef", NEW]})
         store = Store(sqlite_log)
         worker = Worker(store, Settings())
         for _ in range(2):
@@ -152,6 +164,37 @@ def test_the_page_lists_new_arms_after_a_reset(files, sqlite_log):
 
 def test_new_arms_of_a_service_are_limited(files, sqlite_log):
     with served(files[1], sqlite_log, settings=Settings(new_arms=0.0)) as client:
-        body = {"context": {"age": 50}, "arms": ["a", {**NEW, "price": 99.0}]}
+        client.post("/arms", json={"arms": [*"abcdef", {**NEW, "price": 99.0}]})
+        body = {"context": {"age": 50}, "arms": ["a", "new"]}
         assert {client.post("/decide", json=body).json()["arm_name"] for _ in range(20)} == {"a"}
         assert client.post("/decide", json={**body, "arms": ["new"]}).json()["arm_name"] == "new"
+
+
+def test_an_arm_with_a_huge_feature_does_not_stop_learning(tmp_path, sqlite_log):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(300, 2))
+    arms = draw.integers(0, 6, 300)
+    pair = daband.domains.from_log(
+        source=(x, arms, x[:, 0] + arms, np.full(300, 1 / 6)),
+        target=x,
+        arms=0.01 * np.arange(12.0).reshape(6, 2),
+    )
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
+    policy.save(tmp_path / "policy.safetensors")
+    daband.export(policy, tmp_path / "market.daband", pair=pair, domain="target")
+    names = daband.load_deployed(tmp_path / "market.daband").arm_names
+    with served(tmp_path / "market.daband", sqlite_log) as client:
+        huge = {"id": "huge", "features": [1e308, -1e308]}
+        assert client.post("/arms", json={"arms": [*names, huge]}).status_code == 200
+        for at in range(20):
+            body = {"context": [0.1, 0.2], "arms": ["huge"], "event_id": f"e{at}"}
+            assert client.post("/decide", json=body).status_code == 200
+            client.post(f"/events/e{at}/reward", json={"reward": 1.0})
+    store = Store(sqlite_log)
+    policy_file = tmp_path / "policy.safetensors"
+    worker = Worker(store, Settings(), policy_file=policy_file, learn_every=10, publish_seconds=0.0)
+    while worker.run_once():
+        pass
+    assert store.list_models()[0][0].rounds == policy.rounds_learned + 20
+    store.close()

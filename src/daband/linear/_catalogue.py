@@ -116,7 +116,8 @@ class Catalogue:
     def _to_vectors(self, features: FloatArray) -> FloatArray:
         """Return features (n, f) standardised, projected and scaled, with a 1 appended."""
         scaled_features = features - self.mean
-        scaled_features /= self.deviation
+        with np.errstate(over="ignore"):  # infinite features are clipped
+            scaled_features /= self.deviation
         np.clip(scaled_features, -_MAX_DEVIATIONS, _MAX_DEVIATIONS, out=scaled_features)
         if self.axes is not None:
             scaled_features = scaled_features @ self.axes.T

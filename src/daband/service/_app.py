@@ -39,8 +39,8 @@ from daband.service._decider import (
     Decider,
     check_event_id,
     check_reward,
-    extend_arms_note,
     load_model,
+    replace_arms,
     with_added_arms,
 )
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
@@ -367,9 +367,6 @@ class Service:
     async def _decide(self, request: Request) -> Response:
         """Decide on the events of a request, log them and return the decisions."""
         body = await self._read_json(request)
-        new_arms = self._decider.find_new_arms(body)
-        if new_arms:
-            await asyncio.to_thread(self._add_arms, new_arms, replace=False)
         events, warnings, rankings = self._decider.decide(body, self._clock.now())
         for event_warnings in warnings:
             for kind in {warning.kind for warning in event_warnings}:
@@ -392,28 +389,23 @@ class Service:
         return _make_response({"events": decisions} if "events" in body else decisions[0])
 
     async def _replace_arms(self, request: Request) -> Response:
-        """Replace the list of arms that may be chosen, and return how many arms there are."""
+        """Add the new arms of a list, offer only the arms of this list, and return how many arms
+        there are.
+        """
         body = await self._read_json(request)
         arms = body.get("arms") if isinstance(body, dict) and len(body) == 1 else None
         if not isinstance(arms, list) or not arms:
             raise InvalidInput('the body must be {"arms": [{"id": ..., features}, ...]}')
-        await asyncio.to_thread(self._add_arms, arms, replace=True)
+        deployed = self._decider.model.deployed
+        await asyncio.to_thread(
+            self.store.change_note, "arms", lambda note: replace_arms(note, arms, deployed)
+        )
+        await asyncio.to_thread(self._load_current_model)
         offered = self._decider.model.deployed.frozen.offered
         n_arms = self._decider.model.deployed.n_arms
         return _make_response(
             {"arms": n_arms, "offered": n_arms if offered is None else int(offered.sum())}
         )
-
-    def _add_arms(self, arms: list[Any], *, replace: bool) -> None:
-        """Add arms to the list in the log and to the model that decides.
-
-        With ``replace``, offer only these arms.
-        """
-        deployed = self._decider.model.deployed
-        self.store.change_note(
-            "arms", lambda note: extend_arms_note(note, arms, deployed, replace=replace)
-        )
-        self._load_current_model()
 
     async def _record_reward(self, request: Request) -> Response:
         """Log the reward of an event."""

@@ -71,43 +71,30 @@ def with_added_arms(model: Model, note_json: str | None) -> Model:
 
     ``note_json`` is the note: {"arms": [...], "offered": [...]}. The first list has added arms with
     their features, in the order of their indices. The second list has the names of the arms that
-    may be chosen. It is null if all added arms and the offered arms of the file may be chosen.
+    may be chosen.
     """
     catalogue = model.deployed.frozen.catalogue
     if note_json is None or catalogue is None:
         return model
     note = orjson.loads(note_json)
     new_arms = [arm for arm in note["arms"] if arm["id"] not in catalogue.index_by_name]
-    offered_names = note["offered"]
-    if offered_names is None:
-        mask = catalogue.offered[0]
-        file_arm_names = [
-            name for name, is_offered in zip(catalogue.names, mask, strict=True) if is_offered
-        ]
-        offered_names = [*file_arm_names, *(arm["id"] for arm in new_arms)]
-    deployed = (
-        model.deployed.with_arms([*catalogue.names, *new_arms]) if new_arms else model.deployed
-    )
-    assert deployed.frozen.catalogue is not None
-    known_names = [
-        name for name in offered_names if name in deployed.frozen.catalogue.index_by_name
-    ]
-    return Model(model.number, deployed.with_arms(known_names))
+    deployed = model.deployed.with_arms([*catalogue.names, *new_arms])
+    all_names = set(deployed.arm_names)
+    offered_names = [name for name in note["offered"] if name in all_names]
+    return Model(model.number, deployed.with_arms(offered_names))
 
 
-def extend_arms_note(
-    note_json: str | None, arms: list[Any], deployed: DeployedPolicy, *, replace: bool
-) -> str:
-    """Return the note ``arms`` (see ``with_added_arms``) with further arms.
+def replace_arms(note_json: str | None, arms: list[Any], deployed: DeployedPolicy) -> str:
+    """Return the note ``arms`` (see ``with_added_arms``) after which only these arms may be chosen.
 
-    With ``replace``, only the given arms may be chosen from now on.
+    Arms that the policy does not have are added.
     """
-    note = {"arms": [], "offered": None} if note_json is None else orjson.loads(note_json)
+    old_arms = [] if note_json is None else orjson.loads(note_json)["arms"]
     catalogue = deployed.frozen.catalogue
     if catalogue is None:
         raise InvalidInput("the policy was trained without a catalogue of arms")
     names, _, _ = catalogue.look_up(arms)  # raises an error for invalid features
-    known_names = {*catalogue.names, *(arm["id"] for arm in note["arms"])}
+    known_names = {*catalogue.names, *(arm["id"] for arm in old_arms)}
     new_arms = [
         {**arm, "id": name}
         for name, arm in zip(names, arms, strict=True)
@@ -115,11 +102,7 @@ def extend_arms_note(
     ]
     if len(known_names) + len(new_arms) > _MAX_ARMS:
         raise InvalidInput(f"a service has at most {_MAX_ARMS:,} arms")
-    offered_names = (
-        None if note["offered"] is None else [*note["offered"], *(arm["id"] for arm in new_arms)]
-    )
-    offered_names = names if replace else offered_names
-    return orjson.dumps({"arms": [*note["arms"], *new_arms], "offered": offered_names}).decode()
+    return orjson.dumps({"arms": [*old_arms, *new_arms], "offered": names}).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,29 +170,6 @@ class Decider:
             )
         #: The fraction of events for which the incumbent's arm is played.
         self.control_fraction = settings.control
-
-    def find_new_arms(self, body: Any) -> list[Any]:
-        """Return the arms in the body of a request that have features and are not in the
-        catalogue.
-        """
-        catalogue = self.model.deployed.frozen.catalogue
-        events = body.get("events", [body]) if isinstance(body, dict) else []
-        event_objects = (
-            [event for event in events if isinstance(event, dict)]
-            if isinstance(events, list)
-            else []
-        )
-        arm_lists = [
-            event["arms"] for event in event_objects if isinstance(event.get("arms"), list)
-        ]
-        arms = [arm for arm_list in arm_lists for arm in arm_list if isinstance(arm, dict)]
-        arms_by_id = (
-            {str(arm.get("id")): arm for arm in arms if len(arm) > 1}
-            if catalogue is not None
-            else {}
-        )
-        known_ids = {} if catalogue is None else catalogue.index_by_name
-        return [arm for arm_id, arm in arms_by_id.items() if arm_id not in known_ids]
 
     def decide(
         self, body: Any, now: float
@@ -375,7 +335,14 @@ class Decider:
         if arms is not None:
             if eligible is not None:
                 raise InvalidInput("arms and eligible cannot both be given")
-            eligible = sorted(deployed.look_up_arms(arms)[1].tolist())
+            names, indices, _ = deployed.look_up_arms(arms)
+            if min(indices) < 0:
+                name = names[int(np.argmin(indices))]
+                raise InvalidInput(
+                    f"arms: {name[:_MAX_SHOWN_CHARACTERS]!r} is not an arm of the service; POST"
+                    " /arms (token: admin) adds arms"
+                )
+            eligible = sorted(indices.tolist())
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
             raise InvalidInput(f"top must be an integer of at least 1, got {top!r}")
         incumbent = event.get("incumbent")
