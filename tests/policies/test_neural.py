@@ -44,6 +44,16 @@ def small(**changes):
     return replace(base, **changes)
 
 
+def test_contexts_may_be_read_only():
+    policy = DABand(context_shape=SHAPE, n_arms=ARMS, recipe=small(), device="cpu", seed=0)
+    contexts = np.random.default_rng(0).normal(size=(8, *SHAPE))
+    contexts.setflags(write=False)
+    arms = policy.select(contexts).arm
+    policy.update(contexts, arms, np.ones(8))
+    policy.observe_target(contexts)
+    assert policy.rounds_learned == 8
+
+
 def make(kind=DABand, seed=0, **settings):
     common = {
         "context_shape": SHAPE,

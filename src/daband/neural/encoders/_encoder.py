@@ -253,7 +253,7 @@ class InferenceEncoder:
         ``contexts`` are (B, *context_shape), or (B, K, *context_shape) for shared arms, all from
         one domain.
         """
-        tensor = torch.from_numpy(np.ascontiguousarray(contexts))
+        tensor = torch.from_numpy(np.require(contexts, requirements=["C", "W"]))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
         round_shape = tensor.shape[:2] if self.has_shared_arms else tensor.shape[:1]

@@ -127,7 +127,7 @@ class ReplayBuffer:
 
     def _add_columns(self, contexts: AnyArray, round_columns: Mapping[str, Tensor]) -> None:
         """Add contexts, with the other columns of their rounds."""
-        new_contexts = torch.from_numpy(np.ascontiguousarray(contexts))
+        new_contexts = torch.from_numpy(np.require(contexts, requirements=["C", "W"]))
         if new_contexts.dtype != torch.uint8:
             new_contexts = new_contexts.to(torch.float32)
         # bytes stand for values in [0, 1]
