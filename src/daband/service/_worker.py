@@ -174,40 +174,28 @@ class LogLearner:
 def learn_rewards(
     policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy
 ) -> None:
-    """Update a policy with a group of rewards.
-
-    Rounds of events whose mode is not "online" have propensities, because the incumbent chose their
-    arm.
-    """
-    readable_rewards = [
-        entry for entry in logged_rewards if can_policy_read(entry.event.context, deployed)
-    ]
-    for is_online in (True, False):
-        entries = [
-            entry for entry in readable_rewards if (entry.event.mode == "online") is is_online
-        ]
-        if not entries:
-            continue
-        contexts = deployed.reader.read(
-            read_rows(str(entry.event.context) for entry in entries)
-        ).contexts
-        propensities = [entry.event.propensity for entry in entries]
-        eligible_masks = np.ones((len(entries), policy.n_arms), np.bool_)
-        for mask, entry in zip(eligible_masks, entries, strict=True):
-            if entry.event.eligible is not None:
-                mask[:] = np.isin(np.arange(policy.n_arms), orjson.loads(entry.event.eligible))
-        policy.update(
-            contexts,
-            [entry.event.arm for entry in entries],
-            [entry.reward for entry in entries],
-            deployed.domain,
-            propensities=None if is_online else propensities,
-            available=eligible_masks,
-        )
-        if policy.learns_by_gradients and deployed.domain == "target":
-            policy.observe_target(contexts)
-    if readable_rewards and (policy.learns_by_gradients or policy.catalogue is not None):
-        policy.adapt()
+    """Update a policy with a group of rewards, as ``learn_log`` does with the exported events."""
+    entries = [entry for entry in logged_rewards if can_policy_read(entry.event.context, deployed)]
+    if not entries:
+        return
+    contexts = deployed.reader.read(
+        read_rows(str(entry.event.context) for entry in entries)
+    ).contexts
+    eligible_masks = np.ones((len(entries), policy.n_arms), np.bool_)
+    for mask, entry in zip(eligible_masks, entries, strict=True):
+        if entry.event.eligible is not None:
+            mask[:] = np.isin(np.arange(policy.n_arms), orjson.loads(entry.event.eligible))
+    policy.update(
+        contexts,
+        [entry.event.arm for entry in entries],
+        [entry.reward for entry in entries],
+        deployed.domain,
+        propensities=[entry.event.propensity for entry in entries],
+        available=eligible_masks,
+    )
+    if deployed.domain == "target":
+        policy.observe_target(contexts)
+    policy.adapt()
 
 
 def export_to_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:

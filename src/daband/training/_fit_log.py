@@ -446,7 +446,8 @@ class _LogRun:
     def _learn_part(self, part: LogPart, target: Contexts | None) -> None:
         """Learn the rounds of one part in batches.
 
-        The policy observes as many target contexts, and then adapts.
+        The policy observes as many target contexts, by default those of a target log, and then
+        adapts.
         """
         policy = self.policy
         settings = self.settings
@@ -471,6 +472,8 @@ class _LogRun:
                 start = rounds_before % target.rounds_available
                 stop = min(start + len(batch), target.rounds_available)
                 policy.observe_target(target.batch(start, stop, seed=policy.seed))
+            elif settings.domain == "target":
+                policy.observe_target(batch.contexts)
             policy.adapt()
 
     def _find_old_digests(
