@@ -148,10 +148,10 @@ def sqlite_log(tmp_path):
 
 
 @contextlib.contextmanager
-def served(file, log, settings=None, **options):
+def served(file, log, settings=None):
     """A client of a service that runs in a thread of this process, on a port of its own."""
     settings = settings or Settings()
-    app = create_app(file, log, settings, **options)
+    app = create_app(file, log, settings)
     port = free_port()
     server = uvicorn.Server(
         build_uvicorn_config(app, settings.limits, host="127.0.0.1", port=port, log_level="warning")

@@ -1,7 +1,8 @@
-"""The worker: models as a function of the log, default rewards, and clocks that jump."""
+"""The worker: models as a function of the log, default rewards, and a wrong time of day."""
 
 import os
 import threading
+import time
 from itertools import islice
 
 import numpy as np
@@ -15,7 +16,7 @@ from daband.service._app import publish_file
 from daband.service._client import Client
 from daband.service._decider import Decider, load_model
 from daband.service._event_log import Event, LoggedReward, Reward, Store
-from daband.service._settings import Clock, Settings
+from daband.service._settings import Settings
 from daband.service._worker import (
     Worker,
     _load_policy,
@@ -250,42 +251,43 @@ def test_the_service_takes_new_models_without_a_pause_and_goes_back(policy_files
         api.close()
 
 
-class Times:
-    """A wall clock that somebody sets, and a steady one."""
+class Seconds:
+    """A clock that only the test moves."""
 
-    def __init__(self):
-        self.wall = 1_000_000.0
-        self.steady = 50.0
+    def __init__(self, start=50.0):
+        self.now = start
 
-    def pass_by(self, seconds):
-        self.wall += seconds
-        self.steady += seconds
+    def __call__(self):
+        return self.now
 
-    def clock(self, newest=0.0):
-        return Clock(newest, get_wall_time=lambda: self.wall, get_steady_time=lambda: self.steady)
+
+def run_for(worker, clock, seconds, *, step=1.0):
+    """Run a worker for some seconds, which pass in steps."""
+    for _ in range(int(seconds / step)):
+        clock.now += step
+        worker.run_once()
+        worker.write_snapshot()
+
+
+def list_rewards(store):
+    return [(row.event.event_id, row.reward, row.kind) for row in store.read_rewards(0, 99)]
 
 
 def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
-    times = Times()
+    clock = Seconds()
     settings = Settings(wait=100.0, default_reward=0.25)
-    clock = times.clock()
-    with served(exported, log, settings, clock=clock) as client:
+    with served(exported, log, settings) as client:
         for name in ("rewarded", "silent"):
             client.post("/decide", json={"event_id": name, "context": [0.1] * DIM})
         client.post("/events/rewarded/reward", json={"reward": 1})
         store = Store(log)
-        worker = Worker(store, settings, clock=clock)
-        times.pass_by(99.0)
+        worker = Worker(store, settings, get_seconds=clock)
         worker.run_once()
-        assert [row.event.event_id for row in store.read_rewards(0, 9)] == ["rewarded"]
-        times.pass_by(2.0)
+        run_for(worker, clock, 99.0)
+        assert list_rewards(store) == [("rewarded", 1.0, "given")]
         client.post("/decide", json={"event_id": "later", "context": [0.1] * DIM})
-        worker.run_once()
-        worker.run_once()
-        rows = store.read_rewards(0, 9)
-        assert [(row.event.event_id, row.reward, row.kind) for row in rows[1:]] == [
-            ("silent", 0.25, "default")
-        ]
+        run_for(worker, clock, 3.0)
+        assert list_rewards(store)[1:] == [("silent", 0.25, "default")]
         late = client.post("/events/silent/reward", json={"reward": 1})
         assert late.status_code == 409
         assert "the default, because none arrived in time" in late.json()["error"]
@@ -293,32 +295,39 @@ def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
             client.post("/events/silent/reward", json={"reward": 0.25}).json()["status"]
             == "repeated"
         )
-        times.pass_by(101.0)
-        worker.run_once()
-        assert store.read_rewards(0, 9)[-1].event.event_id == "later"
+        run_for(worker, clock, 102.0)
+        assert list_rewards(store)[2:] == [("later", 0.25, "default")]
         store.close()
 
 
-@pytest.mark.parametrize("jump", [86_400.0, -86_400.0])
-def test_a_clock_that_jumps_sets_no_defaults_and_is_told(exported, sqlite_log, jump):
-    times = Times()
+@pytest.mark.parametrize("error", [86_400.0, -86_400.0])
+def test_a_wrong_time_of_day_sets_no_default_early_and_none_late(
+    exported, sqlite_log, monkeypatch, error
+):
+    """The time of day is wrong while the first service runs, and right when the second one does."""
+    clock = Seconds()
     settings = Settings(wait=100.0)
-    clock = times.clock()
-    with served(exported, sqlite_log, settings, clock=clock) as client:
-        client.post("/decide", json={"event_id": "before", "context": [0.1] * DIM})
-        assert client.get("/health").json()["clock"] == "ok"
-        times.wall += jump
-        client.post("/decide", json={"event_id": "after", "context": [0.1] * DIM})
-        assert "86400 s" in client.get("/health").json()["clock"]
-        assert "daband_clock_moved 1.0" in client.get("/metrics").text
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + error)
+    with served(exported, sqlite_log, settings) as client:
+        client.post("/decide", json={"event_id": "first", "context": [0.1] * DIM})
         store = Store(sqlite_log)
-        worker = Worker(store, settings, clock=clock)
-        times.pass_by(60.0)
-        worker.run_once()
-        assert store.read_rewards(0, 9) == []
-        assert [event.time for _, event in store.read_events(0, 9)] == [1_000_000.0, 1_000_000.0]
-        restarted = times.clock(store.find_newest_time())
-        assert restarted.now() >= 1_000_000.0  # never before what is logged
+        run_for(Worker(store, settings, get_seconds=clock), clock, 60.0)
+    monkeypatch.setattr(time, "time", true_time)
+    clock.now = 7000.0
+    with served(exported, sqlite_log, settings) as client:
+        client.post("/decide", json={"event_id": "second", "context": [0.1] * DIM})
+        assert store.read_events(1, 9)[0][1].time == pytest.approx(true_time(), abs=60)
+        client.post("/watch/reset")
+        client.post("/decide", json={"event_id": "third", "context": [0.1] * DIM})
+        worker = Worker(store, settings, get_seconds=clock)
+        run_for(worker, clock, 39.0)
+        assert list_rewards(store) == []
+        run_for(worker, clock, 25.0)  # "first" has waited for 100 s, and the first minute is over
+        assert [name for name, *_ in list_rewards(store)] == ["first"]
+        assert worker._statistics.build_snapshot(0.0)["events"] == 1
+        run_for(worker, clock, 40.0)
+        assert [name for name, *_ in list_rewards(store)] == ["first", "second", "third"]
         store.close()
 
 
@@ -453,17 +462,16 @@ def test_a_policy_that_cannot_be_loaded_stops_learning_alone(
     policy_files, tmp_path, sqlite_log, caplog, damage
 ):
     store = Store(sqlite_log)
-    times = Times()
+    clock = Seconds()
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
     store.append([Event("silent", 1.0, "online", "source", 0, 0, 1.0, 0, None, None, None, None)])
     bad = tmp_path / "bad.safetensors"
     if damage == "truncated":
         bad.write_bytes(policy_files[0].read_bytes()[:-100])
-    worker = Worker(store, Settings(wait=10.0), policy_file=bad, clock=times.clock())
+    worker = Worker(store, Settings(wait=10.0), policy_file=bad, get_seconds=clock)
     assert f"{bad} cannot learn from the log" in caplog.text
-    times.pass_by(20.0)
-    worker.run_once()
+    run_for(worker, clock, 20.0)
     assert worker._statistics.build_snapshot(0.0)["events"] == 21
     assert store.read_rewards(0, 99)[-1].event.event_id == "silent"  # the default
     store.close()
@@ -570,18 +578,15 @@ def test_a_worker_that_starts_on_a_long_log_counts_every_reward(exported, sqlite
 
 
 def test_a_batch_larger_than_a_portion_gets_its_defaults(exported, sqlite_log):
-    times = Times()
+    clock = Seconds()
     settings = Settings(wait=100.0)
-    clock = times.clock()
-    with served(exported, sqlite_log, settings, clock=clock) as client:
+    with served(exported, sqlite_log, settings) as client:
         client.post(
             "/decide", json={"events": [{"context": [0.1] * DIM}] * 1000}
         ).raise_for_status()
     store = Store(sqlite_log)
-    worker = Worker(store, settings, clock=clock)
-    times.pass_by(200.0)
-    while worker.run_once():
-        pass
+    worker = Worker(store, settings, get_seconds=clock)
+    run_for(worker, clock, 105.0)
     assert len(store.read_rewards(0, 2000)) == 1000
     store.close()
 

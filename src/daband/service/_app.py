@@ -44,7 +44,7 @@ from daband.service._decider import (
     with_added_arms,
 )
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
-from daband.service._settings import ROLES, Clock, Settings
+from daband.service._settings import ROLES, Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 
 _logger = logging.getLogger("daband.service")
@@ -89,9 +89,7 @@ _MAX_LISTED_MODELS = 20
 _LATENCY_BIN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
-def create_app(
-    file: str | Path, log: str, settings: Settings | None = None, *, clock: Clock | None = None
-) -> Starlette:
+def create_app(file: str | Path, log: str, settings: Settings | None = None) -> Starlette:
     """Return the ASGI application that serves an exported policy and writes a log.
 
     Learning, default rewards and the statistics of the page need the worker process, which ``daband
@@ -101,10 +99,9 @@ def create_app(
         file: the file that ``daband.export`` wrote.
         log: the event log: ``sqlite:///events.db``, or ``postgresql://...``.
         settings: the behaviour of the service; by default ``Settings()``.
-        clock: the clock that gives events their times; by default one that starts now.
     """
     load_deployed(file)  # raises an error for a damaged file before the log is created
-    return Service(file, Store(log), settings or Settings(), clock=clock).app
+    return Service(file, Store(log), settings or Settings()).app
 
 
 class Service:
@@ -112,18 +109,15 @@ class Service:
     counters.
     """
 
-    def __init__(
-        self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, file: str | Path, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
-        self._clock = clock or Clock(store.find_newest_time())
         content = Path(file).read_bytes()
         old_number = store.find_newest_file()
         if old_number >= 0:
             old_model = load_model(store.read_content(old_number), old_number)
             _check_compatible(load_model(content, 0).deployed, old_model.deployed)
-        number = publish_file(store, content, self._clock.now())
+        number = publish_file(store, content, time.time())
         current_number = store.find_current_model()
         self._arms_note = store.read_note("arms")
         assert current_number is not None
@@ -367,7 +361,7 @@ class Service:
     async def _decide(self, request: Request) -> Response:
         """Decide on the events of a request, log them and return the decisions."""
         body = await self._read_json(request)
-        events, warnings, rankings = self._decider.decide(body, self._clock.now())
+        events, warnings, rankings = self._decider.decide(body, time.time())
         for event_warnings in warnings:
             for kind in {warning.kind for warning in event_warnings}:
                 self._warning_counter.labels(kind).inc()
@@ -414,7 +408,7 @@ class Service:
         if not isinstance(body, dict) or set(body) != {"reward"}:
             raise InvalidInput('the body must be {"reward": NUMBER}')
         reward = check_reward(body["reward"])
-        (answer,) = await self._writer.write([Reward(event_id, reward, self._clock.now())])
+        (answer,) = await self._writer.write([Reward(event_id, reward, time.time())])
         if answer.status == "unknown":
             raise HTTPException(404, f"event {event_id!r} is not in the log")
         if answer.status == "refused":
@@ -462,7 +456,7 @@ class Service:
         except CheckpointError:
             raise InvalidInput("the body is not a file that daband.export wrote") from None
         _check_compatible(deployed, self._decider.model.deployed)
-        number = publish_file(self.store, content, self._clock.now())
+        number = publish_file(self.store, content, time.time())
         self._load_current_model()
         return number
 
@@ -484,7 +478,8 @@ class Service:
 
     async def _reset_watch(self, request: Request) -> Response:
         """Start the counts and alarms of the page again."""
-        await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
+        seq = await asyncio.to_thread(self.store.find_last_event_seq)
+        await asyncio.to_thread(self.store.write_note, "watch_from", str(seq))
         return self._answer_form(request, {"status": "the counts start again"})
 
     def _answer_form(self, request: Request, content: dict[str, Any]) -> Response:
@@ -500,23 +495,17 @@ class Service:
     async def _get_health(self, request: Request) -> Response:
         """Return the health of the service. The HTTP status is 503 if the log cannot be written."""
         failure = self._writer.failure
-        clock_warning = self._clock.warning
         status = "the log cannot be written" if failure else "ok"
         body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
-        return _make_response(
-            {**body, "log": failure or "ok", "clock": clock_warning or "ok"},
-            503 if failure else 200,
-        )
+        return _make_response({**body, "log": failure or "ok"}, 503 if failure else 200)
 
     async def _get_metrics(self, request: Request) -> Response:
         """Return the statistics of events, rewards and requests, in the format of Prometheus."""
         snapshot = await asyncio.to_thread(self._read_snapshot)
-        clock_moved = bool(self._clock.warning)
         metrics_text = _templates.get_template("metrics.txt").render(
             snapshot=snapshot,
             model=self._decider.model.number,
             writer=self._writer,
-            clock_moved=clock_moved,
         )
         media_type = "text/plain; version=0.0.4; charset=utf-8"
         return Response(
@@ -540,7 +529,6 @@ class Service:
         snapshot, models = await asyncio.to_thread(
             lambda: (self._read_snapshot(), self._read_models())
         )
-        now = self._clock.now()
         page = _templates.get_template("watch.html").render(
             snapshot=snapshot,
             models=models["models"][:_MAX_LISTED_MODELS],
@@ -549,9 +537,9 @@ class Service:
             pinned=models["pinned"],
             deployed=self._decider.model.deployed,
             settings=self.settings,
-            health={"log": self._writer.failure, "clock": self._clock.warning},
+            log_failure=self._writer.failure,
             control_fraction=self._decider.control_fraction,
-            is_stale=bool(snapshot) and now - snapshot["time"] > _STALE_SECONDS,
+            is_stale=bool(snapshot) and time.time() - snapshot["time"] > _STALE_SECONDS,
         )
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 

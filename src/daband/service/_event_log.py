@@ -28,7 +28,7 @@ from daband._files import lock_folder
 from daband.errors import DabandError, DataError, FolderInUse, InvalidInput
 
 #: The version of the tables, which is stored in the note "version".
-_VERSION = "3"
+_VERSION = "4"
 #: The number of the advisory lock of writers in Postgres.
 _WRITE_LOCK_ID = 720_911
 #: The number of the advisory lock of the worker in Postgres.
@@ -286,8 +286,8 @@ class Store:
             ) from None
         if version not in (None, _VERSION):
             raise DataError(
-                f"the log is of version {version}, this daband reads version {_VERSION}; update"
-                " daband"
+                f"the log is of version {version}, this daband reads version {_VERSION}; use another"
+                " log"
             )
 
     def close(self) -> None:
@@ -362,29 +362,20 @@ class Store:
         """Return the number of the newest reward; 0 if there is none."""
         return self._fetch_value(sa.select(sa.func.max(_rewards.c.seq))) or 0
 
-    def find_newest_time(self) -> float:
-        """Return the time of the newest entry; 0 if there is none."""
-        queries = (
-            sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1)
-            for table in (_events, _rewards)
-        )
-        times = [self._fetch_value(query) for query in queries]
-        return max((newest_time for newest_time in times if newest_time is not None), default=0.0)
+    def find_last_event_seq(self) -> int:
+        """Return the number of the newest event; 0 if there is none."""
+        return self._fetch_value(sa.select(sa.func.max(_events.c.seq))) or 0
 
-    def find_unrewarded(
-        self, after_time: float, until_time: float, limit: int
-    ) -> list[tuple[float, str]]:
-        """Return the times and ids of at most ``limit`` events without a reward, oldest first.
+    def find_unrewarded(self, after_seq: int, until_seq: int, limit: int) -> list[tuple[int, str]]:
+        """Return the numbers and ids of at most ``limit`` events without a reward, in order.
 
-        Their times are in (after_time, until_time].
+        Their numbers are in (after_seq, until_seq].
         """
         query = (
-            sa.select(_events.c.time, _events.c.event_id)
+            sa.select(_events.c.seq, _events.c.event_id)
             .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
-            .where(
-                _events.c.time > after_time, _events.c.time <= until_time, _rewards.c.seq.is_(None)
-            )
-            .order_by(_events.c.time)
+            .where(_events.c.seq > after_seq, _events.c.seq <= until_seq, _rewards.c.seq.is_(None))
+            .order_by(_events.c.seq)
             .limit(limit)
         )
         with self._connect_to_read() as connection:

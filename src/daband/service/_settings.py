@@ -1,11 +1,7 @@
-"""Define the settings of a service (``Settings``, with ``Tokens`` and ``Limits``), and the clock of
-its events.
-"""
+"""Define the settings of a service: ``Settings``, with ``Tokens`` and ``Limits``."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -24,8 +20,6 @@ Mode = Literal["online", "apprentice"]
 ContextStorage = Literal["keep", "drop"]
 #: The roles of tokens.
 ROLES = ("decide", "reward", "watch", "admin")
-#: The clock warns if it differs from the machine's clock by at least this number of seconds.
-_MAX_CLOCK_DIFFERENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,7 @@ class Settings:
             the model's arm is logged).
         contexts: "keep" to store contexts in the log, "drop" to store none.
         wait: the number of seconds after which an event without a reward gets ``default_reward``;
-            None for never.
+            None for never. Only seconds in which the worker runs are counted.
         default_reward: the reward of such an event, in the unit of the policy's rewards.
         incumbent: the arm, by name or index, that was always played before the policy; by default
             the incumbent in the exported file.
@@ -153,42 +147,3 @@ class Settings:
             )
         if isinstance(self.hosts, str) or not all(isinstance(host, str) for host in self.hosts):
             raise InvalidInput(f"hosts must be a list of names, got {self.hosts!r}")
-
-
-class Clock:
-    """A clock that reads the time of day once, and then follows a steady clock, so that it never
-    jumps or goes back.
-
-    Args:
-        newest_time: the time of the newest entry of the log. The clock does not start before it.
-        get_wall_time: returns the machine's time of day, in seconds since 1970.
-        get_steady_time: returns the seconds of a clock that is never set.
-    """
-
-    def __init__(
-        self,
-        newest_time: float = 0.0,
-        *,
-        get_wall_time: Callable[[], float] = time.time,
-        get_steady_time: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._get_wall_time = get_wall_time
-        self._get_steady_time = get_steady_time
-        #: The difference between the time of this clock and the steady time, in seconds.
-        self._offset = max(get_wall_time(), newest_time) - get_steady_time()
-
-    def now(self) -> float:
-        """Return the seconds since 1970."""
-        return self._offset + self._get_steady_time()
-
-    @property
-    def warning(self) -> str:
-        """A warning if the machine's clock was changed after the start; otherwise empty."""
-        seconds_ahead = self._get_wall_time() - self.now()
-        if abs(seconds_ahead) < _MAX_CLOCK_DIFFERENCE_SECONDS:
-            return ""
-        direction = "ahead of" if seconds_ahead > 0 else "behind"
-        return (
-            f"the machine's clock is {abs(seconds_ahead):.0f} s {direction} the service's; events"
-            " keep the service's time"
-        )

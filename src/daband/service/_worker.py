@@ -29,7 +29,7 @@ from daband.policies._policy import Policy
 from daband.service._decider import Model, load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
 from daband.service._log_readers import Statistics, can_policy_read, read_rows
-from daband.service._settings import Clock, Limits, Settings, Tokens
+from daband.service._settings import Limits, Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
 
@@ -49,8 +49,9 @@ _GRADIENT_PUBLISH_SECONDS = 60.0
 #: ``Settings.wait`` if that is less, because clients may have waited for the service to report
 #: rewards.
 _MAX_GRACE_SECONDS = 60.0
-#: The largest difference in seconds between the clocks of machines that use one log.
-_MAX_CLOCK_DIFFERENCE_SECONDS = 60.0
+#: The worker notes the number of the newest event at intervals of this fraction of
+#: ``Settings.wait``. Default rewards are late by at most this fraction.
+_MARK_SPACING = 0.01
 #: Seconds after which the statistics are written even if they are unchanged.
 _HEARTBEAT_SECONDS = 10.0
 #: Seconds between two snapshots of the statistics, which the page of the service shows.
@@ -269,7 +270,7 @@ class Worker:
         publish_seconds: the seconds between two published models; None for a default that depends
             on the policy.
         snapshot_seconds: the seconds between two writes of the statistics.
-        clock: the clock of the worker; by default one that starts now.
+        get_seconds: returns the seconds of a clock that is never set.
     """
 
     def __init__(
@@ -281,11 +282,11 @@ class Worker:
         learn_every: int = 100,
         publish_seconds: float | None = None,
         snapshot_seconds: float = 0.0,
-        clock: Clock | None = None,
+        get_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self.settings = settings
-        self._clock = clock or Clock(store.find_newest_time())
+        self._get_seconds = get_seconds
         file_number = store.find_newest_file()
         self._model = load_model(store.read_content(file_number), file_number)
         self._learner: LogLearner | None = None
@@ -302,10 +303,18 @@ class Worker:
         self._publish_seconds = publish_seconds
         self._snapshot_seconds = snapshot_seconds
         self._published_at = -publish_seconds
-        self._started_at = self._clock.now()
-        #: Events up to this time have a reward or a default reward.
-        self._defaulted_until = 0.0
-        self._reset_time_note = self._lift_verdict = ""
+        self._started_at = get_seconds()
+        #: Events up to this number have a reward or a default reward.
+        self._defaulted_seq = 0
+        # The time of day may be wrong, and no reward can arrive while the service does not run. So
+        # default rewards depend on the seconds in which workers of this log have run.
+        snapshot = orjson.loads(store.read_note("snapshot") or "{}")
+        #: The seconds in which earlier workers have run, and marks: the number of an event, and the
+        #: seconds in which workers had run when it was read.
+        self._earlier_seconds: float
+        self._marks: list[list[float]]
+        self._earlier_seconds, self._marks = snapshot.get("waiting", (0.0, []))
+        self._reset_note = self._lift_verdict = ""
         self._arms_note: str | None
         self._snapshot_json = b""
         self._snapshot_written_at = 0.0
@@ -321,14 +330,15 @@ class Worker:
         has_more = self._read_log() | self._write_default_rewards()
         if self._learner is not None:
             has_more |= self._learner.learn_group()
-            now = self._clock.now()
-            if now - self._published_at >= self._publish_seconds and self._learner.publish(now):
-                self._published_at = self._clock.now()
+            is_due = self._get_seconds() - self._published_at >= self._publish_seconds
+            if is_due and self._learner.publish(time.time()):
+                self._published_at = self._get_seconds()
         return has_more
 
     def write_snapshot(self) -> None:
         """Write the statistics if they have changed, and at least every ten seconds."""
-        if self._clock.now() - self._snapshot_written_at < self._snapshot_seconds:
+        seconds = self._get_seconds()
+        if seconds - self._snapshot_written_at < self._snapshot_seconds:
             return
         snapshot = self._statistics.build_snapshot(0.0)
         lift = snapshot["lift"]
@@ -340,41 +350,37 @@ class Worker:
                 _logger.warning(
                     "the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", verdict, *limits
                 )
-            self.store.write_note(
-                "verdict", f"{self._reset_time_note}/{self._model.number}/{verdict}"
-            )
+            self.store.write_note("verdict", f"{self._reset_note}/{self._model.number}/{verdict}")
         snapshot["learning"] = self._learner is not None
         snapshot_json = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
-        now = self._clock.now()
         if (
             snapshot_json != self._snapshot_json
-            or now - self._snapshot_written_at >= _HEARTBEAT_SECONDS
+            or seconds - self._snapshot_written_at >= _HEARTBEAT_SECONDS
         ):
             self._snapshot_json = snapshot_json
-            self._snapshot_written_at = now
-            snapshot["time"] = now
+            self._snapshot_written_at = seconds
+            snapshot["time"] = time.time()
+            snapshot["waiting"] = self._count_seconds(), self._marks
             self.store.write_note(
                 "snapshot", orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS).decode()
             )
 
     def _restart_statistics(self) -> None:
-        """Start the statistics again.
-
-        The log is read from its start, but events before the last reset do not count.
-        """
-        self._reset_time_note = self.store.read_note("watch_from") or "0"
+        """Start the statistics again, with the events after the last reset."""
+        self._reset_note = self.store.read_note("watch_from") or "0"
         self._statistics = Statistics(
             self._model.deployed, self.settings, first_model=self._model.number
         )
-        self._event_seq = self._reward_seq = 0
+        self._event_seq = int(self._reset_note)
+        self._reward_seq = 0
         self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
         self._lift_verdict = ""
 
     def _read_log(self) -> bool:
         """Add the next events and rewards to the statistics. Return True if there are more."""
-        if (self.store.read_note("watch_from") or "0") != self._reset_time_note:
+        if (self.store.read_note("watch_from") or "0") != self._reset_note:
             self._restart_statistics()
-        reset_time = float(self._reset_time_note)
+        reset_seq = int(self._reset_note)
         arms_note = self.store.read_note("arms")
         if arms_note != self._arms_note:
             self._arms_note, self._statistics.deployed = (
@@ -384,43 +390,52 @@ class Worker:
         events = self.store.read_events(self._event_seq, _BATCH_ENTRIES)
         if events:
             self._event_seq = events[-1][0]
-            self._statistics.add_events([event for _, event in events if event.time >= reset_time])
+            self._statistics.add_events([event for _, event in events])
         # A reward is counted after its event, and after the rewards before it.
         rewards = self.store.read_rewards(self._reward_seq, _BATCH_ENTRIES)
         rewards = list(takewhile(lambda entry: entry.event_seq <= self._event_seq, rewards))
         if rewards:
             self._reward_seq = rewards[-1].seq
             self._statistics.add_rewards(
-                [entry for entry in rewards if entry.event.time >= reset_time]
+                [entry for entry in rewards if entry.event_seq > reset_seq]
             )
         return len(events) == _BATCH_ENTRIES or len(rewards) == _BATCH_ENTRIES
+
+    def _count_seconds(self) -> float:
+        """Return the seconds in which workers of this log have run."""
+        return self._earlier_seconds + self._get_seconds() - self._started_at
 
     def _write_default_rewards(self) -> bool:
         """Write the default rewards of events that have waited long enough.
 
-        Return True if there may be more.
+        Return True if there are more.
         """
         wait_seconds = self.settings.wait
-        now = self._clock.now()
-        if wait_seconds is None or now - self._started_at < min(wait_seconds, _MAX_GRACE_SECONDS):
+        if wait_seconds is None:
             return False
-        due_events = self.store.find_unrewarded(
-            self._defaulted_until, now - wait_seconds, _BATCH_ENTRIES
-        )
+        seconds = self._count_seconds()
+        last_seq, marked_at = self._marks[-1] if self._marks else (self._defaulted_seq, -math.inf)
+        if self._event_seq > last_seq and seconds - marked_at >= _MARK_SPACING * wait_seconds:
+            self._marks.append([self._event_seq, seconds])
+        due_seqs = [
+            int(seq) for seq, marked_at in self._marks if seconds - marked_at >= wait_seconds
+        ]
+        is_early = seconds - self._earlier_seconds < min(wait_seconds, _MAX_GRACE_SECONDS)
+        if not due_seqs or is_early:
+            return False
+        due_events = self.store.find_unrewarded(self._defaulted_seq, due_seqs[-1], _BATCH_ENTRIES)
         if due_events:
+            now = time.time()
             reward = self.settings.default_reward
             self.store.append(
                 [Reward(event_id, reward, now, kind="default") for _, event_id in due_events]
             )
-        # Further events may have the same time as the last one of a full batch, so that time is
-        # read again. Otherwise the last minute is read again, because the clocks of other machines
-        # may be late.
-        has_more = len(due_events) == _BATCH_ENTRIES
-        read_until = now - wait_seconds - _MAX_CLOCK_DIFFERENCE_SECONDS
-        if has_more:
-            read_until = math.nextafter(due_events[-1][0], 0.0)
-        self._defaulted_until = max(self._defaulted_until, read_until)
-        return has_more
+        if len(due_events) == _BATCH_ENTRIES:
+            self._defaulted_seq = due_events[-1][0]
+            return True
+        self._defaulted_seq = due_seqs[-1]
+        del self._marks[: len(due_seqs)]
+        return False
 
 
 def run_worker(store: Store, make_worker: Callable[[], Worker], parent_pid: int) -> None:
