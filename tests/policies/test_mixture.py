@@ -171,6 +171,29 @@ def test_a_single_member_with_a_small_alpha_is_exported(tmp_path):
     )
 
 
+def test_a_network_on_transformed_contexts_is_exported_without_a_pair(tmp_path):
+    rng = np.random.default_rng(0)
+    members = {
+        "linear": daband.LinUCB(context_shape=(7,), n_arms=3, seed=0),
+        "network": daband.NeuralLinUCB(
+            context_shape=(7,), n_arms=3, recipe="small", device="cpu", seed=0
+        ),
+    }
+    policy = daband.Mixture(
+        context_shape=(6,), n_arms=3, members=members, transform=daband.Standardise(), seed=0
+    )
+    contexts = rng.normal(size=(100, 6))
+    policy.prepare(contexts)
+    policy.update(contexts, rng.integers(3, size=100), rng.random(100))
+    daband.export(policy, tmp_path / "p.daband", domain="source")
+    np.testing.assert_allclose(
+        daband.load_deployed(tmp_path / "p.daband").decide(contexts).mean,
+        policy.decide(contexts).mean,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
 def test_members_that_learned_before_keep_what_they_know():
     """Their rewards may have had another mean and deviation than those of the mixture."""
     taught = KINDS["linucb"]()

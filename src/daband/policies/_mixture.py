@@ -456,8 +456,14 @@ class Mixture(Policy):
                 None,
             ),
             layout=next((layout for layout in layouts if layout is not None), None),
+            # with a transform, members store transformed contexts
             reference=next(
-                (parts.reference for parts in parts_by_member if parts.reference is not None), None
+                (
+                    parts.reference
+                    for parts in parts_by_member
+                    if parts.reference is not None and self.transform is None
+                ),
+                None,
             ),
             has_seen_target=any(parts.has_seen_target for parts in parts_by_member),
         )
