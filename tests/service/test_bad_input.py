@@ -115,6 +115,27 @@ def test_a_reward_that_is_no_number(service, reward):
     assert len(response.content) < 200
 
 
+@pytest.mark.parametrize("reward", [1e101, -1e101, 1e308])
+def test_a_reward_that_no_policy_can_learn_is_rejected(service, reward):
+    service.post("/decide", json=GOOD)
+    response = service.post("/events/v/reward", json={"reward": reward})
+    assert response.status_code == 422
+    assert "at most 1e+100" in response.json()["error"]
+
+
+def test_larger_rewards_than_max_reward_are_rejected(exported, sqlite_log):
+    with served(exported, sqlite_log, Settings(max_reward=10.0)) as client:
+        client.post("/decide", json=GOOD)
+        statuses = [
+            client.post("/events/v/reward", json={"reward": reward}).status_code
+            for reward in (10.5, -11, 10)
+        ]
+        assert statuses == [422, 422, 200]
+    for wrong in ({"max_reward": 0.0}, {"max_reward": 1e101}, {"default_reward": 1e101}):
+        with pytest.raises(InvalidInput, match=next(iter(wrong))):
+            Settings(**wrong)
+
+
 def test_an_unknown_event_and_an_unknown_path(service):
     response = service.post("/events/nobody/reward", json={"reward": 1})
     assert response.status_code == 404

@@ -6,6 +6,7 @@ import time
 from itertools import islice
 
 import numpy as np
+import orjson
 import pytest
 import sqlalchemy as sa
 
@@ -37,11 +38,12 @@ def replay(store, file, row):
         if model.origin == "file" and model.number < row.number
     ]
     deployed = load_model(store.read_content(files[0]), files[0]).deployed
-    policy = _load_policy(file, deployed)
+    policy = _load_policy(file.read_bytes(), deployed)
+    set_aside = orjson.loads(store.read_note(f"aside:{row.base}") or "{}")
     seq = row.start_seq
     while seq < row.learned_seq:
         rows = store.read_rewards(seq, every)
-        learn_rewards(policy, rows, deployed)
+        learn_rewards(policy, [one for one in rows if str(one.seq) not in set_aside], deployed)
         seq = rows[-1].seq
     return export_to_bytes(policy, deployed)
 
@@ -90,7 +92,8 @@ def worked(store, policy_files, **options):
 
 def test_rounds_of_the_incumbent_are_weighted_by_the_number_of_eligible_arms(policy_files):
     deployed = daband.load_deployed(policy_files[1])
-    learned, expected = (_load_policy(policy_files[0], deployed) for _ in range(2))
+    content = policy_files[0].read_bytes()
+    learned, expected = (_load_policy(content, deployed) for _ in range(2))
     contexts = np.random.default_rng(0).normal(size=(20, DIM))
     rows = [
         LoggedReward(
@@ -591,21 +594,72 @@ def test_a_batch_larger_than_a_portion_gets_its_defaults(exported, sqlite_log):
     store.close()
 
 
-def test_a_context_that_cannot_be_read_holds_nothing_up(policy_files, sqlite_log):
-    """An older daband let such into its log: the worker would try the same row for ever."""
+def append_round(store, name, *, context=None, arm=0, reward=1.0):
+    """An event and its reward, past the checks of requests."""
+    context = str([0.1] * DIM) if context is None else context
+    store.append(
+        [Event(name, 1.0, "online", "source", 0, arm, 1.0, arm, None, context, None, None)]
+    )
+    store.append([Reward(name, reward, 2.0)])
+
+
+def test_rounds_that_cannot_be_learned_are_set_aside(policy_files, sqlite_log, caplog):
     store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     odd = ['{"age": 41}', "[1.0]", f"[{[0.1] * DIM}, {[0.1] * DIM}]", "[1e300, 0, 0, 0, 0, 0]"]
     for place, context in enumerate(odd):
-        event = Event(f"o{place}", 1.0, "online", "source", 0, 0, 1.0, 0, None, context, None, None)
-        store.append([event])
-        store.append([Reward(f"o{place}", 1.0, 2.0)])
-    fill(store, 36)
+        append_round(store, f"o{place}", context=context)
+    append_round(store, "arm", arm=7)
+    append_round(store, "reward", reward=1e101)
+    fill(store, 34)
     worker = worked(store, policy_files)
+    names = ["o0", "o1", "o2", "o3", "arm", "reward"]
+    assert [event_id for _, event_id in worker._learner.set_aside.values()] == names
+    assert "cannot learn 6 rewards" in caplog.text
     assert worker._statistics.build_snapshot(0.0)["shift"]["rounds"] == 36
     learned = [row for row, _ in store.list_models() if row.origin == "learned"]
-    assert (learned[0].rounds, learned[0].learned_seq) == (400 + 36, 40)
-    assert replay(store, policy_files[0], learned[0]) == store.read_content(learned[0].number)
+    assert (learned[0].rounds, learned[0].learned_seq) == (400 + 34, 40)
+    for row in learned:
+        assert replay(store, policy_files[0], row) == store.read_content(row.number)
+    with served(policy_files[1], sqlite_log) as client:
+        assert "cannot learn 6 rewards" in client.get("/").text
+        assert "daband_rewards_set_aside 6.0" in client.get("/metrics").text
+        client.post("/watch/reset")
+        worker.run_once()
+        worker.write_snapshot()
+        assert "No alarm." in client.get("/").text
+    fill(store, 40, start=34)  # a restart continues
+    assert len(worked(store, policy_files)._learner.set_aside) == 6
+    assert store.list_models()[0][0].rounds == 400 + 74
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [daband.LogPolicy, daband.Mixture, daband.NeuralLinUCB])
+def test_one_huge_reward_does_not_stop_learning(kind, tmp_path, sqlite_log):
+    """A reward of 1e60 passes the checks, but mixtures and networks cannot learn it."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, DIM))
+    arms = rng.integers(3, size=200)
+    log = (x, arms, rewards_of(x, arms), np.full(200, 1 / 3))
+    pair = daband.domains.from_log(source=log, target=x, n_arms=3)
+    options = {"recipe": "small"} if kind is daband.NeuralLinUCB else {}
+    policy = kind.for_pair(pair, seed=0, **options)
+    daband.train(policy, source=pair.source, episodes=2, episode_length=32)
+    files = tmp_path / "policy.safetensors", tmp_path / "market.daband"
+    policy.save(files[0])
+    daband.export(policy, files[1], pair=pair, domain="source")
+    store = Store(sqlite_log)
+    publish_file(store, files[1].read_bytes(), 0.0)
+    fill(store, 30)
+    append_round(store, "huge", reward=1e60)
+    fill(store, 49, start=30)
+    worker = worked(store, files)
+    learned = store.list_models()[0][0]
+    assert learned.learned_seq == 80
+    assert learned.rounds == policy.rounds_learned + 80 - len(worker._learner.set_aside)
+    bad = [] if kind is daband.LogPolicy else ["huge"]
+    assert [event_id for _, event_id in worker._learner.set_aside.values()] == bad
+    assert replay(store, files[0], learned) == store.read_content(learned.number)
     store.close()
 
 

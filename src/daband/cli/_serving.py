@@ -311,6 +311,9 @@ def serve_command(
         ),
     ] = None,
     default_reward: Annotated[float, typer.Option(help="The reward after --wait seconds.")] = 0.0,
+    max_reward: Annotated[
+        float, typer.Option(help="Reject rewards that are larger, in absolute value.")
+    ] = 1e100,
     incumbent: Annotated[
         str | None,
         typer.Option(help="The arm that was always played before; by default the file's."),
@@ -398,6 +401,7 @@ def serve_command(
         contexts=contexts,
         wait=wait_seconds,
         default_reward=default_reward,
+        max_reward=max_reward,
         incumbent=incumbent,
         control=control_fraction,
         widen=fraction_if_better,

@@ -407,7 +407,7 @@ class Service:
         body = await self._read_json(request)
         if not isinstance(body, dict) or set(body) != {"reward"}:
             raise InvalidInput('the body must be {"reward": NUMBER}')
-        reward = check_reward(body["reward"])
+        reward = check_reward(body["reward"], self.settings.max_reward)
         (answer,) = await self._writer.write([Reward(event_id, reward, time.time())])
         if answer.status == "unknown":
             raise HTTPException(404, f"event {event_id!r} is not in the log")

@@ -7,7 +7,6 @@ add arms to it.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import tempfile
 import uuid
@@ -431,8 +430,14 @@ def check_event_id(event_id: Any) -> str:
     return event_id
 
 
-def check_reward(reward: Any, name: str = "reward") -> float:
-    """Return a reward as a float. Raise an error if it is not a finite number."""
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise InvalidInput(f"{name} must be a number, got {str(reward)[:_MAX_SHOWN_CHARACTERS]!r}")
+def check_reward(reward: Any, max_reward: float) -> float:
+    """Return a reward as a float. Raise an error unless it is a number in [-max_reward,
+    max_reward].
+    """
+    is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
+    if not is_number or not abs(reward) <= max_reward:
+        raise InvalidInput(
+            f"reward must be a number of at most {max_reward:g} in absolute value, got"
+            f" {str(reward)[:_MAX_SHOWN_CHARACTERS]!r}"
+        )
     return float(reward)

@@ -12,6 +12,7 @@ from daband._arguments import (
     check_one_of,
     check_probability,
 )
+from daband._arrays import MAX_REWARD
 from daband.errors import InvalidInput
 
 #: The mode of a service, see ``Settings``.
@@ -96,6 +97,8 @@ class Settings:
         wait: the number of seconds after which an event without a reward gets ``default_reward``;
             None for never. Only seconds in which the worker runs are counted.
         default_reward: the reward of such an event, in the unit of the policy's rewards.
+        max_reward: larger rewards, in absolute value, are rejected; by default those that no policy
+            can learn.
         incumbent: the arm, by name or index, that was always played before the policy; by default
             the incumbent in the exported file.
         control: the fraction of events, drawn at random, for which the incumbent's arm is played
@@ -117,6 +120,7 @@ class Settings:
     contexts: ContextStorage = "keep"
     wait: float | None = None
     default_reward: float = 0.0
+    max_reward: float = MAX_REWARD
     incumbent: str | None = None
     control: float = 0.0
     widen: float | None = None
@@ -131,7 +135,13 @@ class Settings:
         check_one_of("contexts", self.contexts, get_args(ContextStorage))
         if self.wait is not None and not check_finite("wait", self.wait) > 0:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
-        check_finite("default_reward", self.default_reward)
+        if not 0 < check_finite("max_reward", self.max_reward) <= MAX_REWARD:
+            raise InvalidInput(f"max_reward must be in (0, {MAX_REWARD:g}], got {self.max_reward}")
+        if abs(check_finite("default_reward", self.default_reward)) > self.max_reward:
+            raise InvalidInput(
+                f"default_reward must be at most max_reward, {self.max_reward:g}, in absolute value,"
+                f" got {self.default_reward}"
+            )
         check_probability("false_alarms", self.false_alarms)
         if self.new_arms is not None:
             check_fraction("new_arms", self.new_arms, allow_one=True)

@@ -28,7 +28,7 @@ from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
 from daband.service._decider import Model, load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
-from daband.service._log_readers import Statistics, can_policy_read, read_rows
+from daband.service._log_readers import Statistics, read_rows
 from daband.service._settings import Limits, Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
@@ -39,6 +39,8 @@ _PAUSE_SECONDS = 0.5
 #: The largest mean difference between the predictions of a policy and of its exported file, as a
 #: fraction of the largest prediction. Machines round differently.
 _MAX_RELATIVE_ERROR = 1e-3
+#: Errors of a policy that cannot learn a reward. Other errors are those of the log or the machine.
+_LEARNING_ERRORS = (DabandError, ArithmeticError, ValueError)
 #: The number of entries of the log that are read at a time.
 _BATCH_ENTRIES = 500
 #: Seconds between two published models of a linear policy.
@@ -79,44 +81,111 @@ class LogLearner:
         self._store = store
         self._exported_model = exported_model
         self._group_size = group_size
-        deployed = exported_model.deployed
-        content = Path(policy_file).read_bytes()
+        self._deployed = exported_model.deployed
+        self._file_content = Path(policy_file).read_bytes()
         #: The digest of the policy file and the size of groups, which identify the sequence of
         #: learned models.
-        self.sequence_id = f"{hashlib.sha256(content).hexdigest()}/{group_size}"
-        all_models = [row for row, _ in store.list_models()]
-        learned_models = [
-            row for row in all_models if row.origin == "learned" and row.base == self.sequence_id
-        ]
-        state = store.read_state(learned_models[0].number) if learned_models else None
-        self.policy = _load_policy(policy_file, deployed)
-        if not _was_exported_from(deployed, self.policy):
+        self.sequence_id = f"{hashlib.sha256(self._file_content).hexdigest()}/{group_size}"
+        policy = _load_policy(self._file_content, self._deployed)
+        if not _was_exported_from(self._deployed, policy):
             raise InvalidInput(
                 f"model {exported_model.number} was exported from another policy, which had learned"
-                f" {deployed.rounds_learned:,} rounds (this one has learned"
-                f" {self.policy.rounds_learned:,}). Start the service with --learn and the policy"
-                " that the file was exported from"
+                f" {self._deployed.rounds_learned:,} rounds (this one has learned"
+                f" {policy.rounds_learned:,}). Start the service with --learn and the policy that"
+                " the file was exported from"
             )
         #: The number of the reward after which learning started.
-        self.start_seq = self._find_start(is_new=not learned_models)
-        #: The number of the last learned reward.
-        self.learned_seq = self.start_seq
-        if state is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "state of the learner"
-                path.write_bytes(state)
-                self.policy = _load_policy(path, deployed)
-                self.learned_seq = learned_models[0].learned_seq
+        self.start_seq = self._find_start()
+        self._return_to_published()
+
+    def _return_to_published(self) -> None:
+        """Set the policy to the newest published model, or to the policy file if there is none."""
+        learned_models = [
+            row
+            for row, _ in self._store.list_models()
+            if row.origin == "learned" and row.base == self.sequence_id
+        ]
+        state = self._store.read_state(learned_models[0].number) if learned_models else None
+        self.policy = _load_policy(self._file_content if state is None else state, self._deployed)
+        #: The number of the last reward that was read.
+        self.learned_seq = self.start_seq if state is None else learned_models[0].learned_seq
         self._published_seq = self.learned_seq
+        #: The events whose rewards the policy cannot learn: the number and the id of the event, by
+        #: the number of the reward.
+        self.set_aside: dict[str, tuple[int, str]] = orjson.loads(
+            self._store.read_note(f"aside:{self.sequence_id}") or "{}"
+        )
 
     def learn_group(self) -> bool:
         """Learn the next complete group of rewards. Return True if there was one."""
-        logged_rewards = self._store.read_rewards(self.learned_seq, self._group_size)
-        if len(logged_rewards) < self._group_size:
+        entries = self._read_group()
+        if entries is None:
             return False
+        try:
+            learn_rewards(self.policy, entries, self._deployed)
+        except _LEARNING_ERRORS as error:
+            self._set_bad_rewards_aside(error)
+        return True
+
+    def _read_group(self) -> list[LoggedReward] | None:
+        """Return the next complete group of rewards without those that are set aside, or None.
+
+        The arms in the log that the policy does not have are added.
+        """
+        entries = self._store.read_rewards(self.learned_seq, self._group_size)
+        if len(entries) < self._group_size:
+            return None
         self._add_arms()
-        learn_rewards(self.policy, logged_rewards, self._exported_model.deployed)
-        self.learned_seq = logged_rewards[-1].seq
+        self.learned_seq = entries[-1].seq
+        return [entry for entry in entries if str(entry.seq) not in self.set_aside]
+
+    def _set_bad_rewards_aside(self, error: Exception) -> None:
+        """Learn the groups after the newest published model again, without the rewards that cannot
+        be learned.
+
+        The log stores which these are, so that a model remains a function of the log. Raise
+        ``error``, which was raised first, if all rewards can be learned now.
+        """
+        last_seq = self.learned_seq
+        self._return_to_published()
+        bad_entries: list[LoggedReward] = []
+        while self.learned_seq < last_seq and (group := self._read_group()) is not None:
+            state = _write_to_bytes(self.policy.save)
+            bad_in_group = self._find_bad_rewards(group)
+            if bad_in_group:
+                self.policy = _load_policy(state, self._deployed)
+                if not self._can_learn([entry for entry in group if entry not in bad_in_group]):
+                    bad_in_group = group
+            bad_entries += bad_in_group
+        if not bad_entries:
+            raise error
+        for entry in bad_entries:
+            self.set_aside[str(entry.seq)] = entry.event_seq, entry.event.event_id
+        self._store.write_note(f"aside:{self.sequence_id}", orjson.dumps(self.set_aside).decode())
+        _logger.error(
+            "the policy cannot learn %d rewards, which are set aside; the first is that of event %s",
+            len(bad_entries),
+            bad_entries[0].event.event_id,
+        )
+
+    def _find_bad_rewards(self, entries: list[LoggedReward]) -> list[LoggedReward]:
+        """Learn rewards in halves, and return those that cannot be learned."""
+        if self._can_learn(entries):
+            return []
+        if len(entries) <= 1:
+            return entries
+        middle = len(entries) // 2
+        return self._find_bad_rewards(entries[:middle]) + self._find_bad_rewards(entries[middle:])
+
+    def _can_learn(self, entries: list[LoggedReward]) -> bool:
+        """Learn rewards. If this fails, return False and leave the policy as it was."""
+        state = _write_to_bytes(self.policy.save)
+        try:
+            learn_rewards(self.policy, entries, self._deployed)
+            export_to_bytes(self.policy, self._deployed)
+        except _LEARNING_ERRORS:
+            self.policy = _load_policy(state, self._deployed)
+            return False
         return True
 
     def _add_arms(self) -> None:
@@ -138,35 +207,36 @@ class LogLearner:
         """
         if self.learned_seq == self._published_seq:
             return None
+        try:
+            content = export_to_bytes(self.policy, self._deployed)
+            state = _write_to_bytes(self.policy.save)
+        except _LEARNING_ERRORS as error:
+            self._set_bad_rewards_aside(error)
+            return None
         row = self._store.add_model(
-            export_to_bytes(self.policy, self._exported_model.deployed),
+            content,
             time=now,
             origin="learned",
             base=self.sequence_id,
             start_seq=self.start_seq,
             learned_seq=self.learned_seq,
             rounds=self.policy.rounds_learned,
-            state=_write_to_bytes(self.policy.save),
+            state=state,
             file_number=self._exported_model.number,
         )
         self._published_seq = self.learned_seq
         return row
 
-    def _find_start(self, *, is_new: bool) -> int:
+    def _find_start(self) -> int:
         """Return the number of the reward after which this policy file learns, and write it as a
         note of the log.
-
-        ``is_new`` is True if the log has no models learned from this policy file.
         """
         note_name = f"base:{self.sequence_id}"
         saved_start = self._store.read_note(note_name)
         if saved_start is not None:
             return int(saved_start)
-        start = (
-            self._store.find_last_reward_seq()
-            if is_new and self._store.read_note("learner") is not None
-            else 0
-        )
+        has_learner = self._store.read_note("learner") is not None
+        start = self._store.find_last_reward_seq() if has_learner else 0
         self._store.write_note(note_name, str(start))
         self._store.write_note("learner", self.sequence_id)
         return start
@@ -176,7 +246,7 @@ def learn_rewards(
     policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy
 ) -> None:
     """Update a policy with a group of rewards, as ``learn_log`` does with the exported events."""
-    entries = [entry for entry in logged_rewards if can_policy_read(entry.event.context, deployed)]
+    entries = [entry for entry in logged_rewards if entry.event.context is not None]
     if not entries:
         return
     contexts = deployed.reader.read(
@@ -227,12 +297,15 @@ def _write_to_bytes(write: Callable[[Path], object]) -> bytes:
         return path.read_bytes()
 
 
-def _load_policy(file: str | Path, deployed: DeployedPolicy) -> Policy:
-    """Return a saved policy.
+def _load_policy(content: bytes, deployed: DeployedPolicy) -> Policy:
+    """Return the policy with this content of a saved file.
 
     Raise an error if its arms or contexts differ from those of the served file.
     """
-    policy = load_policy(file)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy"
+        path.write_bytes(content)
+        policy = load_policy(path)
     has_new_arms = policy.catalogue is not None and policy.n_arms > len(deployed.arm_names)
     has_same_shape = tuple(policy.context_shape) == tuple(deployed.context_shape)
     if (policy.n_arms != len(deployed.arm_names) and not has_new_arms) or not has_same_shape:
@@ -352,6 +425,11 @@ class Worker:
                 )
             self.store.write_note("verdict", f"{self._reset_note}/{self._model.number}/{verdict}")
         snapshot["learning"] = self._learner is not None
+        set_aside = {} if self._learner is None else self._learner.set_aside
+        reset_seq = int(self._reset_note)
+        snapshot["set_aside"] = [
+            event_id for event_seq, event_id in set_aside.values() if event_seq > reset_seq
+        ]
         snapshot_json = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
         if (
             snapshot_json != self._snapshot_json
