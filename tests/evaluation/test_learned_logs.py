@@ -113,10 +113,22 @@ def test_a_file_of_a_pair_is_recognised_after_training(tmp_path):
             daband.evaluate_log(policy, file, columns=columns)
         assert daband.evaluate_log(policy, later, columns=columns).rounds == N
     assert daband.evaluate_log(policy, table.source_test).rounds == len(table.source_test)
-    chosen = daband.choose(table).policy  # has learned the held-out rounds as well
-    for log, roles in ((file, {"columns": columns}), (table.source_test, {})):
-        with pytest.raises(InvalidInput, match="has learned the log"):
-            daband.evaluate_log(chosen, log, **roles)
+    chosen = daband.choose(table).policy
+    with pytest.raises(InvalidInput, match="has learned the log"):
+        daband.evaluate_log(chosen, file, columns=columns)
+    assert daband.evaluate_log(chosen, table.source_test).rounds == len(table.source_test)
+
+
+def test_an_assessment_on_learned_rounds_warns(tmp_path):
+    pair = daband.domains.from_log(
+        source=write(tmp_path / "week1.parquet"), target=rounds(1)[0], n_arms=K
+    )
+    policy = daband.LogPolicy.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, episodes=1, episode_length=len(pair.source))
+    assert policy.evidence.personalises
+    with pytest.warns(UserWarning, match="has learned these source rounds"):
+        daband.assess(policy, source=pair.source, target=pair.target)
+    daband.assess(policy, source=pair.source_test, target=pair.target)
 
 
 def test_rounds_learned_one_by_one_are_recognised_by_their_ids(tmp_path):

@@ -561,10 +561,17 @@ def test_a_log_with_a_large_effect_is_personalised():
     again = daband.assess(judged, source=pair.source_test, target=pair.target)
     assert again.source_advantage == pytest.approx(choice.assessment.source_advantage, rel=0.1)
     assert again.incumbent_arm == judged.evidence.arm
-    with pytest.warns(UserWarning, match="has learned these source rounds"):
-        daband.assess(choice.policy, source=pair.source_test, target=pair.target)
-    # learned after it judged
-    assert choice.policy.evidence.rounds == judged.evidence.rounds + len(pair.source_test)
+
+
+def test_the_rounds_that_judge_a_policy_do_not_choose_it():
+    """Before: a policy learned the held-out rounds of a log, which then judged its best arm."""
+    draw = np.random.default_rng(0)
+    log = draw.normal(size=(900, 2)), draw.integers(0, 5, 900), draw.normal(size=900)
+    pair = daband.domains.from_log(source=(*log, np.full(900, 0.2)), target=log[0], n_arms=5)
+    choice = daband.choose(pair, incumbent=0)
+    assert choice.policy.evidence.rounds == len(pair.source)
+    again = daband.assess(choice.policy, source=pair.source_test, target=pair.target, incumbent=0)
+    assert again.source_advantage == pytest.approx(choice.assessment.source_advantage)
 
 
 @pytest.mark.parametrize("method", ["log", "constant"])

@@ -23,7 +23,6 @@ from daband.domains._contract import Pair
 from daband.domains._registry import load
 from daband.errors import DataError, InvalidInput, NotFitted
 from daband.policies._checkpoints import load_policy, read_notes
-from daband.policies._log_policy import LogPolicy
 from daband.training._loop import name_candidate_folder
 from daband.training._trainer import Run
 from daband.trust._assess import assess
@@ -332,16 +331,6 @@ def _assess_run(run_folder: Path, spec: RunSpec, incumbent: Any) -> Assessment:
             f"the pair {pair.name!r} has no held-out source rounds; set source_test=0.1"
         )
     policy = load_policy(run_folder / "policy.safetensors")
-    if (
-        isinstance(policy, LogPolicy)
-        and policy.evidence.personalises
-        and (run_folder / CHOICE_FILE).is_file()
-    ):
-        # The chosen policy has learned the held-out source rounds, the trained candidate has not.
-        candidate_folder = _find_candidate_folder(
-            run_folder, read_json(run_folder / CHOICE_FILE)["table"], spec.seed
-        )
-        policy = load_policy(candidate_folder / "policy.safetensors")
     source = pair.source_test
     target = pair.target
     names = pair.class_names

@@ -10,7 +10,6 @@ the file's content and the range of the learned rows. The entry of a target log 
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,31 +64,11 @@ def has_learned(policy: Policy, path: str | Path) -> bool:
     return any(entry.removeprefix(TARGET_PREFIX).startswith(digest) for entry in policy.log_parts)
 
 
-def list_log_entries(log: LoggedDomain) -> frozenset[str]:
-    """Return the entries of ``Policy.log_parts`` for all rounds of a log.
-
-    A log in memory has one entry, with a digest of its arms and rewards.
-    """
-    entries: set[str] = set()
-    for named_log in log.by_name.values():
-        if isinstance(named_log, ParquetLog):
-            entries |= named_log.log_parts
-        elif isinstance(named_log, LoggedDomain):
-            arms, rewards, _ = named_log.read_log(np.arange(len(named_log)))
-            entries.add(
-                f"{hashlib.sha256(arms.tobytes() + rewards.tobytes()).hexdigest()[:32]}:0-{len(named_log)}"
-            )
-    return frozenset(entries)
-
-
 def has_learned_all(policy: Any, log: Any) -> bool:
-    """Return True if a policy has learned all rounds of a log.
-
-    ``choose`` makes a policy learn its held-out log.
-    """
-    log_parts: frozenset[str] = getattr(policy, "log_parts", frozenset())
-    entries = list_log_entries(log) if log_parts and isinstance(log, LoggedDomain) else frozenset()
-    return bool(entries) and entries <= log_parts
+    """Return True if a policy has learned all rounds of a log in Parquet files."""
+    logs = log.by_name.values() if isinstance(log, LoggedDomain) else ()
+    entries = {part for log in logs if isinstance(log, ParquetLog) for part in log.log_parts}
+    return bool(entries) and entries <= getattr(policy, "log_parts", frozenset())
 
 
 def check_ids_not_learned(policy: Any, ids: Any, n_rounds: int) -> None:

@@ -147,10 +147,9 @@ def evaluate_log(
     """Estimate the mean reward of a policy from the log of another policy.
 
     Use rounds that the policy has not learned, e.g. ``pair.source_test`` of a pair whose source is
-    a log. A ``LogPolicy`` that ``choose`` returns has learned these, and needs a later log. An
-    estimate from learned rounds would be too high. A file raises an error if the policy has learned
-    it, by ``fit_log`` or ``learn_log``, or by ``train`` or ``choose`` on a pair that was made from
-    its path. Other rounds in memory are recognised by their ids.
+    a log. An estimate from learned rounds would be too high. A file raises an error if the policy
+    has learned it, by ``fit_log`` or ``learn_log``, or by ``train`` or ``choose`` on a pair that was
+    made from its path. Other rounds in memory are recognised by their ids.
 
     Args:
         policy: a policy, which does not change; an exported policy (``daband.load_deployed``) with

@@ -19,16 +19,14 @@ from scipy.special import entr, softmax
 
 from daband._arguments import check_int
 from daband._arrays import AnyArray
-from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair
+from daband.domains._contract import LoggedDomain, Pair
 from daband.errors import InvalidInput
-from daband.evaluation._learned_logs import list_log_entries
 from daband.linear._advantages import LogEvidence
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
 from daband.policies._mixture import MAX_LINEAR_DIM
 from daband.policies._pair_defaults import choose_transform
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
-from daband.policies._trees import MAX_STORED_ROUNDS
 from daband.training._loop import CandidateProgress, choose_training_budget, train_candidates
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import (
@@ -230,8 +228,8 @@ class Choice:
     ('linucb', 0)
     """
 
-    #: The chosen policy, trained and deployed in the target. It has learned the target rewards. A
-    #: ``LogPolicy`` has also learned the held-out source rounds, after they were used to assess it.
+    #: The chosen policy, trained and deployed in the target. It has learned the target rewards, and
+    #: not the held-out source rounds, by which it is assessed.
     policy: Policy
     #: The policy's advantage over the incumbent, estimated from the source and all target rewards.
     assessment: Assessment
@@ -434,19 +432,9 @@ class _Comparison:
         assert pair.source_test is not None
         rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
         sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
-        source_decisions = [rounds.decide(policy) for policy in trained_policies]
-        log_policies = {
-            id(policy): policy for policy in trained_policies if isinstance(policy, LogPolicy)
-        }
-        for log_policy in log_policies.values():
-            _learn_held_out(log_policy, pair.source_test, seed)
-        for index, policy in enumerate(trained_policies):
-            if isinstance(policy, LogPolicy) and not policy.evidence.personalises:
-                # its best arm may differ after the held-out rounds
-                source_decisions[index] = rounds.decide(policy)
         policy_choices = [
-            Choices(*arms_and_means, *decide(policy, sample.contexts, "target"))
-            for arms_and_means, policy in zip(source_decisions, trained_policies, strict=True)
+            Choices(*rounds.decide(policy), *decide(policy, sample.contexts, "target"))
+            for policy in trained_policies
         ]
         # the best arm by the trained constant candidate, or else on held-out rounds
         if incumbent is None:
@@ -611,27 +599,6 @@ def _describe_first_result(pair: Pair, seed: int, name: str, policy: Policy) -> 
         f"first result: the mean source reward of {name} is {value:.3g}, of the best arm"
         f" {best_arm_value:.3g}"
     )
-
-
-def _learn_held_out(
-    policy: LogPolicy, held_out_rounds: EvaluationDomain | LoggedDomain, seed: int
-) -> None:
-    """Update a policy with the held-out rounds of a log after its assessment, because logged
-    rewards are noisy.
-    """
-    if not isinstance(held_out_rounds, LoggedDomain):
-        return
-    for name, rounds in held_out_rounds.read_by_domain(
-        0, min(len(held_out_rounds), MAX_STORED_ROUNDS), seed=seed
-    ):
-        policy.update(
-            rounds.contexts,
-            rounds.arms,
-            rounds.rewards,
-            name or "source",
-            propensities=rounds.propensities,
-        )
-    policy.log_parts |= list_log_entries(held_out_rounds)
 
 
 def _find_preferred_index(
