@@ -26,8 +26,9 @@ import numpy as np
 from machine import commit
 from scipy.special import betainc
 
+from daband.linear._reward_moments import RewardMoments
 from daband.trust._assessment import Assessment
-from daband.trust._questions import Interval, Questions
+from daband.trust._questions import Interval, Questions, summarise_rewards
 
 BUDGETS = (10, 25, 50, 100, 200)
 N_DRAWS = 10
@@ -50,6 +51,7 @@ class StoredChoices(NamedTuple):
     rewards: Any  # target rewards, (L, K)
     source_values: Any  # mean source rewards of the candidates, (C,)
     deviation: float  # standard deviation of source rewards
+    skewness: float  # skewness of source rewards
 
     @classmethod
     def load(cls, path: Path) -> StoredChoices:
@@ -66,15 +68,20 @@ class StoredChoices(NamedTuple):
         name = path.stem.rpartition("__")[0]
         default = candidates.index(int(stored["default"]))
         source_values = chosen_rewards.mean(axis=1)
-        deviation = float(chosen_rewards.std(axis=1).max())
-        return cls(name, default, means, arms, rewards, source_values, deviation)
+        moments = RewardMoments(standardise=True)
+        moments.add(chosen_rewards.ravel())
+        return cls(name, default, means, arms, rewards, source_values, *summarise_rewards(moments))
 
     def ask(self, rewards: Any, budget: int, draw: int) -> tuple[int, Interval]:
         """Return the candidate that is chosen after some rewards, and the interval of its
         advantage.
         """
         questions = Questions(
-            self.arms, self.means.mean(axis=0), reward_deviation=self.deviation, seed=draw
+            self.arms,
+            self.means.mean(axis=0),
+            reward_deviation=self.deviation,
+            reward_skewness=self.skewness,
+            seed=draw,
         )
         evidence = questions.compute_evidence(
             {asked: rewards[asked] for asked in questions.draw_first(budget)}

@@ -121,6 +121,26 @@ def test_asking_stops_once_the_advantage_is_clear(trained):
     assert found.verdict == "deploy"
 
 
+def test_rare_rewards_that_were_not_asked_for_are_in_the_interval():
+    """One in 100 buys in the source. Before: after 100 answers without a buyer, the interval was
+    [-0.0024, 0.0027].
+    """
+    draw = np.random.default_rng(0)
+    contexts = draw.normal(size=(4000, 2))
+    policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
+    policy.update(contexts, draw.integers(0, 2, 4000), (draw.random(4000) < 0.01) * 1.0)
+    found = daband.audit(
+        policy,
+        target=contexts[:1000],
+        budget=100,
+        ask=lambda _, arms: np.zeros(len(arms)),
+        incumbent=0,
+    )
+    assert found.low < -0.01
+    assert found.high > 0.01
+    assert found.value_high > 0.01
+
+
 def test_a_killed_audit_asks_only_what_is_open(trained, tmp_path):
     complete = audit(trained)
     asked = []

@@ -106,7 +106,11 @@ class Survey:
             arms = arrays["arms"]
             predictions = arrays["predicted"]
             questions = Questions(
-                arms, predictions, reward_deviation=plan["scale"], seed=plan["seed"]
+                arms,
+                predictions,
+                reward_deviation=plan["deviation"],
+                reward_skewness=plan["skewness"],
+                seed=plan["seed"],
             )
             return cls(
                 questions,
@@ -208,7 +212,8 @@ class Survey:
         budget = self.budget
         plan = {
             "settings": settings,
-            "scale": questions.reward_deviation,
+            "deviation": questions.reward_deviation,
+            "skewness": questions.reward_skewness,
             "seed": questions.seed,
             "budget": budget,
         }

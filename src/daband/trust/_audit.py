@@ -26,7 +26,7 @@ from daband.trust._answers import Ask, Survey
 from daband.trust._assess import TargetContexts, check_arm_names, check_target
 from daband.trust._assessment import COLLECT, DEPLOY, KEEP, format_number
 from daband.trust._incumbent import as_incumbent, decide, make_constant_incumbent
-from daband.trust._questions import Evidence, Interval, Questions
+from daband.trust._questions import Evidence, Interval, Questions, summarise_rewards
 
 #: Maximum number of target contexts that questions are drawn from.
 _MAX_CONTEXTS = 20_000
@@ -197,9 +197,13 @@ def audit(
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     all_arms = np.stack([arms, incumbent_arms])
-    reward_deviation = _compute_reward_deviation(policy)
+    reward_deviation, reward_skewness = summarise_rewards(policy.reward_moments)
     questions = Questions(
-        all_arms, predicted_rewards.astype(np.float64), reward_deviation=reward_deviation, seed=seed
+        all_arms,
+        predicted_rewards.astype(np.float64),
+        reward_deviation=reward_deviation,
+        reward_skewness=reward_skewness,
+        seed=seed,
     )
     if not len(questions.disputed_contexts):
         unknown_value = (math.nan, -math.inf, math.inf)
@@ -295,14 +299,6 @@ def _check_folder(directory: str | Path) -> Path:
             f"there is no folder {directory}; start an audit with daband.audit(..., directory=...)"
         )
     return Path(directory)
-
-
-def _compute_reward_deviation(policy: Policy) -> float:
-    """Return the standard deviation of the rewards that the policy has learned, or 1 if it has
-    learned none.
-    """
-    count, _, squared_differences, *_ = policy.reward_moments.state()
-    return math.sqrt(squared_differences / count) if count > 0 and squared_differences > 0 else 1.0
 
 
 def _check_arguments(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:

@@ -22,6 +22,7 @@ from daband._arrays import AnyArray
 from daband.domains._contract import LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.linear._advantages import LogEvidence
+from daband.linear._reward_moments import RewardMoments
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
 from daband.policies._mixture import MAX_LINEAR_DIM
 from daband.policies._pair_defaults import choose_transform
@@ -41,7 +42,7 @@ from daband.trust._assess import (
 )
 from daband.trust._assessment import Assessment
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
-from daband.trust._questions import Evidence, Questions
+from daband.trust._questions import Evidence, Questions, summarise_rewards
 
 #: The suffix of methods that are fitted on principal components.
 _PCA_SUFFIX = "-p"
@@ -488,6 +489,14 @@ class _Comparison:
         incumbent_arms = self.incumbent.choose_target_arms(
             self.sample.contexts, self.sample.indices
         )
+        moments = RewardMoments(standardise=True)
+        for choices in self.policy_choices:
+            moments.add(
+                self.rounds.get_rewards(choices.source_arms)
+                if self.rounds.logged is None
+                else self.rounds.logged.rewards
+            )
+        reward_deviation, reward_skewness = summarise_rewards(moments)
         questions = Questions(
             np.stack([*(choices.target_arms for choices in self.policy_choices), incumbent_arms]),
             np.mean(
@@ -495,9 +504,8 @@ class _Comparison:
                 axis=0,
                 dtype=np.float64,
             ),
-            reward_deviation=max(
-                estimate_reward_deviation(self.rounds, choices) for choices in self.policy_choices
-            ),
+            reward_deviation=reward_deviation,
+            reward_skewness=reward_skewness,
             seed=seed,
         )
         if not len(questions.disputed_contexts):

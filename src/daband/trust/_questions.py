@@ -18,15 +18,23 @@ contexts, the means of 1{arm = c(x)} / (L p) and of 1{arm = b(x)} / (L p) over d
 factors therefore serve as control variates, with coefficients that are shrunk towards 0. Questions
 are drawn with replacement. A question that is drawn again reuses its answer.
 
-Intervals are calibrated, not exact. Half the width of an interval is the standard error of the
-estimate times a quantile of the largest of all candidates' errors, which have a Student
-distribution. The variance of an estimate is a weighted mean of the sample variance and the variance
-that the sampling design predicts from the pooled residuals. The predicted variance has the weight
-of ``_DESIGN_VARIANCE_ANSWERS`` answers. The intervals hold for all candidates at once, and so for
-the candidate that is chosen from the answers. They also hold after any number of answers of a
-planned budget, because an interval from fewer answers is wider by the square root of budget /
-answers (O'Brien and Fleming, 1979). ``benchmarks/questions.py`` measures the coverage of the
-intervals.
+Half the width of an interval is the standard error of the estimate times a quantile of the largest
+of all candidates' errors, which have a Student distribution. The intervals hold for all candidates
+at once, and so for the candidate that is chosen from the answers. The variance of an estimate is a
+weighted mean of the sample variance, of the variance that the sampling design predicts from the
+pooled residuals, and of the variance that the design predicts from the source rewards. The last
+weight is large if the source rewards are skewed, such as rare purchases: n answers can miss by
+chance all rewards of a kind whose frequency is below 3.7 / n, so their own variance says little.
+
+The intervals also hold after any number of answers of a planned budget N. Let S be the sum of the
+errors of n answers, in units of its standard deviation at n = N. An interval from n < N answers
+misses if abs(S) > c, and the last one if abs(S) > d. By Levy's inequality, which reflects the errors
+after the first miss, the probability that any interval misses is at most
+
+    P(abs(S) > d at n = N) + P(abs(S) > 2 c - d at n = N)
+
+for independent symmetric errors. c and d are chosen so that the two terms share the error
+probability. ``benchmarks/questions.py`` measures the coverage of the intervals.
 
 ``Evidence.choose_candidate`` is Bayesian. The prior mean of a candidate's advantage over the
 default is a fraction of its advantage on held-out source rounds. The prior variance grows with that
@@ -43,6 +51,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from daband._arrays import FloatArray, IntArray
+from daband.linear._reward_moments import RewardMoments
 
 #: Ridge penalty of the coefficients of control variates, as a number of answers; chosen on the
 #: development data sets.
@@ -50,8 +59,13 @@ _CONTROL_PENALTY_ANSWERS = 5.0
 #: Weight of the variance that the sampling design predicts, as a number of answers; chosen on the
 #: development data sets.
 _DESIGN_VARIANCE_ANSWERS = 20.0
-#: Weight of the variance of source rewards in the variance of residuals, as a number of answers.
-_SOURCE_VARIANCE_ANSWERS = 5.0
+#: With a probability of 97.5%, some rewards are seen if more than this number are expected:
+#: -log(0.025). The weight of the variance of source rewards, as a number of answers, is this number
+#: times their kurtosis, which is the inverse of their frequency if a rare reward is 1, else 0.
+_MAX_UNSEEN_REWARDS = 3.7
+#: Fraction of the error probability for the intervals before the last answer. The last interval is
+#: then 2% wider than an interval that is computed only once.
+_EARLY_FRACTION = 0.1
 #: Expected fraction of a source advantage that is left in the target: the median over shifts
 #: between real tables.
 _KEPT_FRACTION = 0.7
@@ -92,6 +106,7 @@ class Questions:
         predicted_rewards: predicted reward of every arm for each context, (L, K), in the unit of
             the rewards.
         reward_deviation: standard deviation of source rewards, in the same unit.
+        reward_skewness: skewness of source rewards.
         seed: determines the questions and their order.
     """
 
@@ -101,11 +116,16 @@ class Questions:
         predicted_rewards: FloatArray,
         *,
         reward_deviation: float,
+        reward_skewness: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.candidate_arms = candidate_arms
         self.predicted_rewards = predicted_rewards
         self.reward_deviation = reward_deviation
+        self.reward_skewness = reward_skewness
+        #: Weight of the variance of source rewards, as a number of answers. A kurtosis is at least
+        #: 1 plus the squared skewness.
+        self.source_answers = _MAX_UNSEEN_REWARDS * (1.0 + reward_skewness**2)
         self.seed = seed
         n_contexts = candidate_arms.shape[1]
         sorted_arms = np.sort(candidate_arms, axis=0)
@@ -251,29 +271,30 @@ class Evidence:
 
         The mean of a candidate's corrections is added to its estimate from predicted rewards.
         ``residuals`` (n,) are the rewards minus their predictions. The covariance is a weighted
-        mean of the sample covariance and of the covariance that the sampling design predicts.
+        mean of the sample covariance and of the covariance that the sampling design predicts from
+        the residuals and from source rewards.
         """
         n_draws = len(residuals)
         questions = self.questions
-        sum_of_squares = (
-            np.square(residuals).sum() + _SOURCE_VARIANCE_ANSWERS * questions.reward_deviation**2
-        )
         moments = _compute_weight_moments(
             questions.candidate_arms, questions.probabilities, baseline
         )
-        design_covariance = sum_of_squares / (n_draws + _SOURCE_VARIANCE_ANSWERS) * moments
+        variance = float(np.square(residuals).mean())
+        source_variance = max(variance, questions.reward_deviation**2)
         # the corrections depend on two fitted coefficients and a mean
         sample_size = n_draws if n_draws > 3 else 0
         sample_covariance = (
             np.cov(corrections) * n_draws / (n_draws - 2) if sample_size else np.zeros_like(moments)
         )
-        weighted_sum: FloatArray = (
-            sample_size * sample_covariance + _DESIGN_VARIANCE_ANSWERS * design_covariance
+        sum_of_squares = (
+            _DESIGN_VARIANCE_ANSWERS * variance + questions.source_answers * source_variance
         )
-        return weighted_sum / (sample_size + _DESIGN_VARIANCE_ANSWERS) / n_draws
+        weighted_sum: FloatArray = sample_size * sample_covariance + sum_of_squares * moments
+        weight = sample_size + _DESIGN_VARIANCE_ANSWERS + questions.source_answers
+        return weighted_sum / weight / n_draws
 
     def compute_intervals(
-        self, baseline: int | None, *, confidence: float = 0.95, budget: int | None = None
+        self, baseline: int | None, *, confidence: float = 0.95, budget: int = 0
     ) -> list[Interval]:
         """Return an interval for each candidate's advantage over the baseline.
 
@@ -282,9 +303,8 @@ class Evidence:
         Args:
             baseline: index of a candidate; None returns intervals for values.
             confidence: level of the two-sided intervals.
-            budget: number of planned answers. Intervals from fewer answers are wider, so that they
-                hold even if answers are collected until an interval excludes 0. None uses no such
-                factor.
+            budget: number of planned answers. Intervals from fewer answers are wider, so that the
+                intervals hold even if answers are collected until one excludes 0.
         """
         values, covariance = self.estimate_advantages(baseline)
         if self.is_complete:
@@ -298,10 +318,20 @@ class Evidence:
             )
             half_widths = np.where(is_same, 0.0, np.inf)
         else:
-            degrees_of_freedom = max(len(self.rewards) - 3, 0) + _DESIGN_VARIANCE_ANSWERS
-            early_factor = 1.0 if budget is None else math.sqrt(max(budget / self.n_answered, 1.0))
-            quantile = _find_error_quantile(covariance, degrees_of_freedom, confidence)
-            half_widths = quantile * early_factor * np.sqrt(covariance.diagonal())
+            degrees_of_freedom = (
+                max(len(self.rewards) - 3, 0)
+                + _DESIGN_VARIANCE_ANSWERS
+                + self.questions.source_answers
+            )
+            error_probabilities = (1.0 - confidence) * np.array(
+                [1.0 - _EARLY_FRACTION, _EARLY_FRACTION]
+            )
+            quantile, early_quantile = _find_error_quantiles(
+                covariance, degrees_of_freedom, 1.0 - error_probabilities
+            )
+            if self.n_answered < budget:
+                quantile = (quantile + early_quantile) / 2.0 * math.sqrt(budget / self.n_answered)
+            half_widths = quantile * np.sqrt(covariance.diagonal())
         estimates = zip(values, values - half_widths, values + half_widths, strict=True)
         return [Interval(*map(float, estimate)) for estimate in estimates]
 
@@ -382,18 +412,18 @@ def _compute_weight_moments(
     return moments
 
 
-def _find_error_quantile(
-    covariance: FloatArray, degrees_of_freedom: float, confidence: float
-) -> float:
-    """Return the quantile of the candidates' largest absolute error, in standard errors.
+def _find_error_quantiles(
+    covariance: FloatArray, degrees_of_freedom: float, levels: FloatArray
+) -> FloatArray:
+    """Return quantiles of the candidates' largest absolute error, in standard errors.
 
-    It is estimated from random draws of a multivariate Student distribution. For one candidate it
-    is exact.
+    They are estimated from random draws of a multivariate Student distribution. For one candidate
+    they are exact.
     """
     errors = np.sqrt(covariance.diagonal())
     is_uncertain = errors > 1e-12 * max(float(errors.max()), 1e-300)
     if is_uncertain.sum() < 2:
-        return float(stdtrit(degrees_of_freedom, 0.5 + confidence / 2.0))
+        return np.asarray(stdtrit(degrees_of_freedom, 0.5 + levels / 2.0))
     correlation = covariance[np.ix_(is_uncertain, is_uncertain)] / np.outer(
         errors[is_uncertain], errors[is_uncertain]
     )
@@ -404,4 +434,16 @@ def _find_error_quantile(
         normal_draws @ (eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))).T
     ).max(axis=1)
     scales = np.sqrt(rng.chisquare(degrees_of_freedom, _N_ERROR_DRAWS) / degrees_of_freedom)
-    return float(np.quantile(largest_errors / scales, confidence))
+    return np.asarray(np.quantile(largest_errors / scales, levels))
+
+
+def summarise_rewards(moments: RewardMoments) -> tuple[float, float]:
+    """Return the standard deviation and the skewness of rewards; (1, 0) if all are equal.
+
+    The skewness is computed as if the smallest and the largest reward were the only ones. It is
+    near 0 if rewards are symmetric.
+    """
+    if not moments.squared_differences > 0.0:
+        return 1.0, 0.0
+    deviation = math.sqrt(moments.squared_differences / moments.total_weight)
+    return deviation, (moments.low + moments.high - 2.0 * moments.mean) / deviation
