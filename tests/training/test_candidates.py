@@ -151,3 +151,26 @@ def test_without_episodes_a_small_source_is_shown_again():
     assert (run.rounds, run.note) == (50, "the source's 50 contexts are shown once: 50 rounds")
     choice = daband.choose(pair, candidates=LINEAR[:2])
     assert choice.candidate in ("constant", "linucb")
+
+
+def test_without_episodes_all_rounds_of_a_log_are_learned(tmp_path):
+    rng = np.random.default_rng(0)
+    n = 20_001  # more than 300 episodes of 64 rounds, and not a multiple of an episode
+    rounds = rng.normal(size=(n, 2)), rng.integers(0, 2, n), rng.random(n), np.full(n, 0.5)
+    pair = daband.domains.from_log(source=rounds, target=rounds[0], n_arms=2, source_test=None)
+    trained, updated = (daband.LinUCB(context_shape=(2,), n_arms=2) for _ in range(2))
+    run = daband.train(trained, source=pair.source, target=pair.target, directory=tmp_path / "run")
+    updated.update(*rounds[:3], propensities=rounds[3])
+    assert run.rounds == trained.rounds_learned == n
+    assert len(run.episodes) <= 300
+    np.testing.assert_allclose(
+        trained.decide(rounds[0][:9]).mean, updated.decide(rounds[0][:9]).mean, atol=1e-9
+    )
+
+
+def test_candidates_learn_all_rounds_of_a_log():
+    rng = np.random.default_rng(0)
+    rounds = rng.normal(size=(997, 2)), rng.integers(0, 2, 997), rng.random(997), np.full(997, 0.5)
+    pair = daband.domains.from_log(source=rounds, target=rounds[0], n_arms=2)
+    choice = daband.choose(pair, candidates=LINEAR[:1])
+    assert choice.policy.rounds_learned == len(pair.source) > 890

@@ -55,9 +55,12 @@ def train(
         policy: the policy, changed in place.
         source: the domain in which rounds are played and rewarded (or a log of such rounds).
         target: unlabelled contexts of the target, or None. Target rewards cannot be passed.
-        episodes: the number of episodes, 300 by default. A source with fewer rounds is shown again,
-            up to five times in total (a log only once). ``Run.note`` then says how often.
+        episodes: the number of episodes. The default is 300, and a source with fewer rounds is shown
+            again, up to five times in total. All rounds of a log are learned once by default.
+            ``Run.note`` then states the number of rounds.
         episode_length: the number of rounds per episode. The policy adapts after each episode.
+            Without ``episodes``, episodes of a log with more than 300 times this number of rounds
+            are longer.
         seed: determines the order of contexts; the policy's seed by default.
         directory: the run's folder. A second call with the same settings resumes an interrupted
             run, which ends with the same result, bit for bit. Ctrl-C and SIGTERM wait for the end
@@ -406,7 +409,8 @@ def choose_training_budget(
     A smaller source is shown up to five times. A larger source or a log is shown once, in longer
     episodes, so that the number of gradient steps stays the same. Policies for wide vectors have
     about 8,000 rounds and up to ten passes. Images have the defaults of ``train``, because they
-    take longer to learn.
+    take longer to learn. For a log the number of episodes is None, as ``train`` then learns all of
+    it.
     """
     if episodes is not None:
         return pair, check_int("episodes", episodes, minimum=1), episode_length
@@ -421,12 +425,9 @@ def choose_training_budget(
         source.passes = max(source.passes, min(max_passes, math.ceil(n_rounds / len(source))))
     n_rounds = max(len(source), min(source.rounds_available, n_rounds))
     new_length = min(max(episode_length, math.ceil(n_rounds / _MAX_EPISODES)), n_rounds)
-    n_episodes = max(1, n_rounds // new_length)
-    # episodes are equally long, so drop as few rounds as possible
     if isinstance(source, LoggedDomain):
-        n_episodes = min(range(n_episodes, n_episodes // 2, -1), key=lambda count: n_rounds % count)
-        new_length = n_rounds // n_episodes
-    return replace(pair, source=source), n_episodes, new_length
+        return pair, None, new_length
+    return replace(pair, source=source), max(1, n_rounds // new_length), new_length
 
 
 def train_candidates(

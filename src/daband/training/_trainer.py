@@ -533,20 +533,22 @@ def build_source_phase(
     """Check the arguments of ``train``, and return the phase that it plays.
 
     By default there are 300 episodes. A source with fewer rounds is shown again, up to five times
-    in total. A log is shown only once, because each of its rounds must count once. An episode is at
-    most as long as the source.
+    in total. All rounds of a log are learned once, in longer episodes if there are many, and the
+    last episode may be shorter. An episode is at most as long as the source.
     """
     note = ""
+    n_rounds = None
     check_domains(policy, source, target)
     length = check_int("episode_length", settings.episode_length, minimum=1)
     n_episodes = settings.episodes
     if n_episodes is None:
         source, n_episodes, length, note = _choose_default_budget(source, length)
         settings = replace(settings, episode_length=length)
+        n_rounds = source.rounds_available if isinstance(source, LoggedDomain) else None
     else:
         check_int("episodes", n_episodes, minimum=1)
     max_episodes = source.rounds_available // length
-    if n_episodes * length > source.rounds_available:
+    if n_rounds is None and n_episodes * length > source.rounds_available:
         raise InvalidInput(
             f"{n_episodes} episodes of {length} are {n_episodes * length} rounds, but the source"
             f" has {source.rounds_available} ({len(source)} contexts, {source.passes} pass(es));"
@@ -568,7 +570,8 @@ def build_source_phase(
         n_episodes,
         settings.get_order_seed(policy),
         settings,
-        note=note,
+        n_rounds,
+        note,
     )
 
 
@@ -579,22 +582,24 @@ def _choose_default_budget(source: Any, episode_length: int) -> tuple[Any, int, 
     These are the defaults of ``train``, for episodes of at most ``episode_length`` rounds.
     """
     default_rounds = _DEFAULT_EPISODES * episode_length
-    if source.rounds_available >= default_rounds:
+    if isinstance(source, LoggedDomain):
+        n_rounds = source.rounds_available
+        episode_length = min(max(episode_length, math.ceil(n_rounds / _DEFAULT_EPISODES)), n_rounds)
+        n_episodes = math.ceil(n_rounds / episode_length)
+    elif source.rounds_available >= default_rounds:
         return source, _DEFAULT_EPISODES, episode_length, ""
-    if not isinstance(source, LoggedDomain):
+    else:
         passes = min(
             max(source.passes, _MAX_DEFAULT_PASSES), math.ceil(default_rounds / len(source))
         )
         if passes > source.passes:
             source = copy.copy(source)
             source.passes = passes
-    episode_length = min(episode_length, source.rounds_available)
-    n_episodes = min(_DEFAULT_EPISODES, source.rounds_available // episode_length)
+        episode_length = min(episode_length, source.rounds_available)
+        n_episodes = min(_DEFAULT_EPISODES, source.rounds_available // episode_length)
+        n_rounds = n_episodes * episode_length
     times_text = "once" if source.passes == 1 else f"{source.passes} times"
-    note = (
-        f"the source's {len(source):,} contexts are shown {times_text}:"
-        f" {n_episodes * episode_length:,} rounds"
-    )
+    note = f"the source's {len(source):,} contexts are shown {times_text}: {n_rounds:,} rounds"
     return source, n_episodes, episode_length, note
 
 
