@@ -2,6 +2,8 @@
 learning about them.
 """
 
+import contextlib
+
 import numpy as np
 import polars as pl
 import pytest
@@ -95,6 +97,54 @@ def test_a_new_arm_is_decided_rewarded_learned_and_kept_after_a_restart(files, s
             ]
             == "new"
         )
+
+
+def test_a_model_with_new_arms_is_a_function_of_the_log_bit_for_bit(tmp_path):
+    """A worker that starts late finds all arms in the log before it learns the first reward."""
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(2_000, 8))
+    vectors = rng.normal(size=(17, 6))
+    log = contexts, rng.integers(0, 12, 2_000), rng.random(2_000), np.full(2_000, 1 / 12)
+    pair = daband.domains.from_log(source=log, target=contexts, arms=vectors[:12])
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=10)
+    policy.save(tmp_path / "policy.safetensors")
+    daband.export(policy, tmp_path / "market.daband", pair=pair)
+    added = [{"id": f"n{at}", "features": vectors[at].tolist()} for at in range(12, 17)]
+
+    def play(log, *, learns_often):
+        def learn():
+            with contextlib.closing(Store(log)) as store:
+                worker = Worker(
+                    store,
+                    Settings(),
+                    policy_file=tmp_path / "policy.safetensors",
+                    learn_every=50,
+                    publish_seconds=0.0,
+                )
+                while worker.run_once():
+                    pass
+                return store.read_content(store.find_current_model())
+
+        with served(tmp_path / "market.daband", log) as client:
+            for at, arm in enumerate(["0", *added, "5"]):
+                rows = contexts[50 * at : 50 * at + 50]
+                if arm in added:
+                    client.post("/arms", json={"arms": [arm]})
+                name = arm if isinstance(arm, str) else arm["id"]
+                body = {"events": [{"context": row.tolist(), "arms": [name]} for row in rows]}
+                for event, row in zip(
+                    client.post("/decide", json=body).json()["events"], rows, strict=True
+                ):
+                    reward = {"reward": float(row[0] * at)}
+                    answer = client.post(f"/events/{event['event_id']}/reward", json=reward)
+                    assert answer.status_code == 200
+                if learns_often:
+                    learn()
+        return learn()
+
+    often = play(f"sqlite:///{tmp_path / 'often.db'}", learns_often=True)
+    assert play(f"sqlite:///{tmp_path / 'once.db'}", learns_often=False) == often
 
 
 def test_the_catalogue_is_replaced_without_a_restart(files, sqlite_log):

@@ -130,14 +130,15 @@ class LogLearner:
     def _read_group(self) -> list[LoggedReward] | None:
         """Return the next complete group of rewards without those that are set aside, or None.
 
-        The arms in the log that the policy does not have are added.
+        Arms of the group that the policy does not have are added.
         """
         entries = self._store.read_rewards(self.learned_seq, self._group_size)
         if len(entries) < self._group_size:
             return None
-        self._add_arms()
         self.learned_seq = entries[-1].seq
-        return [entry for entry in entries if str(entry.seq) not in self.set_aside]
+        group = [entry for entry in entries if str(entry.seq) not in self.set_aside]
+        self._add_arms(1 + max((entry.event.arm for entry in group), default=0))
+        return group
 
     def _set_bad_rewards_aside(self, error: Exception) -> None:
         """Learn the groups after the newest published model again, without the rewards that cannot
@@ -188,13 +189,17 @@ class LogLearner:
             return False
         return True
 
-    def _add_arms(self) -> None:
-        """Add the arms in the log that the policy does not have."""
+    def _add_arms(self, n_arms: int) -> None:
+        """Add arms of the log until the policy has ``n_arms`` arms.
+
+        Arms that no learned reward needs are not added, because the size of the regression affects
+        rounding, and a model must depend only on the rewards that it has learned.
+        """
         catalogue = self.policy.catalogue
         arms_note = self._store.read_note("arms")
         if catalogue is not None and arms_note is not None:
             for arm in orjson.loads(arms_note)["arms"]:
-                if arm["id"] not in catalogue.index_by_name:
+                if arm["id"] not in catalogue.index_by_name and self.policy.n_arms < n_arms:
                     columns = {name: value for name, value in arm.items() if name != "id"}
                     self.policy.add_arm(
                         arm["id"], columns if catalogue.table is not None else columns["features"]
