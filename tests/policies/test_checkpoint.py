@@ -72,6 +72,78 @@ def test_arrays_that_do_not_fit_are_refused_before_compiled_code_sees_them(saved
         daband.load(saved)
 
 
+@pytest.mark.parametrize("kind", ["log", "trees", "daband"])
+def test_files_with_nan_are_refused(kind, tmp_path):
+    path = _saved_after_rounds(kind, tmp_path)
+    arrays = read_checkpoint(path).arrays
+    names = [name for name, array in arrays.items() if array.dtype.kind == "f" and array.size]
+    assert len(names) > 3
+    content = path.read_bytes()
+    for position, name in enumerate(names):
+        damaged = arrays[name].copy()
+        damaged.flat[damaged.size // 2] = np.inf if position % 2 else np.nan
+        path.write_bytes(content)
+        _rewritten(path, lambda _, kept, one={name: damaged}: kept.update(one))
+        with pytest.raises(CheckpointError, match="NaN or infinite"):
+            daband.load(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        *(
+            (kind, name, change)
+            for kind in ("log", "trees")
+            for name, change in (
+                ("policy/rounds", lambda array: array - 1),
+                ("policy/rounds", lambda array: array + 10),
+                ("policy/rounds", lambda array: array[:-1]),
+                ("policy/fitted", lambda array: array + 1),
+                ("policy/fitted", lambda array: array * -1),
+                ("policy/kept", lambda array: array[:, 1:]),
+                ("policy/kept", lambda array: np.repeat(array, 2, axis=0)),
+                ("policy/kept", lambda array: _raised(array, -3, 0.5)),
+                ("domain", lambda array: array - 1),
+            )
+        ),
+        ("log", "policy/kept", lambda array: _raised(array, -4, 2.0)),
+        ("log", "policy/evidence", lambda array: array + 3),
+        ("trees", "policy/sums", lambda array: array[:1]),
+        ("daband", "policy/replay.source.n_seen", lambda array: array + 1),
+        ("daband", "policy/replay.source.n_seen", lambda array: array * -1),
+        ("daband", "policy/replay.source.arms", lambda array: array + 3),
+        ("daband", "policy/replay.source.rewards", lambda array: array[:-1]),
+        ("daband", "policy/learner.arm_frequencies", lambda array: array[:1]),
+        ("daband", "policy/learner.gate.arms", lambda array: array[:, :1]),
+        ("daband", "policy/learner.step_number", lambda array: -1 - array),
+        ("daband", "policy/steps", lambda array: -1 - array),
+    ],
+)
+def test_files_with_wrong_counts_are_refused(kind, name, change, tmp_path):
+    path = _saved_after_rounds(kind, tmp_path)
+    _rewritten(path, lambda _, arrays: arrays.update({name: change(arrays[name])}))
+    with pytest.raises(CheckpointError, match=r"does not hold|cannot be loaded"):
+        daband.load(path)
+
+
+def _raised(array, column, value):
+    raised = array.copy()
+    raised[:, column] += value
+    return raised
+
+
+def _saved_after_rounds(kind, folder):
+    recipe = {"recipe": "small", "device": "cpu"} if kind == "daband" else {}
+    policy = policies.get(kind)(context_shape=(2,), n_arms=3, **recipe)
+    rng = np.random.default_rng(0)
+    contexts, arms = rng.normal(size=(150, 2)), rng.integers(0, 3, 150)
+    policy.update(contexts, arms, arms + rng.random(150), propensities=np.full(150, 1 / 3))
+    policy.observe_target(contexts)
+    policy.adapt(2)
+    policy.save(folder / "p")
+    return folder / "p"
+
+
 @pytest.mark.parametrize("keep", [0, 4, 20, 200, -1])
 def test_truncated(saved, keep):
     content = saved.read_bytes()

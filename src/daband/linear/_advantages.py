@@ -82,14 +82,14 @@ class LogEvidence:
     #: The mean gain per round of choosing by context instead of always the best arm; negative for a
     #: loss.
     gain: float
-    #: The standard error of the gain.
-    error: float
-    #: The lower limit of the gain, which holds with probability 99%.
-    low: float
     #: The number of rounds in the log.
     rounds: int
     #: The fraction of rounds in which another arm than the best one is chosen.
     fraction: float
+    #: The standard error of the gain.
+    error: float = math.inf
+    #: The lower limit of the gain, which holds with probability 99%.
+    low: float = -math.inf
 
     @property
     def personalises(self) -> bool:
@@ -190,10 +190,10 @@ def learn_advantages(
         best_arm,
         float(mean_scores[best_arm]),
         gain.value,
-        gain.standard_error,
-        lower_limits[best_index],
         len(arms),
         fraction,
+        gain.standard_error,
+        lower_limits[best_index],
     )
     if not evidence.personalises:
         contrasts = np.zeros_like(contrasts)
@@ -237,7 +237,7 @@ def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> 
     low = _compute_lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE_LEVEL))
     value = float(scores[:, best_arm].mean())
     fraction = float((chosen_arms != best_arm).mean())
-    return LogEvidence(best_arm, value, gain.value, gain.standard_error, low, len(scores), fraction)
+    return LogEvidence(best_arm, value, gain.value, len(scores), fraction, gain.standard_error, low)
 
 
 def _compute_gains(
@@ -291,9 +291,7 @@ def _fit_mean_rewards(
     )
     no_ramps = np.zeros(0)
     step = PiecewiseStep(np.zeros(0, np.int64), no_ramps, no_ramps, no_ramps, no_ramps, dim)
-    evidence = LogEvidence(
-        best_arm, float(means[best_arm]), 0.0, math.inf, -math.inf, len(arms), 0.0
-    )
+    evidence = LogEvidence(best_arm, float(means[best_arm]), 0.0, len(arms), 0.0)
     return AdvantageModel(step, means[:, None], evidence)
 
 

@@ -19,7 +19,16 @@ import numpy as np
 from torch import nn
 
 from daband._arguments import check_int, check_one_of
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_number, drop_prefix
+from daband._arrays import (
+    AnyArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    check_arms,
+    check_number,
+    drop_prefix,
+)
 from daband._domain_names import DomainNames
 from daband._image_layout import find_image_layout, to_channels_first, to_channels_first_shape
 from daband._shift import Shift, ShiftLike
@@ -522,7 +531,9 @@ class NeuralLinUCB(Policy):
         self.learner.restore(drop_prefix("learner.", state))
         self._encoder = self.learner.copy_acting_encoder()
         self.buffers.restore(drop_prefix("replay.", state))
-        self.steps_per_adapt = int(state["steps"][0])
+        for buffer in filter(len, self.buffers.rounds):
+            check_arms(buffer.columns["arms"], len(buffer), self.n_arms)
+        self.steps_per_adapt = check_int("steps", int(state["steps"][0]), minimum=0)
 
 
 def can_stack(members: Sequence[Policy]) -> bool:

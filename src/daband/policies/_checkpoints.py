@@ -137,7 +137,9 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     policy.rounds_decided, policy.rounds_learned, policy.version = (
         int(count) for count in counters
     )
-    policy._domain_index = range(len(policy.domains))[int(arrays["domain"][0])]
+    policy._domain_index = int(arrays["domain"][0])
+    if not 0 <= policy._domain_index < len(policy.domains):
+        raise ValueError(f"domain must be an index of a domain, got {policy._domain_index}")
     policy.reward_moments.restore(arrays["rewards"])
     policy._round_ids.restore(drop_prefix("ids/", arrays))
     policy.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,11 @@ from daband.linear._propensities import estimate_propensities
 from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
-from daband.policies._trees import MAX_STORED_ROUNDS, sample_rounds
+from daband.policies._trees import MAX_STORED_ROUNDS, read_stored_rounds, sample_rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Maximum number of dimensions of a context; larger contexts need a transform.
 MAX_DIMENSIONS = 1024
-#: The fields of ``LogEvidence``, in the order of the saved array.
-_EVIDENCE_FIELDS = ("arm", "value", "gain", "error", "low", "rounds", "fraction")
 
 
 @policies.register("log")
@@ -122,8 +121,8 @@ class LogPolicy(Policy):
                 f"context_shape must have at most {MAX_DIMENSIONS:,} dimensions for LogPolicy, got"
                 f" {self._n_inputs:,}; reduce them by transform=daband.PCA(64)"
             )
-        #: Blocks of stored rounds. A row is a round: the context, the arm, the reward, the
-        #: propensity (NaN if unknown), the weight.
+        #: Blocks of stored rounds. A row is a round: the context, the propensity (0 if unknown),
+        #: the arm, the reward, the weight.
         self._round_blocks: list[FloatArray] = []
         #: The number of rounds of each arm, (K,).
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
@@ -196,9 +195,9 @@ class LogPolicy(Policy):
         contexts, arms, rewards, weights, propensities, _ = rounds
         rows = np.empty((len(arms), self._n_inputs + 4))
         rows[:, :-4] = to_floats(contexts.reshape(len(contexts), -1))
-        rows[:, -4] = arms
-        rows[:, -3] = rewards
-        rows[:, -2] = np.nan if propensities is None else propensities
+        rows[:, -4] = 0.0 if propensities is None else propensities
+        rows[:, -3] = arms
+        rows[:, -2] = rewards
         rows[:, -1] = 1.0 if weights is None else weights
         is_counted = rows[:, -1] > 0
         self._round_blocks.append(rows[is_counted])
@@ -226,9 +225,9 @@ class LogPolicy(Policy):
             # sums of floating-point numbers depend on their order
             rounds = rounds[np.lexsort(rounds.T)]
             contexts = np.ascontiguousarray(rounds[:, :-4])
-            arms = rounds[:, -4].astype(np.int64)
-            rewards, propensities, weights = rounds[:, -3:].T
-            is_unknown = np.isnan(propensities)
+            propensities, _, rewards, weights = rounds[:, -4:].T
+            arms = rounds[:, -3].astype(np.int64)
+            is_unknown = propensities == 0.0
             if is_unknown.any():
                 estimates, _ = estimate_propensities(contexts, arms, self.n_arms)
                 propensities = np.where(is_unknown, estimates, propensities)
@@ -274,37 +273,40 @@ class LogPolicy(Policy):
         advantages = self._fit()
         state = {
             "kept": self._sample_stored()[: None if replay else 0],
-            "plays": self._round_counts,
+            "rounds": self._round_counts,
             "fitted": np.array([self._rounds_at_fit], np.int64),
         }
         if advantages is None:
             return state
-        evidence = np.array(
-            [float(getattr(advantages.evidence, name)) for name in _EVIDENCE_FIELDS]
-        )
+        evidence = np.array(astuple(advantages.evidence))  # the limits of a short log are infinite
         step_arrays = {f"step/{name}": array for name, array in advantages.step.arrays().items()}
-        return {**state, "theta": advantages.theta, "evidence": evidence, **step_arrays}
+        return {
+            **state,
+            "theta": advantages.theta,
+            "evidence": evidence[np.isfinite(evidence)],
+            **step_arrays,
+        }
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        stored_rounds = np.array(state["kept"])
-        round_counts = np.array(state["plays"])
-        if stored_rounds.shape[1:] != (self._n_inputs + 4,) or round_counts.shape != (self.n_arms,):
-            raise InvalidInput(
-                f"the file has rounds of shape {stored_rounds.shape} and {len(round_counts)} arms"
-            )
+        stored_rounds, round_counts = read_stored_rounds(
+            self, state, self._n_inputs + 4, self.n_arms
+        )
+        propensities = stored_rounds[:, -4]
+        if not ((propensities >= 0) & (propensities <= 1)).all():
+            raise ValueError("kept has a propensity outside [0, 1]")
         advantages = None
-        if state.keys() - {"kept", "plays", "fitted"}:
+        if state.keys() - {"kept", "rounds", "fitted"}:
             step_arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAY_NAMES}
             feature_step = PiecewiseStep(**step_arrays, n_inputs=self._n_inputs)
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, feature_step.n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
-            evidence = dict(zip(_EVIDENCE_FIELDS, state["evidence"].tolist(), strict=True))
-            integer_fields = {"arm": int(evidence["arm"]), "rounds": int(evidence["rounds"])}
-            advantages = AdvantageModel(
-                feature_step, theta, LogEvidence(**{**evidence, **integer_fields})
-            )
+            arm, value, gain, n_rounds, *limits = state["evidence"].tolist()
+            if arm not in range(self.n_arms):
+                raise ValueError(f"evidence must have one of {self.n_arms} arms, got {arm}")
+            evidence = LogEvidence(int(arm), value, gain, int(n_rounds), *limits)
+            advantages = AdvantageModel(feature_step, theta, evidence)
         self._round_blocks = [stored_rounds]
         self._round_counts = round_counts
         self._advantages = advantages
-        self._rounds_at_fit = int(state["fitted"][0])
+        self._rounds_at_fit = 0 if advantages is None else int(state["fitted"][0])

@@ -896,6 +896,9 @@ class Policy(ABC):
         An error changes nothing.
         """
         with self._locks.write, self._locks.state:
+            for name, array in arrays.items():
+                if array.dtype.kind == "f" and not np.isfinite(array).all():
+                    raise ValueError(f"{name} has a NaN or infinite value")
             old_attributes = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
             try:
                 restore_arrays(self, arrays)

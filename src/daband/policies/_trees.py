@@ -24,6 +24,7 @@ from daband._arrays import (
     IntArray,
     check_number,
     drop_prefix,
+    read_array,
     to_floats,
 )
 from daband._domain_names import DomainNames
@@ -235,14 +236,8 @@ class Trees(Policy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         n_models = self.n_arms if self.arms == "disjoint" else 1
-        stored_rounds, round_counts, sums = (
-            np.array(state[name]) for name in ("kept", "rounds", "sums")
-        )
-        has_valid_rounds = stored_rounds.shape[1:] == (self._n_inputs + 3,)
-        if not has_valid_rounds or round_counts.shape != (n_models,) or sums.shape != (2, n_models):
-            raise InvalidInput(
-                f"the file has rounds of shape {stored_rounds.shape} for {n_models} models"
-            )
+        stored_rounds, round_counts = read_stored_rounds(self, state, self._n_inputs + 3, n_models)
+        sums = read_array(state, "sums", self._weighted_sums)
         trees = drop_prefix("trees/", state)
         # rejects arrays that do not fit
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)
@@ -251,6 +246,29 @@ class Trees(Policy):
         self._weighted_sums = sums
         self._trees = {name: np.array(array) for name, array in trees.items()}
         self._rounds_at_fit = int(state["fitted"][0])
+
+
+def read_stored_rounds(
+    policy: Policy, state: dict[str, AnyArray], n_columns: int, n_models: int
+) -> tuple[FloatArray, IntArray]:
+    """Return the stored rounds "kept" (n, n_columns) and the number of rounds of each model
+    (n_models,), which were read from a policy's file.
+
+    Raise ``ValueError`` unless they agree. The last columns of a round are the index of its model,
+    its reward and its weight.
+    """
+    rounds: FloatArray = np.array(state["kept"], np.float64)
+    counts: IntArray = read_array(state, "rounds", np.zeros(n_models, np.int64))
+    n_fitted = int(state["fitted"][0])
+    stored_counts = (rounds[:, -3, None] == np.arange(n_models)).sum(axis=0)
+    if (
+        rounds.shape[1:] != (n_columns,)
+        or stored_counts.sum() < len(rounds)
+        or (stored_counts > counts).any()
+        or not 0 <= n_fitted <= counts.sum() <= policy.rounds_learned
+    ):
+        raise ValueError(f"kept has other rounds than the {policy.rounds_learned} learned ones")
+    return rounds, counts
 
 
 def sample_rounds(rounds: FloatArray) -> FloatArray:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from daband._arguments import check_int
 from daband._arrays import AnyArray, FloatArray, drop_prefix
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
@@ -386,12 +387,13 @@ class Learner:
         else:  # the state was saved on another kind of device: derive a seed from it
             self.generator.manual_seed(zlib.crc32(generator_state.numpy().tobytes()))
         self.step_number, self.run_steps = (
-            int(state[name][0]) for name in ("step_number", "run_steps")
+            check_int(name, int(state[name][0]), minimum=0) for name in ("step_number", "run_steps")
         )
         self.skill_gate.restore(drop_prefix("gate.", state))
         self.skip_counts[1] = float(state["streak"][0])
-        self.loss_inputs["arm_frequencies"].copy_(
-            torch.from_numpy(np.array(state["arm_frequencies"]))
+        frequencies = self.loss_inputs["arm_frequencies"]
+        frequencies.copy_(
+            torch.from_numpy(np.array(state["arm_frequencies"])).reshape(frequencies.shape)
         )
 
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:

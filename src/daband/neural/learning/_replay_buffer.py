@@ -222,6 +222,12 @@ class ReplayBuffer:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
         self.n_seen = int(state["n_seen"][0])
+        for name, column in self.columns.items():
+            if state[name].shape != (len(self), *column.shape[1:]):
+                raise ValueError(
+                    f"{name} has the shape {state[name].shape}, expected {len(self)} rows of"
+                    f" {tuple(column.shape[1:])}"
+                )
         self._choose_device(torch.from_numpy(state["contexts"][:0]).dtype)
         for name, column in self.columns.items():
             self.columns[name] = torch.from_numpy(state[name].copy()).to(column.device)

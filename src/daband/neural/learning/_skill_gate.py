@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband._arrays import AnyArray, FloatArray, IntArray, read_array
 
 #: The factor by which the weights of older rounds decay per round, so that sums cover about 600
 #: rounds.
@@ -99,6 +99,5 @@ class SkillGate:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        self._round_sums, self._arm_sums = (
-            np.array(state[name], np.float64) for name in ("sums", "arms")
-        )
+        self._round_sums = read_array(state, "sums", self._round_sums)
+        self._arm_sums = read_array(state, "arms", self._arm_sums)
