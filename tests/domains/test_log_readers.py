@@ -290,7 +290,7 @@ def test_log_files_list_the_offered_arms(tmp_path):
 
 def test_an_incumbent_that_was_not_offered_earns_as_the_log_does():
     contexts, arms, rewards, offered = offered_log()
-    rounds = LoggedRounds(contexts, arms, rewards, 1 / offered.sum(axis=1), offered)
+    rounds = LoggedRounds(contexts, arms, rewards, 1 / offered.sum(axis=1), offered=offered)
     values = score_rounds(rounds, 3).mean(axis=0)
     np.testing.assert_allclose(values, [0.0, 1.0, 2 / 3 + 0.5 * 2 / 3], atol=0.05)
 

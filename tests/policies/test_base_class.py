@@ -167,7 +167,13 @@ def test_sums_teach_what_rounds_teach(name, arms):
     whole = blank.empty_sums()
     for part in (slice(25, 40), slice(0, 10), slice(10, 25)):
         sums = blank.empty_sums()
-        blank.add_to_sums(sums, contexts[part], chosen[part], reward[part], weights=weights[part])
+        blank.add_to_sums(
+            sums,
+            contexts=contexts[part],
+            arm=chosen[part],
+            reward=reward[part],
+            weights=weights[part],
+        )
         whole.merge(sums)
     assert policy.rounds_learned == 0, policy.rounds_learned
     policy.learn_sums(whole, blank)

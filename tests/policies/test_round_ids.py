@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import daband
-from daband.policies._incoming_rounds import RoundIds
+from daband.policies._incoming_rounds import RoundIds, mask_new
 
 
 def test_the_window_forgets_the_oldest():
     ids = RoundIds(max_ids=3)
     ids.add([1, "b", 3, 4])
     assert len(ids) == 3
-    assert ids.mask_new([1, "b", 3, 4, 1]).tolist() == [True, False, False, False, False]
+    assert mask_new([1, "b", 3, 4, 1], ids).tolist() == [True, False, False, False, False]
 
 
 def test_the_order_survives_saving():
@@ -24,7 +24,7 @@ def test_the_order_survives_saving():
         restored.restore(ids.state())
         restored.add(["new"])
         expected = [*names, "new"][-3:]
-        assert restored.mask_new([*names, "new"]).tolist() == [
+        assert mask_new([*names, "new"], restored).tolist() == [
             name not in expected for name in [*names, "new"]
         ]
 

@@ -57,6 +57,9 @@ def whole():
     return columns(pl.concat([frame(200 + n, seed=n) for n in range(5)]))
 
 
+LOG_ROLES = {"arm": "arm", "reward": "reward", "propensity": "propensity"}
+
+
 def linucb(**settings):
     return daband.LinUCB(context_shape=(4,), n_arms=3, **settings)
 
@@ -602,6 +605,16 @@ def test_a_column_of_weights_counts_rounds(tmp_path):
     )
     streamed = daband.learn_log(linucb(), numbered, weights="w", id="n")
     np.testing.assert_allclose(theta(streamed), theta(expected), atol=1e-9)
+    opened = daband.domains.ParquetLog(folder, n_arms=3, roles={"weights": "w"})
+    trained = linucb()
+    daband.train(trained, source=opened)
+    np.testing.assert_allclose(theta(trained), theta(expected), atol=1e-9)
+    plain = daband.domains.ParquetLog(
+        folder, n_arms=3, columns=daband.domains.Columns(opened.columns.context, **LOG_ROLES)
+    )
+    np.testing.assert_allclose(
+        theta(daband.fit_log(linucb(), plain, weights="w")), theta(expected), atol=1e-9
+    )
     with pytest.raises(daband.InvalidInput, match="weights names the column 'v'"):
         daband.fit_log(linucb(), folder, weights="v")
     for wrong in (-1.0, None):

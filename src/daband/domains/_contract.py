@@ -85,11 +85,24 @@ class LoggedRounds:
     rewards: FloatArray
     #: Probability with which the logging policy chose each arm, (B,).
     propensities: FloatArray
+    #: How much each round counts, (B,); None if each counts once.
+    weights: FloatArray | None = None
     #: Mask of the arms that could be chosen, (B, K); None if all could.
     offered: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.contexts)
+
+    def to_arguments(self) -> dict[str, Any]:
+        """Return these rounds as arguments of ``Policy.update``."""
+        return {
+            "contexts": self.contexts,
+            "arm": self.arms,
+            "reward": self.rewards,
+            "weights": self.weights,
+            "propensities": self.propensities,
+            "available": self.offered,
+        }
 
 
 class Contexts(ABC):

@@ -4,8 +4,9 @@ their propensities.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -145,6 +146,16 @@ def _check_magnitudes(contexts: AnyArray, n_dimensions: int, max_norm: float) ->
         )
 
 
+def mask_new(ids: Iterable[Any], known_ids: Container[Any]) -> BoolArray:
+    """Return a mask (B,) of the ids that are neither in ``known_ids`` nor earlier in ``ids``."""
+    earlier_ids = set()
+    is_new = []
+    for one_id in ids:
+        is_new.append(one_id not in known_ids and one_id not in earlier_ids)
+        earlier_ids.add(one_id)
+    return np.array(is_new, np.bool_)
+
+
 #: Ids that are integers of at most this many bits are stored as 64-bit integers.
 _MAX_INTEGER_BITS = 63
 
@@ -194,22 +205,11 @@ class RoundIds:
                 raise InvalidInput(f"ids must be integers or strings, got {round_id!r}")
         return checked_ids
 
-    def mask_new(self, ids: Iterable[int | str]) -> BoolArray:
-        """Return a mask (B,) of the ids that are neither stored nor earlier in ``ids``."""
-        earlier_ids: set[int | str] = set()
-        is_new = []
-        for round_id in ids:
-            is_new.append(round_id not in self._ids and round_id not in earlier_ids)
-            earlier_ids.add(round_id)
-        return np.array(is_new, np.bool_)
-
     def add(self, ids: Iterable[int | str]) -> None:
         """Store the ids of learned rounds, and drop the oldest ids beyond ``max_ids``."""
         self._ids.update(dict.fromkeys(ids))
-        for old_id in [
-            round_id
-            for round_id, _ in zip(self._ids, range(len(self._ids) - self.max_ids), strict=False)
-        ]:
+        n_dropped = max(0, len(self._ids) - self.max_ids)
+        for old_id in list(itertools.islice(self._ids, n_dropped)):
             del self._ids[old_id]
 
     def state(self) -> dict[str, AnyArray]:

@@ -50,7 +50,7 @@ from daband.linear._piecewise import Piecewise
 from daband.linear._ridge_head import EpisodeScores
 from daband.linear._standardise import Standardise
 from daband.policies._checkpoints import collect_arrays, restore_arrays
-from daband.policies._incoming_rounds import PlayedRounds
+from daband.policies._incoming_rounds import PlayedRounds, mask_new
 from daband.policies._pair_defaults import (
     DEFAULT_JOINT_ALPHA,
     build_policy_for_pair,
@@ -596,16 +596,7 @@ class Mixture(Policy):
         """Return a mask (B,) of the contexts that were not learned before and are not earlier in
         the batch.
         """
-        earlier_checksums: set[int] = set()
-        is_new: list[bool] = []
-        for checksum in checksums if self.learn_weights else ():
-            is_new.append(
-                checksum not in self._seen_checksums and checksum not in earlier_checksums
-            )
-            earlier_checksums.add(checksum)
-        return (
-            np.array(is_new, np.bool_) if self.learn_weights else np.zeros(len(checksums), np.bool_)
-        )
+        return mask_new(checksums, self._seen_checksums) & self.learn_weights
 
     def _store_checksums(self, checksums: Sequence[int]) -> None:
         """Store checksums of learned contexts, up to ``_MAX_CHECKSUMS``."""

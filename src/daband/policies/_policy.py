@@ -34,6 +34,7 @@ default around ``_score``, ``_learn`` and ``_play``. ``adapt`` holds only the wr
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -83,6 +84,7 @@ from daband.policies._incoming_rounds import (
     check_seed,
     check_shape,
     compute_importance_weights,
+    mask_new,
 )
 from daband.policies._pair_defaults import build_policy_for_pair, get_setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
@@ -613,12 +615,8 @@ class Policy(ABC):
                 _learn_rounds(self, rounds, domain_index)
                 return []
             checked_ids = self._round_ids.check(ids, len(rounds.arms))
-            is_new = self._round_ids.mask_new(checked_ids)
-            duplicates = [
-                round_id
-                for round_id, is_new_id in zip(checked_ids, is_new, strict=True)
-                if not is_new_id
-            ]
+            is_new = mask_new(checked_ids, self._round_ids)
+            duplicates = list(itertools.compress(checked_ids, ~is_new))
             if duplicates and on_duplicate == "raise":
                 raise InvalidInput(
                     f"ids must be new, but the round {duplicates[0]!r} was learned before or is"
@@ -962,9 +960,9 @@ def check_rounds(
     contexts: ArrayLike,
     arm: ArrayLike,
     reward: ArrayLike,
-    weights: ArrayLike | None,
-    propensities: ArrayLike | None,
-    available: ArrayLike | None,
+    weights: ArrayLike | None = None,
+    propensities: ArrayLike | None = None,
+    available: ArrayLike | None = None,
 ) -> PlayedRounds:
     """Return the rounds that ``update`` got, after checking them. Contexts are not transformed."""
     batch = _check_contexts(policy, contexts)

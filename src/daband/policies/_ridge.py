@@ -22,7 +22,6 @@ import numpy as np
 
 from daband._arrays import (
     AnyArray,
-    ArrayLike,
     FloatArray,
     IntArray,
     Mask,
@@ -175,22 +174,12 @@ class RidgePolicy(Policy):
         blank_policy.rounds_decided = blank_policy.rounds_learned = 0
         return blank_policy
 
-    def add_to_sums(
-        self,
-        sums: RidgeSums,
-        contexts: ArrayLike,
-        arm: ArrayLike,
-        reward: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
-        propensities: ArrayLike | None = None,
-        available: ArrayLike | None = None,
-    ) -> None:
-        """Add rounds to ``sums``. The other arguments are as in ``update``.
+    def add_to_sums(self, sums: RidgeSums, **arguments: Any) -> None:
+        """Add rounds to ``sums``. The other arguments are those of rounds in ``update``.
 
         Rounds that ``update`` would reject raise the same error here, and ``sums`` does not change.
         """
-        rounds = check_rounds(self, contexts, arm, reward, weights, propensities, available)
+        rounds = check_rounds(self, **arguments)
         features = self._featurise(transform_contexts(self, rounds.contexts))
         features, head_indices = self._head.get_chosen_features(features, rounds.arms)
         if features.dtype == np.uint8:

@@ -45,7 +45,7 @@ from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
-from daband.training._log_sums import read_weighted_batches, sum_parts_locally, sum_parts_on_ray
+from daband.training._log_sums import sum_parts_locally, sum_parts_on_ray
 from daband.training._trainer import check_unlabelled
 from daband.training._work_folder import Folder, defer_stop_signals
 
@@ -180,8 +180,6 @@ def learn_log(
     >>> daband.learn_log(policy, "week1.parquet", id="n").rounds_learned
     40
     """
-    if not isinstance(policy, Policy):
-        raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     settings = _FitSettings(
         domain="target",
         columns=columns,
@@ -192,7 +190,7 @@ def learn_log(
         weights=weights,
         column_names={"arm": arm, "reward": reward, "propensity": propensity},
     )
-    parts_before = policy.log_parts
+    parts_before = getattr(policy, "log_parts", None)
     _fit_policy(policy, log, settings)
     if policy.log_parts != parts_before:
         policy.version += 1
@@ -231,11 +229,9 @@ def _fit_policy(
     """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    engine = settings.engine
-    target = settings.target
     columns = settings.columns
-    check_one_of("engine", engine, ("local", "ray"))
-    check_unlabelled(target)
+    check_one_of("engine", settings.engine, ("local", "ray"))
+    check_unlabelled(settings.target)
     check_int("adapt_every", settings.adapt_every, minimum=1)
     if settings.workers is not None:
         check_int("workers", settings.workers, minimum=1)
@@ -263,12 +259,13 @@ def _fit_policy(
         hint = (
             "" if settings.id is not None else " with id=, so that the others are not counted again"
         )
-        _warn(
+        warnings.warn(
             f"{path}: {n_rounds:,} rounds without a reward yet are ignored; learn it again"
             f" later{hint}",
+            LogWarning,
             stacklevel=3,
         )
-    if engine == "ray" and not learns_from_sums:
+    if settings.engine == "ray" and not learns_from_sums:
         raise InvalidInput(
             f"engine must be 'local' for {policy.name}, which learns rounds one after the other:"
             " engine='ray' needs a linear policy, and no id="
@@ -287,7 +284,7 @@ def _fit_policy(
             assert isinstance(policy, RidgePolicy)
             run.sum_parts(policy)
         else:
-            run.learn_in_order(target)
+            run.learn_in_order(settings.target)
     return policy
 
 
@@ -340,7 +337,7 @@ class _LogRun:
         if (saved_sums := self._read_sums(file_name)) is not None:
             sums.restore(saved_sums)
         remaining_parts = self._find_remaining_parts(parts)
-        arguments = (blank_policy, self.log, remaining_parts, settings.weights)
+        arguments = (blank_policy, self.log, remaining_parts)
         if settings.engine == "ray":
             outcomes = sum_parts_on_ray(
                 *arguments, address=settings.ray_address, n_workers=settings.workers
@@ -439,7 +436,7 @@ class _LogRun:
         partly learned.
         """
         for part in parts:
-            for _ in read_weighted_batches(self.log, part, self.settings.weights):
+            for _ in self.log.batches(part):
                 pass
             yield part, None
 
@@ -452,21 +449,11 @@ class _LogRun:
         policy = self.policy
         settings = self.settings
         ids = self.log.read_values(part, settings.id)
-        for batch, weights in read_weighted_batches(
-            self.log, part, settings.weights, settings.adapt_every
-        ):
+        for batch in self.log.batches(part, settings.adapt_every):
             rounds_before = policy.rounds_learned
             batch_ids = None if settings.id is None else list(itertools.islice(ids, len(batch)))
             policy.update(
-                batch.contexts,
-                batch.arms,
-                batch.rewards,
-                settings.domain,
-                weights=weights,
-                propensities=batch.propensities,
-                available=batch.offered,
-                ids=batch_ids,
-                on_duplicate="skip",
+                **batch.to_arguments(), domain=settings.domain, ids=batch_ids, on_duplicate="skip"
             )
             if target is not None:
                 start = rounds_before % target.rounds_available
@@ -497,7 +484,7 @@ class _LogRun:
                 f"the policy has learned {label} before; its {n_rounds:,} rounds are not counted"
                 " again"
             )
-            _warn(message, stacklevel=5)
+            warnings.warn(message, LogWarning, stacklevel=5)
         return old_digests
 
     def _format_digests(self, parts: Iterable[LogPart]) -> list[str]:
@@ -599,8 +586,3 @@ class _LogRun:
         if self.folder is not None:
             encoded_parts = np.frombuffer(json.dumps(self._learned_digests).encode(), np.uint8)
             write_npz(self.folder.path / file_name, {**sums.state(), "parts": encoded_parts})
-
-
-def _warn(message: str, *, stacklevel: int) -> None:
-    """Issue a ``LogWarning``."""
-    warnings.warn(message, LogWarning, stacklevel=stacklevel + 1)

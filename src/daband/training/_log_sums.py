@@ -13,7 +13,6 @@ the sums in the order of the parts, so that it adds them up in the same order as
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import socket
@@ -23,10 +22,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from daband._arrays import Weights, check_weights, use_one_blas_thread
+from daband._arrays import use_one_blas_thread
 from daband._files import THREAD_VARIABLES
 from daband.domains._contract import LoggedRounds
-from daband.domains.readers._parquet_log import BATCH_ROWS, ParquetLog
+from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._primal_ridge import RidgeSums
@@ -44,62 +43,25 @@ _OBJECT_STORE_BYTES = 256 * 2**20
 _MAX_THREADS = min(4, os.cpu_count() or 1)
 
 
-def read_weighted_batches(
-    log: ParquetLog, part: LogPart, weight_column: str | None, batch_rows: int = BATCH_ROWS
-) -> Iterator[tuple[LoggedRounds, Weights]]:
-    """Yield batches of a part's rounds with their weights (n,), at most ``batch_rows`` rounds at a
-    time.
-
-    Weights are None without a ``weight_column``.
-    """
-    column_values = log.read_values(part, weight_column)
-    for batch in log.batches(part, batch_rows):
-        if weight_column is None:
-            yield batch, None
-            continue
-        try:
-            weights = check_weights(list(itertools.islice(column_values, len(batch))), len(batch))
-        except InvalidInput as error:
-            raise DataError(
-                f"{part.label} has no weights in column {weight_column!r}: {error}"
-            ) from None
-        yield batch, weights
-
-
 def sum_part(
-    policy: RidgePolicy,
-    log: ParquetLog,
-    part: LogPart,
-    weight_column: str | None,
-    *,
-    n_threads: int = 1,
+    policy: RidgePolicy, log: ParquetLog, part: LogPart, *, n_threads: int = 1
 ) -> RidgeSums:
-    """Return the sums over the rounds of one part of a log, weighted as in
-    ``read_weighted_batches``.
+    """Return the sums over the rounds of one part of a log.
 
     The policy is not changed. Every batch is summed separately, and the sums are added in the order
     of the batches, so that ``n_threads``, the number of threads, does not affect the result.
     """
 
-    def sum_batch(weighted_batch: tuple[LoggedRounds, Weights]) -> RidgeSums:
+    def sum_batch(batch: LoggedRounds) -> RidgeSums:
         sums = policy.empty_sums()
-        batch, weights = weighted_batch
         try:
-            policy.add_to_sums(
-                sums,
-                batch.contexts,
-                batch.arms,
-                batch.rewards,
-                weights=weights,
-                propensities=batch.propensities,
-                available=batch.offered,
-            )
+            policy.add_to_sums(sums, **batch.to_arguments())
         except InvalidInput as error:
             raise DataError(f"{part.label} cannot be learned: {error}") from None
         return sums
 
     total = policy.empty_sums()
-    batches = read_weighted_batches(log, part, weight_column)
+    batches = log.batches(part)
     threaded_sums = (sums for _, sums in _map_in_order(sum_batch, batches, n_threads=n_threads))
     batch_sums = map(sum_batch, batches) if n_threads == 1 else threaded_sums
     for sums in batch_sums:
@@ -126,7 +88,7 @@ def _map_in_order(
 
 
 def sum_parts_locally(
-    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weight_column: str | None
+    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart]
 ) -> Generator[tuple[LogPart, RidgeSums]]:
     """Yield every part with its sums, in the order of ``parts``.
 
@@ -136,7 +98,7 @@ def sum_parts_locally(
     threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))
 
     def sum_log_part(part: LogPart) -> RidgeSums:
-        return sum_part(policy, log, part, weight_column, n_threads=threads_per_part)
+        return sum_part(policy, log, part, n_threads=threads_per_part)
 
     # threads work on separate parts or batches, not on the products of one batch
     with use_one_blas_thread():
@@ -149,7 +111,6 @@ def sum_parts_on_ray(
     policy: RidgePolicy,
     log: ParquetLog,
     parts: Sequence[LogPart],
-    weight_column: str | None,
     *,
     address: str,
     n_workers: int | None,
@@ -166,7 +127,7 @@ def sum_parts_on_ray(
         return
     with _connect_to_cluster(ray, address, min(n_workers or os.cpu_count() or 1, len(parts))):
         remote_task = ray.remote(num_cpus=1, max_retries=0)(_sum_task)
-        shared_arguments = ray.put((policy, log, weight_column))
+        shared_arguments = ray.put((policy, log))
         n_ahead = _PARTS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
         references: dict[int, Any] = {}
 
@@ -199,15 +160,12 @@ def sum_parts_on_ray(
             _cancel_tasks(ray, references.values())
 
 
-def _sum_task(
-    shared_arguments: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart
-) -> RidgeSums:
+def _sum_task(shared_arguments: tuple[RidgePolicy, ParquetLog], part: LogPart) -> RidgeSums:
     """Return the sums of one part.
 
     This function runs in a worker; ``shared_arguments`` is in Ray's object store.
     """
-    policy, log, weight_column = shared_arguments
-    return sum_part(policy, log, part, weight_column)
+    return sum_part(*shared_arguments, part)
 
 
 def _import_ray() -> Any:

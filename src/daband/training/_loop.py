@@ -417,16 +417,16 @@ def choose_training_budget(
     if len(pair.context_shape) > 1:
         return pair, None, episode_length
     source = copy.copy(pair.source)
+    if isinstance(source, LoggedDomain):
+        n_rounds = source.rounds_available
+        return pair, None, max(episode_length, math.ceil(n_rounds / _MAX_EPISODES))
     is_wide = math.prod(pair.context_shape) >= _MIN_WIDE_DIM
     n_rounds, max_passes = (
         (_WIDE_ROUNDS, _MAX_WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _MAX_VECTOR_PASSES)
     )
-    if not isinstance(source, LoggedDomain):
-        source.passes = max(source.passes, min(max_passes, math.ceil(n_rounds / len(source))))
+    source.passes = max(source.passes, min(max_passes, math.ceil(n_rounds / len(source))))
     n_rounds = max(len(source), min(source.rounds_available, n_rounds))
     new_length = min(max(episode_length, math.ceil(n_rounds / _MAX_EPISODES)), n_rounds)
-    if isinstance(source, LoggedDomain):
-        return pair, None, new_length
     return replace(pair, source=source), max(1, n_rounds // new_length), new_length
 
 

@@ -469,14 +469,7 @@ def _play_rounds(
     for name, rounds in rounds_by_domain:
         domain_name = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
-            policy.update(
-                rounds.contexts,
-                rounds.arms,
-                rounds.rewards,
-                domain_name,
-                propensities=rounds.propensities,
-                available=rounds.offered,
-            )
+            policy.update(**rounds.to_arguments(), domain=domain_name)
             policy.log_parts |= phase.domain.by_name[name].log_parts  # type: ignore[attr-defined]
             domain_columns.append(
                 (rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities)

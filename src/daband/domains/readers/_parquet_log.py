@@ -16,7 +16,7 @@ import copy
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from daband._arguments import check_fraction, check_int
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband._arrays import MAX_WEIGHT, AnyArray, BoolArray, FloatArray, IntArray
 from daband._image_layout import find_image_layout
 from daband._lazy_polars import pl
 from daband._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
@@ -99,7 +99,7 @@ class ParquetLog(LoggedDomain):
         shared: True if a row has the contexts of all arms, concatenated.
         passes: how many times ``train`` may show each round.
         roles: the column of each role other than context, if ``columns`` is None: {"arm": "offer",
-            "id": "customer"}.
+            "id": "customer"}. The column of the role "weights" states how much each round counts.
         arm_names: the names of the arms.
         skip_unrewarded: True to ignore rounds without a reward; ``unrewarded`` has their number by
             file.
@@ -148,6 +148,7 @@ class ParquetLog(LoggedDomain):
                     self.schema = schema
                     self.columns = columns_by_role
                     self._log_columns = [str(getattr(columns_by_role, role)) for role in _LOG_ROLES]
+                    self._log_columns += [roles["weights"]] if roles and "weights" in roles else []
                     n_features = self._count_features(query, path)
                 self.files.append(self._open_file(query, path))
         parts = [LogPart(file.path, 0, file.n_rows) for file in self.files]
@@ -174,7 +175,7 @@ class ParquetLog(LoggedDomain):
         """Return the file with arm indices instead of names, and without unrewarded rounds if they
         are skipped.
         """
-        arm_column, reward_column, _ = self._log_columns
+        arm_column, reward_column, *_ = self._log_columns
         n_missing = 0
         if self._skip_unrewarded:
             n_missing, n_rows = (
@@ -337,17 +338,16 @@ class ParquetLog(LoggedDomain):
         return np.concatenate(index_blocks)
 
     def read(self, indices: IntArray) -> AnyArray:
-        return self._read_rounds(indices).contexts
+        return self.read_rounds(indices).contexts
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        rounds = self._read_rounds(indices)
+        rounds = self.read_rounds(indices)
         return rounds.arms, rounds.rewards, rounds.propensities
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
-        return None if self.columns.offered is None else self._read_rounds(indices).offered
+        return None if self.columns.offered is None else self.read_rounds(indices).offered
 
-    def _read_rounds(self, indices: IntArray) -> LoggedRounds:
-        """Return the rounds at these indices."""
+    def read_rounds(self, indices: IntArray) -> LoggedRounds:
         block_numbers = np.searchsorted(self._block_ends, indices, side="right")
         offsets = indices - np.concatenate([[0], self._block_ends])[block_numbers]
 
@@ -360,16 +360,10 @@ class ParquetLog(LoggedDomain):
         return LoggedRounds(*gather_rows(block_numbers, read_rows))
 
     def _read_block(self, block: LogPart) -> list[AnyArray]:
-        """Return the contexts, arms, rewards and propensities of a block, and the offered arms if
-        the log has them.
+        """Return the contexts, arms, rewards, propensities and weights of a block, and the offered
+        arms if the log has them.
         """
-        names = (
-            "contexts",
-            "arms",
-            "rewards",
-            "propensities",
-            *(["offered"] if self.columns.offered else []),
-        )
+        names = [field.name for field in fields(LoggedRounds)][: 6 if self.columns.offered else 5]
         batches = list(self.batches(block))
         return [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
 
@@ -445,7 +439,7 @@ class ParquetLog(LoggedDomain):
             path,
         )
         try:
-            arms, rewards, propensities = (
+            arms, rewards, propensities, *weights = (
                 read_numbers(frame, name, is_context=False) for name in log_columns
             )
             contexts = self._convert_contexts(frame)
@@ -459,6 +453,10 @@ class ParquetLog(LoggedDomain):
             ),
             (rewards, ~np.isnan(rewards), "must be a number"),
             (propensities, (propensities > 0) & (propensities <= 1), "must be in (0, 1]"),
+            *(
+                (w, (w >= 0) & (w <= MAX_WEIGHT), f"must be in [0, {MAX_WEIGHT:g}]")
+                for w in weights
+            ),
         )
         for name, (values, is_valid, rule) in zip(log_columns, rules, strict=True):
             if not is_valid.all():
@@ -472,7 +470,8 @@ class ParquetLog(LoggedDomain):
         if self.columns.offered is not None:
             arm_names = self._arm_names or [str(index) for index in range(self.n_arms)]
             offered = read_offered_arms(frame, self.columns.offered, arm_names, arm_indices, path)
-        return LoggedRounds(contexts, arm_indices, rewards, propensities, offered)
+        round_weights = weights[0] if weights else np.ones(len(frame))
+        return LoggedRounds(contexts, arm_indices, rewards, propensities, round_weights, offered)
 
     def _convert_contexts(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts in a frame, (n, *C). Raise an error for a value that is not
@@ -647,7 +646,11 @@ def open_log(
         raise InvalidInput(
             "columns cannot be given with an open ParquetLog, which has columns already"
         )
-    _check_roles(roles or {}, log.schema, log.files[0].path)
+    roles = roles or {}
+    _check_roles(roles, log.schema, log.files[0].path)
+    if "weights" in roles:
+        log = copy.copy(log)
+        log._log_columns = [*log._log_columns[:3], roles["weights"]]
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
             f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, but the policy"
