@@ -705,10 +705,6 @@ def test_what_looks_like_a_mistake_is_said():
             " known about them; drop these rows if they are mistakes"
         ),
         (
-            "p: it is 1 in every row, although several arms were chosen. If probabilities were not"
-            " recorded, use --drop p, and they are estimated"
-        ),
-        (
             "weight: -999 is in 28 rows, all others are between 60.1 and 71.9. If it means a"
             " missing value, leave these cells empty"
         ),

@@ -298,7 +298,7 @@ def test_an_incumbent_that_was_not_offered_earns_as_the_log_does():
 def test_offered_arms_are_checked():
     contexts, arms, rewards, offered = offered_log(60)
     given = {"target": contexts, "n_arms": 3}
-    with pytest.raises(daband.InvalidInput, match=r"offered arms must be booleans \(60, 3\)"):
+    with pytest.raises(daband.InvalidInput, match=r"offered arms must hold booleans"):
         daband.domains.from_log(
             source=(contexts, arms, rewards, np.full(60, 0.4), offered.astype(int)), **given
         )

@@ -469,7 +469,6 @@ def find_notices(
     * numbers such as -999 that may mean a missing value;
     * a number that is extremely far from the others;
     * arms with one or two rows;
-    * propensities that are all 1;
     * source rows with the id of an earlier row, of the same domain if ``domain`` names a column of
     domains.
     """
@@ -495,12 +494,6 @@ def find_notices(
                 notices += _find_unit_change(
                     name, read_numbers(source, name), read_numbers(target, name)
                 )
-        if column.role == "propensity" and (source[name].drop_nulls() == 1).all():
-            problem = "it is 1 in every row, although several arms were chosen"
-            remedy = (
-                f"If probabilities were not recorded, use --drop {name}, and they are estimated"
-            )
-            notices.append(Notice(name, f"{problem}. {remedy}"))
         if column.role not in ("category", "arm", "label"):
             continue
         texts_by_frame = [read_categories(frame, name) for frame in frames if name in frame.columns]

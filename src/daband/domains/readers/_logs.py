@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_class_names, check_int, check_one_of
+from daband._arguments import check_available, check_class_names, check_int, check_one_of
 from daband._arrays import (
     ArrayLike,
     BoolArray,
@@ -38,6 +38,9 @@ from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import compute_digests
 from daband.errors import InvalidInput
 from daband.linear._propensities import estimate_propensities
+
+#: Maximum number of rounds that are checked for propensities of 1.
+_MAX_CHECKED_ROUNDS = 65_536
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
@@ -175,6 +178,14 @@ def from_log(
         raise InvalidInput("from_log needs n_arms, the number of arms, or arms, a table of them")
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)
     n_arms = check_n_arms(n_arms, n_rows=len(log))
+    first_arms, _, propensities = log.read_log(np.arange(min(len(log), _MAX_CHECKED_ROUNDS)))
+    if (propensities == 1.0).all() and (first_arms != first_arms[0]).any():
+        raise InvalidInput(
+            "source: propensities are 1 in all rounds, although several arms were chosen; give the"
+            " probability with which each arm was drawn. If arms were not randomised, omit the"
+            " propensities (--drop COLUMN): they are then estimated, and results hold only if the"
+            " contexts explain the choice of arms"
+        )
     training_log: LoggedDomain = log
     held_out_log: LoggedDomain | None
     if isinstance(source_test, tuple | str | Path | ParquetLog):
@@ -249,12 +260,7 @@ def _check_offered(offered: ArrayLike, arms: IntArray, n_arms: int) -> BoolArray
 
     Raise an error if it is invalid or a chosen arm was not offered.
     """
-    mask = as_numpy(offered, "offered arms")
-    if mask.shape != (len(arms), n_arms) or mask.dtype != np.bool_:
-        raise InvalidInput(
-            f"offered arms must be booleans ({len(arms)}, {n_arms}), got {mask.dtype} of shape"
-            f" {mask.shape}"
-        )
+    mask = check_available(offered, len(arms), n_arms, "offered arms")
     invalid_rows = np.flatnonzero(~mask[np.arange(len(arms)), arms])
     if len(invalid_rows):
         raise InvalidInput(
