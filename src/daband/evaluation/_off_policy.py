@@ -18,10 +18,12 @@ import numpy as np
 
 from daband._arguments import check_int, check_one_of, check_probability
 from daband._arrays import ArrayLike, FloatArray, check_arms, use_one_blas_thread
+from daband._lazy_polars import pl
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._parquet_log import ParquetLog, open_log
+from daband.domains.readers._reading import describe_repeated_ids
 from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import (
     check_ids_not_learned,
@@ -207,6 +209,7 @@ def evaluate_log(
             f"{path}: {count:,} rounds have no reward and are left out"
             for path, count in unrewarded_counts
         ]
+        notes += file_log.describe_repeated_ids(id)
         raise_if_learned(count_learned(policy, file_log, id), len(file_log))
         if target is None:
             streamed_rounds = StreamedRounds(file_log, progress=progress)
@@ -236,9 +239,10 @@ def evaluate_log(
     log_domain = read_log(log if file_log is None else file_log, n_policy_arms)
     n_rounds = len(log_domain)
     raise_if_learned(n_rounds if has_learned_all(policy, log_domain) else 0, n_rounds)
+    rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
     if id is not None and file_log is None:
         check_ids_not_learned(policy, id, n_rounds)
-    rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
+        notes += describe_repeated_ids(pl.DataFrame({"id": id, "arm": rounds.arms}, strict=False))
     target_contexts = None if target is None else read_target(target, rounds.contexts)
     log_probabilities = compute_arm_probabilities(
         policy, rounds.contexts, domain, rule, "log", offered=rounds.offered

@@ -60,7 +60,7 @@ _GRADIENT_PART_ROWS = 65_536
 
 
 class LogWarning(UserWarning):
-    """A warning that a part of a log was ignored."""
+    """A warning that a part of a log was ignored, or that its rounds are not what is assumed."""
 
 
 def fit_log(
@@ -265,6 +265,8 @@ def _fit_policy(
             LogWarning,
             stacklevel=3,
         )
+    for text in parquet_log.describe_repeated_ids(settings.id):
+        warnings.warn(text, LogWarning, stacklevel=3)
     if settings.engine == "ray" and not learns_from_sums:
         raise InvalidInput(
             f"engine must be 'local' for {policy.name}, which learns rounds one after the other:"

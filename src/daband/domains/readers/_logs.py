@@ -186,6 +186,8 @@ def from_log(
             " propensities (--drop COLUMN): they are then estimated, and results hold only if the"
             " contexts explain the choice of arms"
         )
+    for text in log.describe_repeated_ids() if isinstance(log, ParquetLog) else ():
+        warnings.warn(text, stacklevel=3)
     training_log: LoggedDomain = log
     held_out_log: LoggedDomain | None
     if isinstance(source_test, tuple | str | Path | ParquetLog):

@@ -12,6 +12,7 @@ rows at a time.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import zlib
@@ -33,6 +34,7 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogPart,
     convert_polars_errors,
+    describe_repeated_ids,
     list_log_files,
     map_arm_values,
     read_offered_arms,
@@ -65,6 +67,8 @@ _NAME_REMEDY = (
     "; if it has another name, pass it as arm=, reward= or propensity= (--arm, --reward or"
     " --propensity), or pass columns=daband.domains.Columns(...)"
 )
+#: Maximum number of rows that are checked for repeated ids.
+_MAX_CHECKED_ROWS = 1_000_000
 #: Maximum number of rows of a block. ``train`` reads blocks in random order, and shuffles the rows
 #: of each block.
 _MAX_BLOCK_ROWS = 65_536
@@ -304,6 +308,20 @@ class ParquetLog(LoggedDomain):
         for frame in self.read_frames(part, [column]) if column is not None else ():
             check_no_nulls(frame, [str(column)], part.path)
             yield from frame[str(column)].to_list()
+
+    def describe_repeated_ids(self, id_column: str | None = None) -> list[str]:
+        """Return a warning if arms were drawn for each id and not for each row, otherwise nothing.
+
+        The ids are in ``id_column`` or in ``columns.id``. The first million rows are checked, if
+        they can be read.
+        """
+        texts = []
+        for name in self.columns.id if id_column is None else (id_column,):
+            queries = [file.query.select(name, self._log_columns[0]) for file in self.files]
+            rows = pl.concat(queries, how="vertical_relaxed").head(_MAX_CHECKED_ROWS)
+            with contextlib.suppress(DataError), convert_polars_errors("the log cannot be read"):
+                texts += describe_repeated_ids(rows.collect())
+        return texts
 
     def sample_contexts(self, n_rows: int) -> AnyArray:
         """Return about ``n_rows`` contexts from the first rows of up to 16 files, evenly spaced

@@ -514,3 +514,26 @@ def read_offered_arms(
         arm = arm_names[arms[invalid_rows[0]]]
         raise DataError(f"{table_name}: row {row} has chosen {arm!r}, which {column!r} lacks")
     return offered
+
+
+def describe_repeated_ids(rows: pl.DataFrame) -> list[str]:
+    """Return a warning if arms were drawn for each id and not for each row, otherwise nothing.
+
+    They were, if two rows of one id have the same arm more often than independent draws would, by
+    three standard deviations. ``rows`` has a column of ids and a column of arms.
+    """
+    name, arm_name = rows.columns
+    rows = rows.drop_nulls().sort(name)
+    is_repeated = (rows[name] == rows[name].shift()).fill_null(False)
+    n_repeated = len(rows.filter(is_repeated))
+    n_same = len(rows.filter(is_repeated & (rows[arm_name] == rows[arm_name].shift())))
+    frequencies = rows[arm_name].value_counts()["count"].to_numpy() / max(len(rows), 1)
+    chance = float(frequencies @ frequencies)
+    if n_same - chance * n_repeated <= 3.0 * (n_repeated * chance * (1.0 - chance)) ** 0.5:
+        return []
+    return [
+        f"{n_repeated:,} rows repeat a value of {name!r}, {n_same:,} of them with the same arm. If"
+        " the arm was drawn for each value, its rows are not independent: standard errors are too"
+        " small, and intervals and verdicts are too sure. Use one row for each value, e.g. with its"
+        " mean reward"
+    ]

@@ -33,6 +33,7 @@ from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns, read_catalogue
 from daband.domains.readers._logs import from_log, warn_estimated_propensities
 from daband.domains.readers._reading import (
+    describe_repeated_ids,
     find_arm_index,
     read_offered_arms,
     read_table,
@@ -128,6 +129,9 @@ def from_table(
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame = _add_row_numbers(read_table(source))
     target_frame = _add_row_numbers(read_table(target))
+    for id_column in set(columns.id if columns.arm else ()) & set(source_frame.columns):
+        for text in describe_repeated_ids(source_frame.select(id_column, columns.arm)):
+            warnings.warn(text, stacklevel=2)
     catalogue = None
     if arms is not None:
         if class_names is not None:
