@@ -10,7 +10,7 @@ from daband.service._client import Client
 from daband.service._event_log import Store
 from daband.service._log_readers import export_events
 from daband.service._settings import Settings
-from tests.service.conftest import DIM, served
+from tests.service.conftest import ARMS, DIM, served
 
 
 def filled(exported, log, n=200, **settings):
@@ -39,8 +39,10 @@ def test_the_log_as_parquet_is_what_fit_log_and_evaluate_log_read(exported, log,
     contexts, arms, rewards, propensities = filled(exported, log)
     assert export_events(log, tmp_path / "week.parquet") == len(arms)
     fresh = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0)
+    fresh.arm_names = ARMS
     by_log = daband.fit_log(fresh, tmp_path / "week.parquet")
     by_hand = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0)
+    by_hand.arm_names = ARMS
     by_hand.update(contexts, arms, rewards, propensities=propensities)
     assert by_log.rounds_learned == len(arms)
     np.testing.assert_allclose(
@@ -91,6 +93,40 @@ def test_a_table_keeps_its_columns(tmp_path, sqlite_log):
     assert policy.rounds_learned == before + 60
 
 
+def test_one_odd_row_does_not_block_the_export(tmp_path, sqlite_log):
+    """Extra columns with names of the log, nested values, and numbers as texts."""
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"age": rng.integers(20, 60, 300), "time": rng.normal(size=300)})
+    frame = frame.with_columns(offer=pl.Series(rng.choice(["card", "loan"], 300)))
+    columns = daband.domains.Columns(context=["age"], label="offer")
+    pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    daband.export(policy, tmp_path / "t.daband", pair=pair, domain="target")
+    odd = [
+        {"age": 41, "reward": 3.0, "arm": "x", "propensity": None, "offered": "all"},
+        {"age": 41, "more": {"a": [1, 2]}, "time": "noon"},
+        {"age": "41", "more": "text"},
+        {"age": 41.5, "more": 18446744073709551615},
+        {"age": None, "more": True, "time": -5},
+    ]
+    rows = [*odd[:3], *({"age": 20 + number % 40} for number in range(30)), *odd[3:]]
+    with served(tmp_path / "t.daband", sqlite_log) as client, Client(str(client.base_url)) as api:
+        decisions = api.decide_many([{"context": row} for row in rows])
+        for decision in decisions:
+            api.reward(decision.event_id, 1.0)
+    for ids in (True, False):
+        assert export_events(sqlite_log, tmp_path / "week.parquet", ids=ids) == len(rows)
+        written = pl.read_parquet(tmp_path / "week.parquet")
+        assert written["arm"].to_list() == [decision.arm_name for decision in decisions]
+        assert written["context_reward"].to_list()[:2] == [3.0, None]
+        assert written["more"].to_list()[1] == '{"a":[1,2]}'
+        assert ("context_time" in written.columns) is ids
+    before = policy.rounds_learned
+    daband.learn_log(policy, tmp_path / "week.parquet")
+    assert policy.rounds_learned == before + len(rows)
+
+
 def test_spans_defaults_and_ids(exported, sqlite_log, tmp_path):
     filled(exported, sqlite_log, 50)
     store = Store(sqlite_log)
@@ -113,8 +149,13 @@ def test_spans_defaults_and_ids(exported, sqlite_log, tmp_path):
 
 def test_a_log_without_contexts_says_what_cannot_be_done(exported, sqlite_log, tmp_path):
     filled(exported, sqlite_log, 20, contexts="drop")
-    with pytest.raises(DataError, match="has no contexts"):
+    with pytest.raises(DataError, match="16 events have no context"):
         export_events(sqlite_log, tmp_path / "week.parquet")
+    with served(exported, sqlite_log) as client:
+        client.post("/decide", json={"event_id": "kept", "context": [0.1] * DIM})
+        client.post("/events/kept/reward", json={"reward": 1.0})
+    with pytest.warns(UserWarning, match="16 events have no context"):
+        assert export_events(sqlite_log, tmp_path / "week.parquet") == 1
 
 
 def test_a_log_that_is_not_there_is_not_made(tmp_path):

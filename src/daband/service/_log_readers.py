@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -23,6 +24,7 @@ from daband._files import check_writable, write_bytes
 from daband._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
 from daband.linear._mean_estimates import LiftSequence, MeanEstimate
+from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import Event, LoggedReward, Store
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy
@@ -38,7 +40,9 @@ _CONTEXTS_PER_CALL = 20
 #: Maximum number of the monitor's scores on the page.
 _MAX_SCORES = 8
 #: The columns of an exported log in addition to the context.
-_LOG_COLUMNS = ("arm", "reward", "propensity")
+_LOG_COLUMNS = ("arm", "reward", "propensity", "offered")
+#: Further columns of an exported log with ids.
+_ID_COLUMNS = ("event_id", "time", "model", "mode")
 
 
 def read_rows(contexts: Iterable[str]) -> Any:
@@ -73,10 +77,13 @@ def export_events(
     """Write the events with rewards to a Parquet file, in the order of the log, and return their
     number.
 
-    Columns of raw rows keep their names. Contexts that are arrays are written as a column
-    ``context`` of lists. ``arm`` is the arm that was played, ``propensity`` its probability, and
-    ``reward`` its reward. The column ``offered`` lists the eligible arms, if not all arms were
-    eligible for some event.
+    Columns of raw rows keep their names, except that a column ``reward`` of a row is written as
+    ``context_reward``; likewise for the names of other columns of the log. Nested values are
+    written as JSON, and columns with numbers and texts as texts. Contexts that are arrays are
+    written as a column ``context`` of lists. ``arm`` is the name of the arm that was played, or its
+    index if arms have no names. ``propensity`` is its probability, and ``reward`` its reward. The
+    column ``offered`` lists the eligible arms, if not all arms were eligible for some event. Events
+    whose context was not stored are left out, with a warning.
 
     Args:
         log: the address of the log, as in ``serve``, or an open ``Store``.
@@ -92,19 +99,31 @@ def export_events(
     check_writable(path)
     store = Store(log, create=False) if isinstance(log, str) else log
     frames = []
+    n_without_context = 0
     try:
+        arms = _read_arms(store)
         for rounds in store.read_rounds(
             _to_seconds(since, -math.inf), _to_seconds(until, math.inf)
         ):
             used_rounds = [
                 (event, reward) for event, reward, kind in rounds if defaults or kind != "default"
             ]
-            rows = [_to_row(event, reward, with_ids=ids) for event, reward in used_rounds]
+            rows = [
+                _to_row(event, reward, arms, with_ids=ids)
+                for event, reward in used_rounds
+                if event.context is not None
+            ]
+            n_without_context += len(used_rounds) - len(rows)
             if rows:
-                frames.append(pl.DataFrame(rows, infer_schema_length=None))
+                frames.append(pl.DataFrame(rows, infer_schema_length=None, strict=False))
     finally:
         if isinstance(log, str):
             store.close()
+    if n_without_context:
+        message = f"{n_without_context:,} events have no context (--contexts drop)"
+        if not frames:
+            raise DataError(f"{message}, so policies cannot be trained or evaluated on them")
+        warnings.warn(f"{message} and are left out", stacklevel=2)
     if not frames:
         raise DataError("the log has no event with a reward in this period")
     frame = pl.concat(frames, how="diagonal_relaxed")
@@ -114,34 +133,38 @@ def export_events(
     return len(frame)
 
 
-def _to_row(event: Event, reward: float, *, with_ids: bool) -> dict[str, Any]:
-    """Return an event and its reward as a row of the exported file, by column name.
+def _read_arms(store: Store) -> Sequence[str | int]:
+    """Return the names of all arms of a log, or their indices if they have no names."""
+    number = store.find_newest_file()
+    model = load_model(store.read_content(number), number)
+    names = list(with_added_arms(model, store.read_note("arms")).deployed.arm_names)
+    indices = range(len(names))
+    return indices if names == [str(index) for index in indices] else names
+
+
+def _to_row(
+    event: Event, reward: float, arms: Sequence[str | int], *, with_ids: bool
+) -> dict[str, Any]:
+    """Return an event with a context and its reward as a row of the exported file, by column name.
 
     ``with_ids`` adds the columns ``event_id``, ``time``, ``model`` and ``mode``.
     """
-    if event.context is None:
-        raise DataError(
-            "the log has no contexts (--contexts drop), so policies cannot be trained or evaluated"
-            " on it"
-        )
-    context = orjson.loads(event.context)
+    context = orjson.loads(str(event.context))
+    row: dict[str, Any] = {}
+    reserved_names = (*_LOG_COLUMNS, *_ID_COLUMNS) if with_ids else _LOG_COLUMNS
     if isinstance(context, list):
-        context = {"context": np.asarray(context, np.float64).reshape(-1).tolist()}
-    offered = {} if event.eligible is None else {"offered": orjson.loads(event.eligible)}
-    reserved_names = [name for name in (*_LOG_COLUMNS, *offered) if name in context]
-    if reserved_names:
-        raise DataError(
-            f"the context has a column {reserved_names[0]!r}, which is needed for the log;"
-            " rename it"
-        )
-    row = {**context, "arm": event.arm, "reward": reward, "propensity": event.propensity, **offered}
+        row["context"] = np.asarray(context, np.float64).reshape(-1).tolist()
+    else:
+        for name, value in context.items():
+            is_nested = isinstance(value, dict | list)
+            row[f"context_{name}" if name in reserved_names else name] = (
+                orjson.dumps(value).decode() if is_nested else value
+            )
+    row |= {"arm": arms[event.arm], "reward": reward, "propensity": event.propensity}
+    if event.eligible is not None:
+        row["offered"] = [arms[index] for index in orjson.loads(event.eligible)]
     if with_ids:
-        row |= {
-            "event_id": event.event_id,
-            "time": event.time,
-            "model": event.model,
-            "mode": event.mode,
-        }
+        row |= {name: getattr(event, name) for name in _ID_COLUMNS}
     return row
 
 
