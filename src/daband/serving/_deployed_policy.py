@@ -219,52 +219,28 @@ class DeployedPolicy:
             )
         frozen = self.frozen
         indices = None
+        vectors = None
         mask = None
         limit = self.limit_new_arms(new_arms)
         names: Sequence[str] = self.arm_names
         if arms is not None and not _is_mask(arms):
             names, indices, vectors = self.look_up_arms(arms)
-            if (
-                read_rows.is_single
-                and vectors is None
-                and limit is None
-                and not control
-                and top is None
-            ):
-                mean, bonus, arm, propensity = frozen.decide_row(
-                    read_rows.contexts[0], round_number, indices
-                )
-                return (
-                    DeployedDecision(
-                        arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]
-                    ),
-                    read_rows,
-                )
-            mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
             if limit is not None:
                 limit = limit._replace(is_unrewarded=(indices < 0) | limit.is_unrewarded[indices])
-        else:
-            if arms is not None:
-                mask = self.make_arm_mask(arms, len(read_rows.contexts))
-            elif frozen.offered is not None:
-                mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
-            if (
-                read_rows.is_single
-                and mask is None
-                and limit is None
-                and not control
-                and top is None
-            ):
-                mean, bonus, arm, propensity = frozen.decide_row(
-                    read_rows.contexts[0], round_number
-                )
-                return (
-                    DeployedDecision(
-                        arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]
-                    ),
-                    read_rows,
-                )
-            mean, bonus = frozen.score(read_rows.contexts)
+        elif arms is not None:
+            mask = self.make_arm_mask(arms, len(read_rows.contexts))
+        elif frozen.offered is not None:
+            mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
+        has_options = vectors is not None or mask is not None or limit is not None
+        if read_rows.is_single and not has_options and not control and top is None:
+            mean, bonus, arm, propensity = frozen.decide_row(
+                read_rows.contexts[0], round_number, indices
+            )
+            decision = DeployedDecision(
+                arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]
+            )
+            return decision, read_rows
+        mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
         # the fields ``control`` and ``in_control`` of the decision, (n,) each
         controls: list[Any] = []
         if control:
