@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,9 @@ ImageLayout = Literal["channels_first", "channels_last", "grey"]
 _CHANNEL_COUNTS = (1, 3, 4)
 #: The minimum side of an image, in pixels.
 _MIN_SIDE_PIXELS = 16
-#: The first characters of PNG, JPEG, GIF, WebP and BMP files in base64.
+#: The formats of images in requests. Pillow runs programs to read some other formats.
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+#: The first characters of files of these formats in base64.
 _BASE64_PREFIXES = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
 
 
@@ -78,9 +81,11 @@ def to_eight_bits(image: Any) -> Any:
         raise ValueError(
             "its pixels are floating-point numbers; save it with 8 or 16 bits per channel"
         )
+    if not image.mode.startswith("I"):
+        return image
     pixels = np.asarray(image)
     # Mode "I" has 32 bits, and may hold 8-bit values.
-    is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and pixels.max() > 255)
+    is_16_bit = image.mode != "I" or pixels.max() > 255
     return Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8)) if is_16_bit else image
 
 
@@ -144,6 +149,15 @@ def read_image_bytes(image: Any, *, allow_paths: bool = True) -> bytes:
         raise InvalidInput(
             f"{str(image)[:80]} cannot be read: {getattr(error, 'strerror', error)}"
         ) from None
+
+
+def measure_image(content: bytes) -> tuple[int, int]:
+    """Return the width and height in pixels of an image file, without decoding it."""
+    with convert_image_errors("an image"):
+        from PIL import Image
+
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            return image.size
 
 
 @contextlib.contextmanager

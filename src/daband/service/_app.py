@@ -129,6 +129,7 @@ class Service:
         model = load_model(store.read_content(current_number), current_number)
         self._decider = Decider(with_added_arms(model, self._arms_note), settings)
         self._model_lock = threading.Lock()
+        self._encoder_lock = asyncio.Lock()
         self._apply_verdict()
         self._registry = CollectorRegistry()
         self._request_counter = Counter(
@@ -361,7 +362,13 @@ class Service:
     async def _decide(self, request: Request) -> Response:
         """Decide on the events of a request, log them and return the decisions."""
         body = await self._read_json(request)
-        events, warnings, rankings = self._decider.decide(body, time.time())
+        table = self._decider.model.deployed.reader.table
+        if table is not None and table.encoded:
+            async with self._encoder_lock:  # one request at a time, to limit the memory of images
+                outcome = await asyncio.to_thread(self._decider.decide, body, time.time())
+        else:
+            outcome = self._decider.decide(body, time.time())
+        events, warnings, rankings = outcome
         for event_warnings in warnings:
             for kind in {warning.kind for warning in event_warnings}:
                 self._warning_counter.labels(kind).inc()

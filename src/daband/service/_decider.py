@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from daband._arrays import Mask
-from daband._image_layout import read_image_bytes
+from daband._image_layout import measure_image, read_image_bytes
 from daband.errors import InvalidInput, did_you_mean
 from daband.service._event_log import Event
 from daband.service._settings import Settings
@@ -42,6 +42,11 @@ _EVENT_ID_PATTERN = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 _MAX_EXTRA_COLUMNS = 1000
 #: Maximum number of characters of an unknown name in an error.
 _MAX_SHOWN_CHARACTERS = 80
+#: Maximum ratio of the sides of an image. The shorter side is resized to a fixed length, so the
+#: resized image of a larger ratio could need much memory.
+_MAX_SIDE_RATIO = 16
+#: Maximum number of images in an error.
+_MAX_SHOWN_IMAGES = 5
 #: Maximum number of arms of a service.
 _MAX_ARMS = 10_000
 #: Floats below this number that are integers can be converted to ``int`` without loss.
@@ -181,6 +186,7 @@ class Decider:
         model = self.model
         settings = self._settings
         requests = self._read_events(body, model.deployed)
+        _check_images([request.row for request in requests], settings.limits.image_pixels)
         choices, warnings, rankings = self._choose(model.deployed, requests, self.control_fraction)
         events = []
         for request, choice in zip(requests, choices, strict=True):
@@ -418,6 +424,19 @@ def _read_context(context: Any, deployed: DeployedPolicy) -> Any:
     if array.shape != deployed.reader.shape:
         raise InvalidInput(f"context must have shape {deployed.reader.shape}, got {array.shape}")
     return array.astype(np.float64)
+
+
+def _check_images(rows: list[Any], max_pixels: int) -> None:
+    """Raise an error if the images of a request have too many pixels, or one is too long."""
+    values = (value for row in rows if isinstance(row, dict) for value in row.values())
+    sizes = [measure_image(value) for value in values if isinstance(value, bytes)]
+    n_pixels = sum(width * height for width, height in sizes)
+    if n_pixels > max_pixels or any(max(size) > _MAX_SIDE_RATIO * min(size) for size in sizes):
+        raise InvalidInput(
+            f"the images of a request may have {max_pixels:,} pixels in total, and one side may be"
+            f" at most {_MAX_SIDE_RATIO} times as long as the other, got"
+            f" {', '.join(f'{width} x {height}' for width, height in sizes[:_MAX_SHOWN_IMAGES])}"
+        )
 
 
 def check_event_id(event_id: Any) -> str:

@@ -396,9 +396,6 @@ class Statistics:
         n_rewarded = counts["given"] + counts["defaulted"]
         if self.settings.mode == "apprentice":
             uplift = MeanEstimate(-uplift.value, uplift.standard_error)
-        model_limits = {
-            number: _to_limits(sums.estimate_mean()) for number, sums in self._model_sums.items()
-        }
         return {
             "time": now,
             "mode": self.settings.mode,
@@ -426,8 +423,8 @@ class Statistics:
             ],
             "new_arms": self.deployed.new_arms,
             "models": {
-                number: {"n": self._model_sums[number].n, **limits}
-                for number, limits in model_limits.items()
+                number: {"n": sums.n, **_to_limits(sums.estimate_mean())}
+                for number, sums in self._model_sums.items()
             },
         }
 

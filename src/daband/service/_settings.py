@@ -65,6 +65,8 @@ class Limits:
 
     #: Maximum size of a request's body, in bytes.
     body_bytes: int = 1 << 20
+    #: Maximum number of pixels of all images in one request.
+    image_pixels: int = 1 << 24
     #: Maximum number of events in one request.
     batch: int = 1000
     #: Maximum number of entries that wait to be written to the log. Further requests are answered
@@ -78,7 +80,7 @@ class Limits:
     request_seconds: float = 15.0
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes", "batch", "waiting", "connections"):
+        for name in ("body_bytes", "image_pixels", "batch", "waiting", "connections"):
             check_int(name, getattr(self, name), minimum=1)
         if check_finite("request_seconds", self.request_seconds) <= 0:
             raise InvalidInput(f"request_seconds must be more than 0, got {self.request_seconds}")
