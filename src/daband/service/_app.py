@@ -485,7 +485,7 @@ class Service:
 
     async def _reset_watch(self, request: Request) -> Response:
         """Start the counts and alarms of the page again."""
-        seq = await asyncio.to_thread(self.store.find_last_event_seq)
+        seq = await asyncio.to_thread(self.store.find_last_seq, "events")
         await asyncio.to_thread(self.store.write_note, "watch_from", str(seq))
         return self._answer_form(request, {"status": "the counts start again"})
 

@@ -358,13 +358,9 @@ class Store:
             rows: list[Any] = list(connection.execute(query))
         return [LoggedReward(*[*row[:5], Event(*row[5:])]) for row in rows]
 
-    def find_last_reward_seq(self) -> int:
-        """Return the number of the newest reward; 0 if there is none."""
-        return self._fetch_value(sa.select(sa.func.max(_rewards.c.seq))) or 0
-
-    def find_last_event_seq(self) -> int:
-        """Return the number of the newest event; 0 if there is none."""
-        return self._fetch_value(sa.select(sa.func.max(_events.c.seq))) or 0
+    def find_last_seq(self, table: Literal["events", "rewards"]) -> int:
+        """Return the number of the newest event or reward; 0 if there is none."""
+        return self._fetch_value(sa.select(sa.func.max(_metadata.tables[table].c.seq))) or 0
 
     def find_unrewarded(self, after_seq: int, until_seq: int, limit: int) -> list[tuple[int, str]]:
         """Return the numbers and ids of at most ``limit`` events without a reward, in order.

@@ -241,7 +241,7 @@ class LogLearner:
         if saved_start is not None:
             return int(saved_start)
         has_learner = self._store.read_note("learner") is not None
-        start = self._store.find_last_reward_seq() if has_learner else 0
+        start = self._store.find_last_seq("rewards") if has_learner else 0
         self._store.write_note(note_name, str(start))
         self._store.write_note("learner", self.sequence_id)
         return start
