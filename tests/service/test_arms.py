@@ -14,6 +14,7 @@ from daband.service._event_log import Store
 from daband.service._settings import Settings, Tokens
 from daband.service._worker import Worker
 from tests.service.conftest import served
+from tests.service.test_page import send_examples
 
 NEW = {"id": "new", "price": 9.0, "kind": "loan"}
 
@@ -161,6 +162,7 @@ def test_the_catalogue_is_replaced_without_a_restart(files, sqlite_log):
             "arms": 7,
             "offered": 6,
         }
+        assert "/arms" in send_examples(client)
         assert client.post("/arms", json={"arms": [{"id": "x"}]}).status_code == 422
         assert client.post("/arms", json={"offers": []}).status_code == 422
         # An older index keeps its meaning, and the file can be published again.

@@ -12,6 +12,7 @@ from torch import nn
 import daband
 from daband._input_encoders import InputEncoder
 from tests.service.conftest import served
+from tests.service.test_page import send_examples
 
 
 def encode(size, file_format="PNG", mode="L"):
@@ -55,7 +56,7 @@ def test_images_are_limited_and_decoded_in_another_thread(image_file, sqlite_log
         for body, message in (
             ({"context": {"image": bomb}}, "pixels"),
             ({"context": {"image": encode((5000, 1))}}, "16 times"),
-            ({"events": [large] * 5}, "at most 16,777,216 pixels"),
+            ({"events": [large] * 5}, "16,777,216 pixels"),
             ({"context": {"image": "data:image/tiff;base64," + encode((8, 8), "TIFF")}}, "image"),
             ({"context": {"image": "iVBORw0KGgo" + "A" * 40}}, "image"),
         ):
@@ -64,4 +65,5 @@ def test_images_are_limited_and_decoded_in_another_thread(image_file, sqlite_log
             assert message in answer.json()["error"]
         assert threads == []
         assert client.post("/decide", json=large).status_code == 200
-    assert len(threads) == 1
+        assert send_examples(client)
+    assert len(threads) == 2

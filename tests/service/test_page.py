@@ -8,9 +8,11 @@ import shutil
 import subprocess
 
 import numpy as np
+import polars as pl
 import pytest
 from PIL import Image
 
+import daband
 from daband.service._client import Client
 from daband.service._event_log import Store
 from daband.service._settings import Settings
@@ -133,15 +135,92 @@ def test_the_page_is_there_before_and_after_the_first_events(exported, sqlite_lo
         store.close()
 
 
-def test_the_calls_are_a_document(exported, sqlite_log):
-    with served(exported, sqlite_log) as client:
-        document = client.get("/openapi.json").json()
-        assert document["openapi"].startswith("3.1")
-        example = document["paths"]["/decide"]["post"]["requestBody"]["content"][
-            "application/json"
-        ]["example"]
-        assert client.post("/decide", json=example).status_code == 200
-        for path, operations in document["paths"].items():
-            for method in operations:
-                asked = path.replace("{event_id}", "none").replace("{number}", "0")
-                assert client.request(method, asked).status_code != 405
+def test_the_page_explains_the_policy_the_assessment_and_the_evidence(tmp_path, sqlite_log):
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(400, 3))
+    arms = rng.integers(2, size=400)
+    pair = daband.domains.from_log(
+        source=(contexts, arms, arms + rng.normal(size=400), np.full(400, 0.5)),
+        target=contexts + 0.1,
+        n_arms=2,
+        class_names=["letter", "coupon"],
+    )
+    policy = daband.LogPolicy.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source)
+    assessment = daband.assess(
+        policy, source=pair.source_test, target=pair.target, incumbent="letter"
+    )
+    daband.export(policy, tmp_path / "m.daband", pair=pair, domain="target", assessment=assessment)
+    with served(tmp_path / "m.daband", sqlite_log) as client:
+        send_rows(client, rng.normal(size=(100, 3)))
+        store = Store(sqlite_log)
+        worker = Worker(store, Settings())
+        worker.run_once()
+        worker.write_snapshot()
+        store.close()
+        page = client.get("/").text
+    assert "<h1>daband chooses among letter, coupon</h1>" in page
+    row = re.search(r"advantage over always letter, assessed[^\n]*", page)[0]
+    assert f"{assessment.advantage:.3f}, lower limit {assessment.low:.3f}" in row
+    assert f"({assessment.verdict})" in row
+    evidence = re.findall(r'<td class="n">([0-9.]+)%', page.partition("evidence of a change")[2])
+    assert evidence
+    assert all(0.0 <= float(percent) < 100.0 for percent in evidence)
+    assert "raises an alarm at 100%" in page
+
+
+def send_rows(client, rows):
+    client.post(
+        "/decide", json={"events": [{"context": row.tolist()} for row in rows]}
+    ).raise_for_status()
+
+
+def write_table_policy(folder):
+    """A policy for rows with every kind of column."""
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame(
+        {
+            "age": rng.integers(20, 60, 200),
+            "city": rng.choice(["Oslo", "Bergen", None], 200),
+            "seen": [f"2026-0{number % 9 + 1}-11 10:30" for number in range(200)],
+            "hour": [f"{number % 24:02}:15" for number in range(200)],
+            "offer": rng.choice(["card", "loan"], 200),
+        }
+    )
+    columns = daband.domains.Columns(
+        context=["age", "city", "seen", "hour"],
+        categorical=["city"],
+        dates=["seen", "hour"],
+        label="offer",
+    )
+    pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    daband.export(policy, folder / "t.daband", pair=pair, domain="target")
+    return folder / "t.daband"
+
+
+@pytest.mark.parametrize("mode", ["online", "apprentice"])
+@pytest.mark.parametrize("kind", ["vectors", "table"])
+def test_every_example_of_the_document_can_be_sent(exported, tmp_path, sqlite_log, kind, mode):
+    file = exported if kind == "vectors" else write_table_policy(tmp_path)
+    with served(file, sqlite_log, Settings(mode=mode)) as client:
+        assert send_examples(client) == ["/decide", "/events/{event_id}/reward"]
+
+
+def send_examples(client):
+    """Send all examples of the document, and return their paths."""
+    document = client.get("/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    sent = []
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            address = path.replace("{event_id}", "visit-1").replace("{number}", "0")
+            assert client.request(method, address).status_code != 405
+            if "requestBody" in operation:
+                content = operation["requestBody"]["content"]["application/json"]
+                response = client.request(method, address, json=content["example"])
+                assert response.status_code == 200, response.text
+                assert response.json().get("warnings", []) == []
+                sent.append(path)
+    return sent

@@ -488,15 +488,12 @@ def test_a_published_file_is_not_compared_with_contexts_from_before(
     fill(store, 40)
     policy = daband.load(policy_files[0])
     reference = np.random.default_rng(0).normal(size=(400, DIM))
-    assessment = {"value": 0.9, "low": 0.8}
-    daband.export(
-        policy, tmp_path / "new.daband", arm_names=ARMS, reference=reference, assessment=assessment
-    )
+    daband.export(policy, tmp_path / "new.daband", arm_names=ARMS, reference=reference)
     number = publish_file(store, (tmp_path / "new.daband").read_bytes(), 0.0)
     worker = Worker(store, Settings())
     worker.run_once()
     counted = worker._statistics.build_snapshot(0.0)
-    assert (counted["events"], counted["given"], counted["assessed"]) == (40, 40, 0.9)
+    assert (counted["events"], counted["given"]) == (40, 40)
     assert counted["shift"]["rounds"] == 0
     fill(store, 30, start=40, model=number)
     worker.run_once()
@@ -561,7 +558,7 @@ def test_a_published_file_is_watched_from_then_on(policy_files, tmp_path, sqlite
         return made[-1]
 
     run_worker(store, make, parent)
-    assert [worker._statistics.build_snapshot(0.0)["assessed"] for worker in made] == [0.62, 0.25]
+    assert [worker._statistics.deployed.assessment["value"] for worker in made] == [0.62, 0.25]
     store.close()
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -34,6 +35,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from daband._table_transform import (
+    AnyColumn,
+    CategoricalColumn,
+    DateColumn,
+    EncodedColumn,
+    NumericColumn,
+)
 from daband.errors import CheckpointError, InvalidInput
 from daband.service._decider import (
     Decider,
@@ -85,6 +93,10 @@ _templates = Environment(
 _STALE_SECONDS = 30.0
 #: Maximum number of models on the page.
 _MAX_LISTED_MODELS = 20
+#: A PNG file of one black pixel in base64, the example of an image.
+_EXAMPLE_IMAGE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
 #: The upper limits of the bins of the latency histogram, in seconds.
 _LATENCY_BIN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -631,17 +643,28 @@ def _make_response(
 
 def _build_openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
     """Return the OpenAPI document of a service, with the columns and arms of its policy."""
-    example_context: Any = 0.0
-    for length in reversed(deployed.reader.shape):
-        example_context = [example_context] * length
-    if deployed.columns is not None:
-        example_context = dict.fromkeys(deployed.columns, "...")
     shape = tuple(deployed.reader.shape)
+    example: dict[str, Any] = {"event_id": "visit-1", "context": np.zeros(shape).tolist()}
+    if deployed.frozen.table is not None:
+        example["context"] = {
+            column.name: _build_example(column) for column in deployed.frozen.table.columns
+        }
+    if settings.mode == "apprentice":
+        example["incumbent"] = deployed.arm_names[0]
     template = _templates.get_template("openapi.json")
-    document = template.render(
-        deployed=deployed, settings=settings, example_context=example_context, shape=shape
-    )
+    document = template.render(deployed=deployed, settings=settings, example=example, shape=shape)
     return dict(orjson.loads(document))
+
+
+def _build_example(column: AnyColumn) -> Any:
+    """Return a value of a table column."""
+    if isinstance(column, EncodedColumn):
+        return _EXAMPLE_IMAGE if column.encoder.input_kind == "image" else "a text"
+    if isinstance(column, NumericColumn):
+        return column.median
+    if isinstance(column, CategoricalColumn):
+        return column.categories[0]
+    return "2026-01-31 12:30" if isinstance(column, DateColumn) else " ".join(column.words[:1])
 
 
 def _format_number(value: float | None, decimals: int = 3) -> str:

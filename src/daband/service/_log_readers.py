@@ -413,9 +413,6 @@ class Statistics:
             "lift": self.describe_lift(),
             "compared_rounds": self._weighted_sums.n,
             "effective_sample_size": self._weighted_sums.effective_sample_size,
-            "assessed": (
-                None if self.deployed.assessment is None else self.deployed.assessment.get("value")
-            ),
             "shift": self._describe_shift(),
             "arms": [
                 [name, self._arm_counts[arm], self._own_arm_counts[arm]]
