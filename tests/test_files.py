@@ -162,6 +162,18 @@ def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, r
         make_folder(tmp_path / "new")
 
 
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_folder_can_be_used_on_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    for _ in range(2):
+        with lock_folder(tmp_path, wait=False):
+            assert list(tmp_path.iterdir())
+        assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["a" * 10_000, "a/" * 3_000, "a" * 256])
 def test_a_name_longer_than_a_file_can_have_is_an_error_of_ours(name):
     policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)

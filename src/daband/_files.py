@@ -321,7 +321,8 @@ def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) 
 
     If the folder is already locked, wait for it, or without ``wait`` raise ``FolderInUse``, which
     names the folder and the process. The operating system releases the lock when the process dies,
-    so no stale lock remains. ``lock_file`` is the name of the lock file in the folder.
+    so no stale lock remains. If the file system has no locks, ``filelock`` warns, and the existence
+    of the lock file is the lock. ``lock_file`` is the name of the lock file in the folder.
     """
     from filelock import FileLock, Timeout  # not a dependency of daband-serving
 

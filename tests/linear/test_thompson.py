@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.integrate import trapezoid
 
 from daband.linear._exploration import compute_best_probabilities, to_gaussians
 
@@ -22,7 +23,7 @@ def by_brute_force(mean, deviation, arm):
         density = density * stats.norm.cdf(
             (mean[arm] + deviation[arm] * t - mean[b]) / deviation[b]
         )
-    return np.trapezoid(density, t)
+    return trapezoid(density, t)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -196,7 +196,7 @@ class ParquetLog(LoggedDomain):
             self.unrewarded[str(path)] = n_missing
             query = query.with_row_index(ROW_COLUMN).filter(pl.col(reward_column).is_not_null())
         if self._arm_names is not None or query.collect_schema()[arm_column] == pl.String:
-            distinct_arms = query.select(pl.col(arm_column).unique()).collect()[arm_column]
+            distinct_arms = query.select(pl.col(arm_column).unique().sort()).collect()[arm_column]
             index_by_name = map_arm_values(distinct_arms, path, self._arm_names)
             if index_by_name is not None:
                 query = query.with_columns(
