@@ -411,6 +411,7 @@ def run_planted(
 
 
 INTERVALS = (
+    ("0.3% buy", 5000),
     ("1% buy", 1000),
     ("1% buy", 5000),
     ("1% buy, baskets", 5000),

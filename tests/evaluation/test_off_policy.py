@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import t as t_distribution
 
 import daband
 from daband.domains._contract import LoggedRounds
@@ -129,6 +130,15 @@ class TestIntervals:
         low, high = estimate_mean(np.array([1.0, 2.0, 3.0])).compute_interval(0.95)
         assert (
             high - 2.0 == pytest.approx(2.0 - low) == pytest.approx(4.302653 / np.sqrt(3), abs=1e-5)
+        )
+
+    def test_a_variance_of_few_rounds_has_few_degrees_of_freedom(self):
+        """Two of 100 values differ from 0: their kurtosis is 50."""
+        estimate = estimate_mean(np.concatenate([np.zeros(98), [-10.0, 10.0]]))
+        assert estimate.dof == pytest.approx(2 * 99 / 49)
+        low, high = estimate.compute_interval(0.95)
+        assert (
+            high == -low == pytest.approx(t_distribution.ppf(0.975, 2 * 99 / 49) * 0.142134, 1e-4)
         )
 
     def test_skewed_terms_have_a_longer_side(self):
@@ -409,17 +419,48 @@ class TestWarnings:
         p[3] = 1e-6
         assert "one round (row 3) has" in self.said(valued, (x, arm, reward, p))
 
-    def test_few_rewards(self):
-        x, arm, _, p = logged()
+    @pytest.mark.parametrize(("every", "is_warned"), [(200, False), (900, True), (3000, True)])
+    def test_few_rewards(self, every, is_warned):
+        """Warn if fewer than 3.7 rewards differ from the usual one: with fewer expected, a log has
+        none in more than 2.5%.
+        """
+        x, arm, _, _ = logged()
         buys = np.zeros(2_000)
-        buys[::200] = 30.0
-        assert "have another reward than 0" in self.said(even, (x, arm, buys, p))
+        buys[every - 1 :: every] = 30.0
+        log = (x, arm, buys, np.full(2_000, 1 / K))
+        assert ("have another reward than 0" in self.said(even, log)) == is_warned
 
-    def test_one_reward_that_decides(self):
+    def test_one_reward_that_decides_makes_the_interval_wide(self):
+        """A warning would say nothing: such intervals contain the value more often than others."""
         x, arm, reward, p = logged()
+        usual = daband.evaluate_log(first_arm, (x, arm, reward, p))
         arm[3] = 0
         reward[3] = 500.0
-        assert "one reward (row 3: 500) contributes" in self.said(first_arm, (x, arm, reward, p))
+        found = daband.evaluate_log(first_arm, (x, arm, reward, p))
+        assert found.warnings == ()
+        assert found.low < usual.low
+        assert found.high > usual.high + 4.0 * found.error
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("kind", "n"), [("lognormal", 1000), ("baskets", 1000), ("baskets", 5000), ("0.3%", 5000)]
+    )
+    def test_skewed_rewards_are_covered_and_seldom_warned_of(self, kind, n):
+        """Before: warnings in 93 to 100% of these logs, and a coverage of 0.92 for baskets."""
+        found = []
+        for seed in range(200):
+            rng = np.random.default_rng(seed)
+            x = rng.normal(size=(n, 2))
+            arm = rng.integers(0, K, n)
+            reward = rng.lognormal(0.0, 1.0, n)
+            frequency = {"lognormal": 1.0, "baskets": 50 / n, "0.3%": 0.003}[kind]
+            reward = 1.0 * (rng.random(n) < frequency) * (1.0 if kind == "0.3%" else reward)
+            truth = frequency * (1.0 if kind == "0.3%" else np.exp(0.5))
+            estimate = daband.evaluate_log(first_arm, (x, arm, reward, np.full(n, 1 / K)))
+            found.append((estimate.low <= truth <= estimate.high, bool(estimate.warnings)))
+        covered, warned = np.mean(found, axis=0)
+        assert covered >= 0.93
+        assert warned <= 0.5 * (kind == "0.3%") + 0.02
 
     def test_a_target_unlike_the_log(self):
         x = logged()[0]

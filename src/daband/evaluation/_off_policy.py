@@ -65,19 +65,8 @@ _MIN_EFFECTIVE_ROUNDS = 100
 #: If more than this fraction of rounds have the median reward (e.g. 0 for no purchase), it is the
 #: usual reward.
 _MIN_USUAL_FRACTION = 0.5
-#: Minimum number of rounds without the usual reward. With fewer, the skewness of rewards cannot be
-#: estimated.
-_MIN_UNUSUAL_ROUNDS = 20
 #: Largest fraction of the total weight that one round may have without a warning.
 _MAX_WEIGHT_FRACTION = 0.1
-#: Largest fraction of the variance that one round may contribute without a warning. Intervals of
-#: level 0.95 contain the value with a probability below 0.93 if this fraction is above about 0.13.
-_MAX_VARIANCE_FRACTION = 0.12
-#: Largest fraction of the variance that one round may contribute if the estimate is skewed by a
-#: heavy tail.
-_MAX_SKEWED_FRACTION = 0.06
-#: Skewness above which an estimate is considered skewed.
-_MAX_SKEWNESS = 0.1
 #: Warnings ignore arms that the policy chooses with a smaller probability.
 _NEGLIGIBLE_PROBABILITY = 1e-3
 #: Largest difference between the mean weight and its expectation without a warning, in standard
@@ -313,7 +302,7 @@ def _build_estimate(
     notes: Sequence[str],
 ) -> LogEstimate:
     """Return the estimate with its interval and its warnings, the first of which are ``notes``."""
-    estimate, round_terms = _estimate_value(estimator, weighted_log)
+    estimate = _estimate_value(estimator, weighted_log)
     low, high = estimate.compute_interval(confidence)
     return LogEstimate(
         value=estimate.value,
@@ -324,7 +313,7 @@ def _build_estimate(
         warnings=(
             *notes,
             *_check_support(weighted_log),
-            *_check_sample(weighted_log, round_terms, estimate.skewness),
+            *_check_sample(weighted_log, confidence),
         ),
         estimator=estimator,
         confidence=float(confidence),
@@ -333,22 +322,17 @@ def _build_estimate(
     )
 
 
-def _estimate_value(estimator: str, log: WeightedRounds) -> tuple[MeanEstimate, FloatArray]:
-    """Return the estimate, and the terms (n,) of the log's rounds from which its error is
-    computed.
-    """
+def _estimate_value(estimator: str, log: WeightedRounds) -> MeanEstimate:
+    """Return the estimate of one of the ``ESTIMATORS``."""
     if estimator == "ips":
-        round_terms = log.weights * log.rewards
-        return estimate_mean(round_terms), round_terms
+        return estimate_mean(log.weights * log.rewards)
     if estimator == "snips":
-        estimate = estimate_weighted_mean(log.rewards, log.weights)
-        return estimate, log.weights * (log.rewards - estimate.value)
+        return estimate_weighted_mean(log.rewards, log.weights)
     corrections = log.weights * (log.rewards - log.arm_predictions)
     if log.density_ratios is None:
-        round_terms = log.policy_predictions + corrections
-        return estimate_mean(round_terms), round_terms
+        return estimate_mean(log.policy_predictions + corrections)
     # Target contexts and logged rounds are two independent samples.
-    return estimate_mean(log.policy_predictions).plus(estimate_mean(corrections)), corrections
+    return estimate_mean(log.policy_predictions).plus(estimate_mean(corrections))
 
 
 def _check_support(log: WeightedRounds) -> list[str]:
@@ -388,11 +372,9 @@ def _check_support(log: WeightedRounds) -> list[str]:
     return reasons
 
 
-def _check_sample(log: WeightedRounds, round_terms: FloatArray, skewness: float) -> list[str]:
-    """Return reasons to doubt the interval: a small effective sample, few unusual rewards, or one
-    dominating round.
-
-    ``round_terms`` (n,) and ``skewness`` are those of the estimate.
+def _check_sample(log: WeightedRounds, confidence: float) -> list[str]:
+    """Return reasons why the interval contains the value less often than ``confidence``: a small
+    effective sample, or few unusual rewards.
     """
     reasons = []
     n_rounds = len(log.rewards)
@@ -416,20 +398,13 @@ def _check_sample(log: WeightedRounds, round_terms: FloatArray, skewness: float)
         )
     usual_reward = float(np.median(log.rewards))
     is_unusual = log.rewards != usual_reward
-    n_unusual = int((is_unusual & (weights > 0)).sum())
-    if is_unusual.mean() < 1.0 - _MIN_USUAL_FRACTION and n_unusual < _MIN_UNUSUAL_ROUNDS:
+    n_unusual = compute_effective_size(weights * is_unusual)
+    # If a log is expected to have fewer unusual rewards than this number, it has none, and an
+    # interval around the usual reward, with a probability above (1 - confidence) / 2.
+    min_unusual = -math.log((1.0 - confidence) / 2.0)
+    if is_unusual.mean() < 1.0 - _MIN_USUAL_FRACTION and n_unusual < min_unusual:
         reasons.append(
-            f"only {n_unusual} rounds of the policy's arms have another reward than"
+            f"only {n_unusual:.0f} rounds of the policy's arms have another reward than"
             f" {usual_reward:g}; the interval may be too short"
-        )
-    squared_deviations = np.square(round_terms - round_terms.mean())
-    farthest_row = int(squared_deviations.argmax())
-    sum_of_squares = float(squared_deviations.sum())
-    max_fraction = _MAX_SKEWED_FRACTION if abs(skewness) > _MAX_SKEWNESS else _MAX_VARIANCE_FRACTION
-    if sum_of_squares > 0 and squared_deviations[farthest_row] > max_fraction * sum_of_squares:
-        reasons.append(
-            f"one reward (row {farthest_row}: {log.rewards[farthest_row]:g}) contributes"
-            f" {squared_deviations[farthest_row] / sum_of_squares:.0%} of the variance; the"
-            " interval may be too short"
         )
     return reasons

@@ -6,7 +6,8 @@ The mean of a skewed sample is skewed itself. If one buyer in a hundred spends a
 have too few such buyers, so the mean and the standard error of the sample are both too small. A
 normal interval is then too low. Hall's transformation ("On the removal of skewness by
 transformation", 1992) corrects the studentised mean for its estimated skewness. A studentised
-bootstrap has the same effect, but needs random draws.
+bootstrap has the same effect, but needs random draws. If a few rounds have most of the variance,
+the variance is uncertain, and its degrees of freedom follow from the kurtosis (Box, 1953).
 
 ``estimate_mean`` is for a fixed sample. ``LiftSequence`` is for an experiment that is checked while
 it runs.
@@ -91,13 +92,15 @@ def estimate_mean(values: FloatArray) -> MeanEstimate:
     max_deviation = float(np.abs(deviations).max())
     if not max_deviation > 0.0 or not math.isfinite(error):
         return MeanEstimate(value, error, 0.0, n - 1.0)
-    scaled_deviations = deviations / max_deviation  # cubes of large rewards would overflow
-    skewness = (
-        float((scaled_deviations**3).mean())
-        / float((scaled_deviations**2).mean()) ** 1.5
-        / math.sqrt(n)
+    scaled_deviations = deviations / max_deviation  # powers of large rewards would overflow
+    variance, third_moment, fourth_moment = (
+        float((scaled_deviations**power).mean()) for power in (2, 3, 4)
     )
-    return MeanEstimate(value, error, skewness, n - 1.0)
+    # The variance of a sample variance is that of 2 n / (kurtosis - 1) normal values.
+    kurtosis = max(fourth_moment / variance**2, 3.0)
+    return MeanEstimate(
+        value, error, third_moment / variance**1.5 / math.sqrt(n), 2.0 * (n - 1) / (kurtosis - 1.0)
+    )
 
 
 def estimate_weighted_mean(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
