@@ -27,7 +27,7 @@ from machine import commit
 from scipy.special import betainc
 
 from daband.linear._reward_moments import RewardMoments
-from daband.trust._assessment import Assessment
+from daband.trust._assessment import VERDICT_CONFIDENCE, Assessment
 from daband.trust._questions import Interval, Questions, summarise_rewards
 
 BUDGETS = (10, 25, 50, 100, 200)
@@ -72,7 +72,9 @@ class StoredChoices(NamedTuple):
         moments.add(chosen_rewards.ravel())
         return cls(name, default, means, arms, rewards, source_values, *summarise_rewards(moments))
 
-    def ask(self, rewards: Any, budget: int, draw: int) -> tuple[int, Interval]:
+    def ask(
+        self, rewards: Any, budget: int, draw: int, confidence: float = 0.95
+    ) -> tuple[int, Interval]:
         """Return the candidate that is chosen after some rewards, and the interval of its
         advantage.
         """
@@ -87,7 +89,10 @@ class StoredChoices(NamedTuple):
             {asked: rewards[asked] for asked in questions.draw_first(budget)}
         )
         chosen = evidence.choose_candidate(self.default, self.source_values)
-        return chosen, evidence.compute_intervals(len(self.means), budget=budget)[chosen]
+        intervals = evidence.compute_intervals(
+            len(self.means), confidence=confidence, budget=budget
+        )
+        return chosen, intervals[chosen]
 
 
 def measure_choices(path: Path) -> list[dict[str, Any]]:
@@ -134,7 +139,7 @@ def measure_verdicts(path: Path) -> list[dict[str, Any]]:
     for target, rewards in targets.items():
         values = rewards[np.arange(len(rewards)), stored.arms].mean(axis=1)
         for draw in range(N_DRAWS):
-            chosen, interval = stored.ask(rewards, 50, draw)
+            chosen, interval = stored.ask(rewards, 50, draw, VERDICT_CONFIDENCE)
             gain = float(values[chosen] - values[-1]) / (float(np.ptp(rewards)) or 1.0)
             rows.append(
                 {

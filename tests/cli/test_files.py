@@ -19,6 +19,7 @@ from daband.cli._main import main
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
+from daband.trust import read_assessment
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +241,10 @@ def test_todays_choices_are_a_column_that_only_the_target_has(market):
     (market / "today-questions.csv").write_text(text.replace(",\n", ",1\n"))
     told = daband("audit", "today", "--answers", "today-questions.csv", cwd=market)
     assert "euros over the choices in column today" in told
-    assert "Verdict of the assessment, which has another rule" in told
+    sentence = read_assessment(market / "today/assessment.json").sentence
+    for printed in (told, daband("audit", "today", cwd=market)):
+        assert sentence in " ".join(printed.split())  # the verdict that was stored, and no other
+        assert printed.count("3 target rewards: ") == 1
 
 
 def test_an_audit_against_another_incumbent_leaves_the_assessment(market):

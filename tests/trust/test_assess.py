@@ -203,14 +203,18 @@ def test_held_out_rounds_may_be_listed_class_by_class():
 def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     value = Interval(0.8, 0.7, 0.9)
     good = assessment.with_rewards(Interval(0.31, 0.05, 0.57), value, 50)
-    assert good.sentence.startswith("50 target rewards: +0.310 [0.050, 0.570] over always ")
-    assert good.sentence.endswith(": deploy.")
+    assert good.sentence.startswith("50 target rewards: +0.310 over always ")
+    assert good.sentence.endswith(", at least +0.050: deploy.")
     assert (good.low, good.high, good.value, good.rewards) == (0.05, 0.57, 0.8, 50)
     bad = assessment.with_rewards(Interval(-0.4, -0.6, -0.2), value, 50)
     assert bad.verdict == "keep the incumbent"
+    assert bad.sentence.endswith(", at most -0.200: keep the incumbent.")
     # the source promised much more
     unrelated = assessment.with_rewards(Interval(0.01, -0.19, 0.21), value, 50)
     assert unrelated.verdict == "collect rewards"
+    # the limit is 0.20 from the estimate, and must be 20 times closer
+    assert unrelated.rewards_needed == 20_000
+    assert unrelated.sentence.endswith(", at least -0.190: collect 20,000 more target rewards.")
     few = assessment.with_rewards(Interval(assessment.advantage, -0.9, 2.5), value, 10)
     assert few.verdict == "deploy"  # few rewards that agree with the source cost nothing
     assert "too few to change the verdict: deploy" in few.sentence
@@ -237,14 +241,23 @@ def test_the_page_and_the_file(assessment, tmp_path):
     assert keep.sentence.startswith("Keep the incumbent: -0.100 over always ")
 
 
-def test_rewards_needed_grow_as_the_advantage_shrinks_and_stay_bounded():
-    assert count_rewards_needed(0.3, 0.5, 0.6, 5000) < count_rewards_needed(0.1, 0.5, 0.6, 5000)
-    assert [count_rewards_needed(0.001, 0.5, 0.6, contexts) for contexts in (5000, 800, 20)] == [
-        1000,
-        800,
-        20,
-    ]
-    assert count_rewards_needed(1000.0, 0.5, 0.6, 5000) == 50
+@pytest.mark.parametrize(
+    ("rewards", "low", "needed"), [(1000, -0.1, 3000), (1000, 0.0, 10), (20, -0.02, 30)]
+)
+def test_rewards_needed_are_those_that_are_missing(assessment, rewards, low, needed):
+    """Before: "collect 1000 rewards" could follow 1,000 rewards."""
+    value = Interval(0.8, 0.7, 0.9)
+    found = replace(assessment, verdict="collect rewards").with_rewards(
+        Interval(0.1, low, 0.3), value, rewards
+    )
+    assert found.verdict == "collect rewards"
+    assert found.rewards_needed == needed
+    assert f"Collect about {needed:,} more target rewards" in " ".join(found.reasons)
+
+
+def test_rewards_needed_grow_as_the_advantage_shrinks():
+    needed = [count_rewards_needed(gain, 0.5, 0.6) for gain in (1000.0, 0.3, 0.1, 0.001)]
+    assert needed == [50, 50, 240, 2_400_000]
 
 
 def test_numbers_are_short():

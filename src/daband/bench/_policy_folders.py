@@ -27,7 +27,7 @@ from daband.training._loop import name_candidate_folder
 from daband.training._trainer import Run
 from daband.trust._assess import assess
 from daband.trust._assessment import Assessment, read_assessment
-from daband.trust._audit import Audit, answer_audit, audit
+from daband.trust._audit import Audit, add_audit_rewards, answer_audit, audit, read_audit
 from daband.trust._choose import Choice
 
 #: The file that ``daband choose`` writes next to the policy, with the table of candidates and the
@@ -167,22 +167,26 @@ def start_audit(folder: str | Path, *, budget: int, incumbent: Any = None) -> Au
     )
 
 
-def add_answers(
-    folder: str | Path, answers: str | Path, *, replace: bool = False
+def update_audit(
+    folder: str | Path, answers: str | Path | None = None, *, replace: bool = False
 ) -> tuple[Audit, Assessment | None]:
     """Add answers to the audit of a folder's policy, and update its assessment once the audit is
     finished.
 
-    The assessment is not updated if it has another incumbent than the audit.
+    The assessment is None, and not updated, if it has another incumbent than the audit.
 
     Args:
         folder: the folder of a run or a choice.
-        answers: a CSV with columns ``id`` and ``reward``.
+        answers: a CSV with columns ``id`` and ``reward``; None if there are no new answers.
         replace: if True, an answer replaces a different earlier one.
     """
     policy_folder = find_policy_folder(folder)
     audit_folder = policy_folder.path / AUDIT_FOLDER
-    result = answer_audit(audit_folder, answers, replace=replace)
+    result = (
+        read_audit(audit_folder)
+        if answers is None
+        else answer_audit(audit_folder, answers, replace=replace)
+    )
     assessment_file = policy_folder.assessment_file
     if (
         assessment_file is None
@@ -194,9 +198,7 @@ def add_answers(
     original_file = audit_folder / "before.json"
     if not original_file.is_file():
         write_bytes(original_file, read_bytes(assessment_file))
-    assessment = read_assessment(original_file).with_rewards(
-        result.interval, result.value_interval, result.answered
-    )
+    assessment = add_audit_rewards(read_assessment(original_file), audit_folder)
     assessment.save(assessment_file)
     return result, assessment
 

@@ -22,12 +22,12 @@ from daband._files import make_folder, read_json, write_bytes
 from daband.bench._policy_folders import (
     AUDIT_FOLDER,
     AssessedRun,
-    add_answers,
     assess_runs,
     find_policy_folder,
     finish_choice,
     get_reward_unit,
     start_audit,
+    update_audit,
 )
 from daband.bench._settings import load_experiment
 from daband.cli._shared import (
@@ -45,8 +45,8 @@ from daband.errors import InvalidInput
 from daband.evaluation._learned_logs import has_learned
 from daband.training._loop import CandidateProgress
 from daband.trust._assess import assess
-from daband.trust._assessment import COLLECT, KEEP, format_number
-from daband.trust._audit import Audit, read_audit
+from daband.trust._assessment import COLLECT, KEEP, Assessment, format_number
+from daband.trust._audit import Audit
 from daband.trust._choose import Choice, choose
 
 #: Shown while policies decide on contexts of both domains.
@@ -206,32 +206,25 @@ def audit_command(
         raise InvalidInput(
             f"{folder} has no audit yet; start one with --budget N --out questions.csv"
         )
-    if answers is not None:
-        if budget is not None or out is not None:
-            raise InvalidInput(
-                "--answers cannot be combined with --budget and --out, which start an audit"
-            )
-        audit, assessment = add_answers(folder, answers, replace=replace)
-        _print_audit(audit, folder, answers)
-        if assessment is not None:
-            print_line(f"Verdict of the assessment, which has another rule: {assessment.verdict}.")
-            if assessment.verdict == COLLECT:
-                larger_budget = min(audit.budget + assessment.rewards_needed, audit.contexts)
-                print_line(
-                    f"For more: daband audit {shlex.quote(str(folder))} --budget {larger_budget}"
-                    " --out more.csv"
-                )
-        return
-    if replace:
+    if answers is not None and (budget is not None or out is not None):
+        raise InvalidInput(
+            "--answers cannot be combined with --budget and --out, which start an audit"
+        )
+    if replace and answers is None:
         raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")
-    audit = (
-        read_audit(audit_folder)
-        if budget is None
-        else start_audit(folder, budget=budget, incumbent=incumbent)
-    )
+    if budget is None:
+        audit, assessment = update_audit(folder, answers, replace=replace)
+    else:
+        audit, assessment = start_audit(folder, budget=budget, incumbent=incumbent), None
     if out is not None and audit.budget:
         _copy_questions(audit, out)
-    _print_audit(audit, folder, out)
+    _print_audit(audit, folder, answers or out, assessment or audit)
+    if assessment is not None and assessment.verdict == COLLECT:
+        larger_budget = min(audit.budget + assessment.rewards_needed, audit.contexts)
+        print_line(
+            f"For more: daband audit {shlex.quote(str(folder))} --budget {larger_budget} --out"
+            " more.csv"
+        )
 
 
 def _copy_questions(audit: Audit, copy_path: Path) -> None:
@@ -247,13 +240,16 @@ def _copy_questions(audit: Audit, copy_path: Path) -> None:
     write_bytes(copy_path, content)
 
 
-def _print_audit(audit: Audit, folder: Path, questions_path: Path | None = None) -> None:
+def _print_audit(
+    audit: Audit, folder: Path, questions_path: Path | None, result: Audit | Assessment
+) -> None:
     """Print the result of an audit so far, and the next step.
 
-    ``questions_path`` is the user's copy of the questions; None if there is none.
+    ``questions_path`` is the user's copy of the questions; None if there is none. ``result`` is the
+    audit, or the assessment that it has updated.
     """
     if audit.answered or not audit.budget:
-        print_line(audit.sentence)
+        print_line(result.sentence)
     if audit.answered:
         mean, low, high = (
             format_number(number) for number in (audit.value, audit.value_low, audit.value_high)

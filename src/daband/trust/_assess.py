@@ -423,9 +423,7 @@ def build_assessment(
         doubts=doubts,
         source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms),
         target_arms=target_fractions,
-        rewards_needed=count_rewards_needed(
-            forecast.advantage, reward_deviation, disagreement, len(incumbent_arms)
-        ),
+        rewards_needed=count_rewards_needed(forecast.advantage, reward_deviation, disagreement),
         unit=unit,
         arm_names=list(arm_names),
         new_arms=new_arms,

@@ -19,16 +19,13 @@ from daband.trust._questions import Interval
 DEPLOY = "deploy"
 COLLECT = "collect rewards"
 KEEP = "keep the incumbent"
-#: Standard normal quantile of a one-sided 90% limit.
-_NORMAL_QUANTILE_90 = 1.2816
-#: Standard normal quantile of a two-sided 95% interval.
-_NORMAL_QUANTILE_95 = 1.96
+#: Level of the two-sided interval of an advantage by which verdicts are made. Each of its limits is
+#: a one-sided 90% limit.
+VERDICT_CONFIDENCE = 0.8
 #: Smallest number of target rewards to collect. Fewer rewards do not overrule the source unless
 #: they are clear.
 _MIN_REWARDS = 50
-#: Largest number of target rewards to collect.
-_MAX_REWARDS = 1000
-#: Half the length of an interval from one reward, in standard deviations of the reward, if the
+#: Half the length of a 95% interval from one reward, in standard deviations of the reward, if the
 #: policy and the incumbent differ on all contexts. From n rewards, the length is divided by
 #: sqrt(n). ``benchmarks/questions.py`` measures it.
 _HALF_WIDTH_PER_REWARD = 4.0
@@ -56,9 +53,9 @@ class Assessment:
 
     #: Estimated advantage over the incumbent in the target, in the unit of the rewards.
     advantage: float
-    #: Lower limit of the advantage: one-sided 90% without target rewards, two-sided 95% with them.
+    #: One-sided 90% lower limit of the advantage, which decides the verdict.
     low: float
-    #: Upper limit of the advantage; None without target rewards.
+    #: One-sided 90% upper limit of the advantage; None without target rewards.
     high: float | None
     #: "deploy", "collect rewards" or "keep the incumbent".
     verdict: str
@@ -101,13 +98,14 @@ class Assessment:
     source_arms: list[float]
     #: Fraction of target contexts for which the policy chooses each arm, (K,).
     target_arms: list[float]
-    #: Number of target rewards to collect if the verdict is "collect rewards".
+    #: Number of target rewards to collect, in addition to ``rewards``, if the verdict is "collect
+    #: rewards".
     rewards_needed: int = 0
     #: Mean reward of the policy in the target, estimated from target rewards; None without them.
     value: float | None = None
-    #: Lower limit of ``value``.
+    #: Lower limit of the 95% interval of ``value``.
     value_low: float | None = None
-    #: Upper limit of ``value``.
+    #: Upper limit of the 95% interval of ``value``.
     value_high: float | None = None
     #: Unit of the rewards, such as "euros".
     unit: str = ""
@@ -125,13 +123,14 @@ class Assessment:
         """The verdict in one sentence."""
         versus = f"{self.unit} over {self.incumbent}".lstrip()
         if self.rewards:
-            limits = f"[{format_number(self.low)}, {format_number(self.high)}]"
-            is_unproven = self.verdict == DEPLOY and self.low_90 <= 0.0
+            is_positive = self.advantage > 0.0
+            limit = format_number(self.low if is_positive else self.high, with_sign=True)
+            is_unproven = self.verdict == DEPLOY and self.low <= 0.0
             remark = "; too few to change the verdict" if is_unproven else ""
             rewards = "1 target reward" if self.rewards == 1 else f"{self.rewards:,} target rewards"
             return (
-                f"{rewards}: {format_number(self.advantage, with_sign=True)} {limits}"
-                f" {versus}{remark}: {self._action}."
+                f"{rewards}: {format_number(self.advantage, with_sign=True)} {versus}, at"
+                f" {'least' if is_positive else 'most'} {limit}{remark}: {self._action}."
             )
         if not self.disagreement:
             return f"Keep the incumbent: the policy makes the same choices as {self.incumbent}."
@@ -199,7 +198,8 @@ class Assessment:
         if self.value is not None:
             limits = f"[{format_number(self.value_low)}, {format_number(self.value_high)}]"
             reasons.append(
-                f"Target rewards give a mean reward of {format_number(self.value)} {limits}{unit}."
+                f"Target rewards give a mean reward of {format_number(self.value)}{unit} (95%"
+                f" interval {limits})."
             )
         reasons.append(
             f"A classifier tells the domains apart for {self.classifier_accuracy:.0%} of contexts"
@@ -209,19 +209,9 @@ class Assessment:
         reasons += [f"Doubt: {doubt}." for doubt in self.doubts]
         if self.verdict == COLLECT:
             reasons.append(
-                f"Collect about {self.rewards_needed} target rewards: daband.audit or"
-                " daband.choose(ask=...)."
+                f"Collect about {self._rewards_to_collect}: daband.audit or daband.choose(ask=...)."
             )
         return reasons
-
-    @property
-    def low_90(self) -> float:
-        """One-sided 90% lower limit of the advantage."""
-        if self.high is None:
-            return self.low
-        return (
-            self.advantage - (self.advantage - self.low) * _NORMAL_QUANTILE_90 / _NORMAL_QUANTILE_95
-        )
 
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
         """Return the assessment with estimates from target rewards, and the verdict that follows.
@@ -229,8 +219,9 @@ class Assessment:
         Without finite limits, the assessment is returned unchanged.
 
         Args:
-            advantage: two-sided 95% interval for the advantage over the incumbent.
-            value: interval for the mean reward.
+            advantage: two-sided interval of level ``VERDICT_CONFIDENCE`` for the advantage over the
+                incumbent.
+            value: 95% interval for the mean reward.
             rewards: number of rewards in these estimates; it is added to the number so far.
         """
         updated = replace(
@@ -242,6 +233,7 @@ class Assessment:
             value_low=value.low,
             value_high=value.high,
             rewards=self.rewards + rewards,
+            rewards_needed=_count_more_rewards(advantage, rewards),
         )
         return updated.with_verdict() if math.isfinite(advantage.high - advantage.low) else self
 
@@ -260,7 +252,7 @@ class Assessment:
                 self,
                 verdict=COLLECT if is_early and self.high is not None and self.high > 0.0 else KEEP,
             )
-        if self.low_90 > 0.0 and (self.rewards or not self.doubts):
+        if self.low > 0.0 and (self.rewards or not self.doubts):
             return replace(self, verdict=DEPLOY)
         return self if is_early and self.verdict else replace(self, verdict=COLLECT)
 
@@ -269,7 +261,12 @@ class Assessment:
         """The verdict as a phrase, with the incumbent or the number of rewards."""
         if self.verdict == KEEP:
             return f"keep {self.incumbent}" if self.incumbent_arm is None else "keep the incumbent"
-        return f"collect {self.rewards_needed} rewards" if self.verdict == COLLECT else self.verdict
+        return f"collect {self._rewards_to_collect}" if self.verdict == COLLECT else self.verdict
+
+    @property
+    def _rewards_to_collect(self) -> str:
+        """The number of target rewards to collect, as a phrase."""
+        return f"{self.rewards_needed:,} {'more ' if self.rewards else ''}target rewards"
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as a dictionary that JSON can hold."""
@@ -302,27 +299,33 @@ def read_assessment(path: str | Path) -> Assessment:
         raise DataError(f"{path}: {error}") from None
 
 
-def count_rewards_needed(
-    advantage: float, reward_deviation: float, disagreement: float, n_contexts: int
-) -> int:
-    """Return the number of target rewards that should suffice for a verdict.
-
-    It is between 50 and 1,000, and at most one per context.
+def count_rewards_needed(advantage: float, reward_deviation: float, disagreement: float) -> int:
+    """Return the number of target rewards that should suffice for a verdict, at least 50.
 
     Args:
         advantage: expected advantage.
         reward_deviation: standard deviation of rewards.
         disagreement: fraction of contexts for which the policy and the incumbent choose different
             arms.
-        n_contexts: number of target contexts.
     """
     squared_advantage = max(advantage**2, 1e-12 * reward_deviation**2, 1e-300)
-    n_rewards = (_HALF_WIDTH_PER_REWARD * reward_deviation) ** 2 * disagreement / squared_advantage
-    return min(
-        max(_MIN_REWARDS, 10 * math.ceil(min(n_rewards, _MAX_REWARDS) / 10)),
-        _MAX_REWARDS,
-        n_contexts,
-    )
+    variance = (_HALF_WIDTH_PER_REWARD * reward_deviation) ** 2 * disagreement
+    return _round_up(max(_MIN_REWARDS, variance / squared_advantage))
+
+
+def _count_more_rewards(advantage: Interval, rewards: int) -> int:
+    """Return the number of further rewards after which the lower limit should be above 0, if the
+    estimate does not change. An estimate that is not above 0 needs no more than 50 rewards in all.
+    """
+    half_width = advantage.value - advantage.low
+    ratio = half_width / advantage.value if advantage.value > 0.0 else 0.0
+    return _round_up(max(rewards * (ratio**2 - 1.0), _MIN_REWARDS - rewards, 1.0))
+
+
+def _round_up(number: float) -> int:
+    """Return a number, rounded up to tens, or from 1,000 on to two digits."""
+    unit = 10 ** max(1, math.floor(math.log10(number)) - 1)
+    return unit * math.ceil(number / unit)
 
 
 def format_number(value: float | None, *, with_sign: bool = False) -> str:

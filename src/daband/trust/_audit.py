@@ -24,9 +24,16 @@ from daband.policies._policy import Policy
 from daband.training._work_folder import Folder
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import TargetContexts, check_arm_names, check_target
-from daband.trust._assessment import COLLECT, DEPLOY, KEEP, format_number
+from daband.trust._assessment import (
+    COLLECT,
+    DEPLOY,
+    KEEP,
+    VERDICT_CONFIDENCE,
+    Assessment,
+    format_number,
+)
 from daband.trust._incumbent import as_incumbent, decide, make_constant_incumbent
-from daband.trust._questions import Evidence, Interval, Questions, summarise_rewards
+from daband.trust._questions import Evidence, Questions, summarise_rewards
 
 #: Maximum number of target contexts that questions are drawn from.
 _MAX_CONTEXTS = 20_000
@@ -101,16 +108,6 @@ class Audit:
         advantage = format_number(self.advantage, with_sign=True)
         result = f"{rewards}: {advantage} {limits} {unit}over {self.incumbent}: {self.verdict}."
         return result if self.answered else f"0 of {self.budget} questions are answered."
-
-    @property
-    def interval(self) -> Interval:
-        """The advantage with its limits."""
-        return Interval(self.advantage, self.low, self.high)
-
-    @property
-    def value_interval(self) -> Interval:
-        """The mean reward with its limits."""
-        return Interval(self.value, self.value_low, self.value_high)
 
     def __str__(self) -> str:
         return self.sentence
@@ -258,6 +255,15 @@ def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = 
 def read_audit(directory: str | Path) -> Audit:
     """Return the audit in a folder, estimated from the answers so far."""
     return _build_audit(Survey.read(_check_folder(directory)))
+
+
+def add_audit_rewards(assessment: Assessment, directory: str | Path) -> Assessment:
+    """Return the assessment with the target rewards of the audit in a folder."""
+    survey = Survey.read(_check_folder(directory))
+    evidence = survey.compute_evidence()
+    advantages = evidence.compute_intervals(1, confidence=VERDICT_CONFIDENCE, budget=survey.budget)
+    values = evidence.compute_intervals(None, budget=survey.budget)
+    return assessment.with_rewards(advantages[0], values[0], evidence.n_answered)
 
 
 def _build_audit(survey: Survey) -> Audit:

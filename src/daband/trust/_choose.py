@@ -40,7 +40,7 @@ from daband.trust._assess import (
     estimate_new_arm_gain,
     estimate_reward_deviation,
 )
-from daband.trust._assessment import Assessment
+from daband.trust._assessment import VERDICT_CONFIDENCE, Assessment
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Questions, summarise_rewards
 
@@ -237,7 +237,7 @@ class Choice:
     #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method``,
     #: ``settings`` and ``components``; on held-out source rounds the ``source_advantage`` over the
     #: incumbent, its standard error ``source_error`` and the ``source_value``; from target rewards
-    #: ``advantage``, ``low`` and ``high``, which are None without target rewards;
+    #: ``advantage`` and its one-sided 90% limits ``low`` and ``high``, None without target rewards;
     #: ``target_fractions`` (how often each arm is chosen); and ``chosen``.
     table: list[dict[str, Any]]
     #: Name of the chosen candidate.
@@ -305,8 +305,8 @@ def choose(
             ``directory/questions.csv``. If that file is filled in, the same call reads the rewards
             from it.
         budget: number of target rewards that may be used; 0 chooses without any.
-        until_clear: True to stop asking as soon as the interval of the chosen policy's advantage
-            over the incumbent excludes 0.
+        until_clear: True to stop asking as soon as the 95% interval of the chosen policy's
+            advantage over the incumbent excludes 0.
         directory: folder of runs, questions and answers. A repeated call reads them instead of
             training or asking again.
         seed: seed of the policies and of the questions.
@@ -378,7 +378,9 @@ def choose(
         )
     assessment = comparison.assess(chosen_index, unit)
     if survey is not None and evidence is not None and evidence.n_answered:
-        advantage = evidence.compute_intervals(len(candidates), budget=budget)[chosen_index]
+        advantage = evidence.compute_intervals(
+            len(candidates), confidence=VERDICT_CONFIDENCE, budget=budget
+        )[chosen_index]
         value = evidence.compute_intervals(None, budget=budget)[chosen_index]
         assessment = assessment.with_rewards(advantage, value, evidence.n_answered)
         _learn_answers(policy, comparison.sample.contexts, survey.answers)
@@ -528,7 +530,7 @@ class _Comparison:
         return evidence.choose_candidate(self.preferred_index, np.array(source_values))
 
     def is_clear(self, survey: Survey) -> bool:
-        """Return True if the interval of the chosen candidate's advantage over the incumbent
+        """Return True if the 95% interval of the chosen candidate's advantage over the incumbent
         excludes 0.
         """
         evidence = survey.compute_evidence()
@@ -562,7 +564,9 @@ class _Comparison:
         """Return one row per candidate, with the fields of ``Choice.table``."""
         intervals = []
         if evidence is not None and evidence.n_answered > 0:
-            intervals = evidence.compute_intervals(len(candidates), budget=budget)
+            intervals = evidence.compute_intervals(
+                len(candidates), confidence=VERDICT_CONFIDENCE, budget=budget
+            )
         rows = []
         for index, (candidate, choices) in enumerate(
             zip(candidates, self.policy_choices, strict=True)

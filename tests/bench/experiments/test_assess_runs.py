@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 import daband
 from daband.bench._bench import bench
 from daband.bench._policy_folders import (
-    add_answers,
     assess_runs,
     find_policy_folder,
     finish_choice,
     start_audit,
+    update_audit,
 )
 from daband.bench._run import continue_run
 from daband.bench._settings import RunSpec, load_experiment
@@ -129,11 +129,13 @@ def test_an_audit_brings_the_assessment_up_to_date(chosen, tmp_path_factory):
     def answer(value_of, **options):
         lines = [f"{row['id']},{value_of(int(row['context']), int(row['arm']))}" for row in rows]
         path.write_text("\n".join(["id,reward", *lines]))
-        return add_answers(place, path, **options)
+        return update_audit(place, path, **options)
 
     audit, assessment = answer(lambda context, arm: rewards[context, arm])
     assert assessment == read_assessment(place / "assessment.json")
-    assert (assessment.rewards, assessment.low, assessment.high) == (20, audit.low, audit.high)
+    assert (assessment.rewards, assessment.advantage) == (20, audit.advantage)
+    # a limit of 90% decides
+    assert audit.low < assessment.low < assessment.advantage < assessment.high < audit.high
     (assessed,) = assess_runs(place)
     assert assessed.assessment == assessment
     _, corrected = answer(
