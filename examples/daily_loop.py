@@ -103,7 +103,8 @@ print(choice.assessment.sentence)
 # A week: decide, wait, learn
 # ---------------------------
 #
-# The verdict above asks for target rewards. The first weeks provide them.
+# The verdict above is an estimate without target rewards. It cannot know that coffee earns less in
+# the new market. The rewards of the first weeks show it, and the policy learns them.
 #
 # On the command line, ``daband export market market.daband --epsilon 0.1`` writes the file,
 # ``daband decide market.daband week.csv --out log.csv`` writes the log, and ``daband learn market

@@ -1,5 +1,7 @@
 """The reference class: quantiles by hand, units, and the promises that the shipped record keeps."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -112,3 +114,14 @@ def test_no_data_set_counts_twice_under_two_names():
     """
     families = {name.partition("/")[0] for name in load_reference_class().data_sets}
     assert not [family for family in families if f"{family}_features" in families]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_results_page_has_the_numbers_that_an_assessment_prints(kind):
+    forecast = load_reference_class().select_kind(kind).forecast(0.2, 0.01, 0.5)
+    page = (Path(__file__).parents[2] / "docs/results/trust.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| {kind} | ")]
+    assert line.startswith(f"| {kind} | {forecast.n_data_sets} |")
+    assert line.endswith(
+        f"| {forecast.median_kept:.0%} | {max(forecast.tenth_percentile_kept, 0.0):.0%} |"
+    )

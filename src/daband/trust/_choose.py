@@ -40,7 +40,7 @@ from daband.trust._assess import (
     estimate_new_arm_gain,
     estimate_reward_deviation,
 )
-from daband.trust._assessment import VERDICT_CONFIDENCE, Assessment
+from daband.trust._assessment import VERDICT_CONFIDENCE, Assessment, format_number
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Questions, summarise_rewards
 
@@ -351,7 +351,7 @@ def choose(
         device=device,
         directory=None if folder is None else folder / _RUNS_FOLDER,
         progress=progress,
-        describe_first=partial(_describe_first_result, pair, seed),
+        describe_first=partial(_describe_first_result, pair, incumbent, seed),
     )
     comparison = _Comparison.compare(pair, trained_policies, candidates, incumbent, seed)
     survey = comparison.build_survey(budget, folder, seed) if budget else None
@@ -596,21 +596,26 @@ class _Comparison:
         return rows
 
 
-def _describe_first_result(pair: Pair, seed: int, name: str, policy: Policy) -> str:
-    """Return a sentence with the mean source reward of a trained candidate, or "" if it always
-    chooses one arm.
+def _describe_first_result(
+    pair: Pair, incumbent: Incumbent | None, seed: int, name: str, policy: Policy
+) -> str:
+    """Return a sentence with the source advantage of a trained candidate, or with its mean source
+    reward if the incumbent is not yet known. Return "" if the candidate always chooses one arm.
     """
     assert pair.source_test is not None
     rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
     arms = rounds.decide(policy)[0]
     if len(set(arms.tolist())) < 2:
         return ""
-    value = rounds.get_rewards(arms).mean()
-    best_arm_value = rounds.rewards[:, rounds.find_best_arm()].mean()
-    return (
-        f"first result: the mean source reward of {name} is {value:.3g}, of the best arm"
-        f" {best_arm_value:.3g}"
-    )
+    rewards = rounds.get_rewards(arms)
+    if incumbent is None and isinstance(policy, LogPolicy):
+        incumbent = make_constant_incumbent(policy.evidence.arm, pair.class_names)
+    if incumbent is None:
+        mean_reward = format_number(float(rewards.mean()))
+        return f"first result: the mean source reward of {name} is {mean_reward}"
+    gains = rewards - rounds.get_incumbent_rewards(incumbent)
+    gain = format_number(float(gains.mean()), with_sign=True)
+    return f"first result: the source advantage of {name} over {incumbent.name} is {gain}"
 
 
 def _find_preferred_index(
