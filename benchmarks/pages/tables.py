@@ -213,6 +213,7 @@ def trials(record: Record) -> str:
         personalised=sum(row.get("low", 0.0) > 0 for row in record["experiments"]),
         ours=record["commits"]["experiments, daband"],
         theirs=record["commits"]["experiments, ridge per arm"],
+        measured=record["commits"]["intervals, intervals"],
         lost={
             name: sum(row[name] < row["best arm"] - 1e-9 for row in settings)
             for name in ("daband", best)
