@@ -43,6 +43,8 @@ _MAX_SCORES = 8
 _LOG_COLUMNS = ("arm", "reward", "propensity", "offered")
 #: Further columns of an exported log with ids.
 _ID_COLUMNS = ("event_id", "time", "model", "mode")
+#: Bits of the largest integer that a column of a file holds; larger ones are written as text.
+_MAX_BITS = 63
 
 
 def read_rows(contexts: Iterable[str]) -> Any:
@@ -156,9 +158,11 @@ def _to_row(
         row["context"] = np.asarray(context, np.float64).reshape(-1).tolist()
     else:
         for name, value in context.items():
-            is_nested = isinstance(value, dict | list)
+            is_text = isinstance(value, dict | list) or (
+                isinstance(value, int) and value.bit_length() > _MAX_BITS
+            )
             row[f"context_{name}" if name in reserved_names else name] = (
-                orjson.dumps(value).decode() if is_nested else value
+                orjson.dumps(value).decode() if is_text else value
             )
     row |= {"arm": arms[event.arm], "reward": reward, "propensity": event.propensity}
     if event.eligible is not None:
