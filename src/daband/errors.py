@@ -86,7 +86,7 @@ class WorkerDied(DabandError, RuntimeError):
 
 
 class TrainingDiverged(DabandError, ArithmeticError):
-    """Several gradient steps in a row were not finite. The state learned before them is kept.
+    """A loss or parameter was not finite after gradient steps, which are undone.
 
     >>> issubclass(daband.TrainingDiverged, ArithmeticError)
     True

@@ -228,7 +228,7 @@ def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
     (spec,) = load_experiment(
         "synthetic", [f"methods.daband.recipe.weights.adversarial={adversarial}"]
     ).runs(["daband"], [0])
-    from daband.neural._daband import DABand
+    from daband.neural.daband import DABand
 
     # which has the term
     common = {"context_shape": (8,), "n_arms": 3, "device": "cpu", "shift": "style"}

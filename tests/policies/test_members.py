@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 
 import daband
 from daband.errors import InvalidInput
@@ -57,25 +56,6 @@ def test_members_are_saved_and_exported(trained, tmp_path):
     rows = pair().target.read(np.arange(50))
     deployed = daband.load_deployed(tmp_path / "p.daband").decide(rows)
     np.testing.assert_allclose(deployed.mean, trained.decide(rows, "target").mean, atol=1e-4)
-
-
-def test_members_teach_each_other_by_their_mean_prediction(trained):
-    trained.adapt(1)
-    step = next(iter(trained.members.values())).learner.trainer.gradient_step
-    features = torch.randn(3, 5, step.stack.first_learner.encoder.dimension)
-    own, common = (
-        step._predict_by_teacher(features, features, is_committee=value) for value in (False, True)
-    )
-    assert (own[0] - own[1]).abs().max() > 1e-3
-    for member in range(3):
-        torch.testing.assert_close(common[member], own.mean(dim=0))
-    batches = step.batches
-    batches.load(4)
-    drawn = batches.get_batch(torch.zeros(1, dtype=torch.int64))
-    of_target = drawn.contexts.split(batches.rows_per_segment, dim=1)[batches.unlabelled_indices[0]]
-    assert torch.equal(of_target[0], of_target[1])
-    of_source = drawn.contexts.split(batches.rows_per_segment, dim=1)[batches.source_indices[0]]
-    assert not torch.equal(of_source[0], of_source[1])
 
 
 def test_a_member_that_uses_few_arms_is_left_out_with_a_warning(tmp_path):

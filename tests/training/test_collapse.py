@@ -8,10 +8,9 @@ import pytest
 
 import daband
 from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
-from daband.neural._daband import DABand
+from daband.neural._settings import EncoderSettings, LearningSettings, Recipe, Weight
+from daband.neural.daband import DABand
 from daband.neural.encoders._encoder import DenseSettings
-from daband.neural.learning._settings import EncoderSettings, LearningSettings, Recipe
-from daband.neural.objectives._objective import Weight
 
 pytestmark = pytest.mark.slow
 BASE = Recipe(

@@ -24,7 +24,7 @@ def describe_environment(policy: Policy) -> dict[str, Any]:
     device = "cpu"
     accelerator = None  # of a linear policy, for which torch is not imported
     if device_name is not None:
-        from daband.neural.learning._torch_settings import find_device, find_gpu_name
+        from daband.neural._torch_settings import find_device, find_gpu_name
 
         device = str(find_device(device_name))
         accelerator = find_gpu_name(device_name)

@@ -1,9 +1,8 @@
 """Execute many runs, one after the other or in several processes (``execute_all``).
 
 The unit of work is a group of runs (``group_runs``). If a run's policy would be on a GPU, the seeds
-of a method are one group. One process then trains them with common gradient steps
-(``daband.training.train_stacked``), and each run has its own folder, as if it were trained
-separately. Every other run is a group by itself.
+of a method are one group. One process then trains them together (``train_together``), and each run
+has its own folder, as if it were trained separately. Every other run is a group by itself.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from daband.bench._run import PreparedRun, Progress, execute_run, finish_run, pr
 from daband.bench._settings import RunSpec
 from daband.domains._registry import load
 from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse, WorkerDied
-from daband.training._loop import can_train_stacked, train_stacked
+from daband.training._loop import can_train_together, train_together
 from daband.training._trainer import Run
 
 #: Maximum number of runs that are trained together. More runs take more memory and gain no speed.
-_MAX_STACKED_RUNS = 10
+_MAX_RUNS_TOGETHER = 10
 
 
 @dataclass(frozen=True)
@@ -93,20 +92,20 @@ def as_daband_error(error: Exception) -> DabandError:
 
 
 def execute_group(group: Group, folder: Path, *, progress: Progress | None = None) -> list[Outcome]:
-    """Execute the runs of a group, with common gradient steps if they can be stacked.
+    """Execute the runs of a group, together if that is possible.
 
     Return an outcome for each.
     """
     remaining_specs = [spec for spec in group if not (folder / spec.folder_name / "done").exists()]
     trained_runs = (
-        _train_stack(remaining_specs, folder, progress) if len(remaining_specs) > 1 else {}
+        _train_together(remaining_specs, folder, progress) if len(remaining_specs) > 1 else {}
     )
     if len(remaining_specs) > 1 and not trained_runs:
         # policies and their common steps have reference cycles, which keep device memory
         gc.collect()
 
     def get_record(spec: RunSpec) -> Record:
-        """Return the record of a run. Execute the run unless it was trained in the stack."""
+        """Return the record of a run. Execute the run unless it was trained with others."""
         prepared_run, run = trained_runs.get(spec.folder_name, (None, None))
         if prepared_run is None or run is None or isinstance(run, FolderInUse):
             # If another process executes the run, this waits for its record.
@@ -118,13 +117,13 @@ def execute_group(group: Group, folder: Path, *, progress: Progress | None = Non
     return [compute_outcome(get_record, spec) for spec in group]
 
 
-def _train_stack(specs: Sequence[RunSpec], folder: Path, progress: Progress | None) -> _TrainedRuns:
-    """Train runs with common gradient steps, and return them by folder name; empty if that is not
-    possible.
-    """
+def _train_together(
+    specs: Sequence[RunSpec], folder: Path, progress: Progress | None
+) -> _TrainedRuns:
+    """Train runs together, and return them by folder name; empty if that is not possible."""
     pair = load(specs[0].pair, **specs[0].pair_options)
     prepared_runs = [prepare_run(spec, folder, pair=pair) for spec in specs]
-    if not can_train_stacked([prepared.policy for prepared in prepared_runs]):
+    if not can_train_together([prepared.policy for prepared in prepared_runs]):
         return {}
     last_reported_episode = 0
 
@@ -137,12 +136,12 @@ def _train_stack(specs: Sequence[RunSpec], folder: Path, progress: Progress | No
             progress(record)
 
     try:
-        runs = train_stacked([prepared.build_phase(report_episode) for prepared in prepared_runs])
+        runs = train_together([prepared.build_phase(report_episode) for prepared in prepared_runs])
     except DeviceOutOfMemory as error:
         # The folders have the progress so far. Runs that are trained one after the other need less
         # memory.
         message = (
-            f"{len(prepared_runs)} runs could not be stacked and are trained one after another:"
+            f"{len(prepared_runs)} runs do not fit together and are trained one after another:"
             f" {error}"
         )
         warnings.warn(message, stacklevel=2)
@@ -182,9 +181,9 @@ def group_runs(specs: Sequence[RunSpec]) -> list[Group]:
         specs, lambda spec: spec.key_without_seed if _is_on_gpu(spec) else spec.folder_name
     )
     return [
-        group[start : start + _MAX_STACKED_RUNS]
+        group[start : start + _MAX_RUNS_TOGETHER]
         for group in groups.values()
-        for start in range(0, len(group), _MAX_STACKED_RUNS)
+        for start in range(0, len(group), _MAX_RUNS_TOGETHER)
     ]
 
 
@@ -193,7 +192,7 @@ def _is_on_gpu(spec: RunSpec) -> bool:
     if not get_policy_class(spec.method).learns_by_gradients:
         return False
     # Imported here, because a comparison of linear methods needs no torch.
-    from daband.neural.learning._torch_settings import find_gpu_name
+    from daband.neural._torch_settings import find_gpu_name
 
     device = str(spec.policy.get("device", "auto"))
     return device.startswith("cuda") or (device == "auto" and find_gpu_name(device) is not None)

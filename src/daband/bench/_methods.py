@@ -80,8 +80,8 @@ def _check_recipe(recipe: Any) -> None:
     """Raise an error for an unknown name in a recipe, so that it is found before training."""
     # Imported here, because methods without a network do not need torch.
     from daband.neural._recipes import resolve_recipe
+    from daband.neural._term import terms
     from daband.neural.encoders._encoder import encoders
-    from daband.neural.objectives._term import terms
 
     resolved_recipe = resolve_recipe(recipe, context_shape=(8,))  # names do not depend on the shape
     for name in resolved_recipe.weights:

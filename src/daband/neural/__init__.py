@@ -1,22 +1,25 @@
 """Provide policies with a neural encoder: Neural-LinUCB and DABand. They need torch (extra
 "deep").
+
+``daband.py`` has Algorithm 1 of the paper and the terms of its objective, and ``neural_linucb.py``
+the policy that it is based on. ``_learner.py`` takes the gradient steps.
 """
 
-from daband.neural._daband import DABand
-from daband.neural._neural_linucb import NeuralLinUCB
 from daband.neural._recipes import recipe_for
-
-# registers itself with daband._input_encoders
-from daband.neural.encoders import _pretrained as _pretrained
-from daband.neural.encoders._encoder import DenseSettings, FeatureNetwork
-from daband.neural.learning._settings import (
+from daband.neural._settings import (
     EncoderSettings,
     LearningSettings,
     Recipe,
     ReplaySettings,
+    Weight,
 )
-from daband.neural.objectives._objective import Weight
-from daband.neural.objectives._term import Batch, Term, terms
+from daband.neural._term import Batch, Term, terms
+from daband.neural.daband import DABand
+
+# registers itself with daband._input_encoders
+from daband.neural.encoders import _pretrained as _pretrained
+from daband.neural.encoders._encoder import DenseSettings, FeatureNetwork
+from daband.neural.neural_linucb import NeuralLinUCB
 
 __all__ = [
     "Batch",

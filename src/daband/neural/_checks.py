@@ -11,13 +11,12 @@ terms.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import nn
-from torch.func import functional_call
 
 from daband._registry import Checks
-from daband.neural.objectives._term import Batch, Term, TermSettings, terms
+from daband.neural._term import Batch, Term, TermSettings, terms
 
 #: The checks of a term, in the order in which they run.
 TERM_CHECKS = Checks()
@@ -170,76 +169,11 @@ def check_row_counts_may_differ(term_class: type[Term]) -> None:
         ("without source rounds", {"aligned": batch.aligned[:0]}),
     ):
         changed_batch = replace(batch, **changes)
-        for name, value in {"value": term(changed_batch), **term.measure(changed_batch)}.items():
-            assert torch.isfinite(value), f"{case}, the {name} is {value.item()}"
-
-
-@TERM_CHECKS.add
-def check_runs_can_be_mapped(term_class: type[Term]) -> None:
-    """Check that ``torch.vmap`` over two runs gives the values, measurements and gradients of each
-    run.
-
-    The only state of a term is its parameters and buffers, and it must not branch on values
-    (``.item()``, ``if``).
-    """
-    modules = [_TermWithMeasurements(_build_term(term_class, seed)) for seed in (0, 1)]
-    tensors_by_run = [
-        {**dict(module.named_parameters()), **dict(module.named_buffers())} for module in modules
-    ]
-    batch = make_random_batch()
-    second_batch = replace(
-        make_random_batch(), predictions=batch.predictions.flip(0), aligned=batch.aligned * 1.5
-    )
-    fields_by_run = [vars(batch), vars(second_batch)]
-
-    def measure(
-        run_tensors: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        return functional_call(modules[0], run_tensors, (Batch(**fields),))
-
-    def compute_gradients(
-        value: torch.Tensor, fields: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
-        inputs = [fields[name] for name in _ENCODED_FIELDS]
-        return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
-
-    names = [name for name, tensor in fields_by_run[0].items() if tensor is not None]
-    stacked_fields = {
-        name: torch.stack([fields[name] for fields in fields_by_run]) for name in names
-    }
-    for fields in (*fields_by_run, stacked_fields):
-        for name in _ENCODED_FIELDS:
-            fields[name].requires_grad_()
-    stacked_tensors = {
-        name: torch.stack([tensors[name] for tensors in tensors_by_run])
-        for name in tensors_by_run[0]
-    }
-    stacked_values = torch.vmap(measure)(stacked_tensors, stacked_fields)
-    stacked_gradients = compute_gradients(stacked_values["value"].sum(), stacked_fields)
-    for run, (module, fields) in enumerate(zip(modules, fields_by_run, strict=True)):
-        values = module(Batch(**fields))
+        measure: Any = getattr(term, "measure", None)
+        measured = {} if measure is None else measure(changed_batch)
+        values = {"value": term(changed_batch), **measured}
         for name, value in values.items():
-            assert torch.allclose(stacked_values[name][run], value), (
-                f"torch.vmap changes the {name} of run {run}"
-            )
-        gradients = compute_gradients(values["value"], fields)
-        for name, gradient, stacked_gradient in zip(
-            _ENCODED_FIELDS, gradients, stacked_gradients, strict=True
-        ):
-            assert torch.allclose(stacked_gradient[run], gradient), (
-                f"torch.vmap changes the gradient of {name}"
-            )
-
-
-class _TermWithMeasurements(nn.Module):
-    """A term that returns its value and all its measurements in one call."""
-
-    def __init__(self, term: Term) -> None:
-        super().__init__()
-        self.term = term
-
-    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        return {"value": self.term(batch), **self.term.measure(batch)}
+            assert torch.isfinite(value), f"{case}, the {name} is {value.item()}"
 
 
 def check_term(term: type[Term] | str) -> None:

@@ -1,14 +1,13 @@
 """Define the named recipes, and resolve the argument ``recipe=`` of neural policies.
 
-A ``Recipe`` has all settings of a neural policy. R, P and D are the terms of the target-regret
-bound (``objectives/``): regression error, predicted reward and data divergence.
+A ``Recipe`` has all settings of a neural policy. R, P and D are terms of the paper: regression
+error, predicted reward and data divergence.
 
 * ``default`` is the recommended recipe.
 * ``default-rpd`` also has the terms R and P, for ablations.
 * ``small`` is ``default`` with a narrower network and fewer steps, which take a few minutes on a
   CPU.
-* ``paper`` is Algorithm 1 with the paper's settings. Its term P uses the reward that is predicted
-  in the target for the arm of the source round.
+* ``paper`` is Algorithm 1 with the paper's settings (``daband.py``).
 
 ``default`` and ``small`` depend on the assumed ``shift``: they have target terms only if the
 domains differ in style. Neural-LinUCB uses every named recipe without its target terms.
@@ -23,26 +22,33 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from torch import nn
 
 from daband._image_layout import find_image_layout
+from daband._registry import Registry
 from daband._shift import Shift, get_default_shift
 from daband.errors import InvalidInput
-from daband.neural.encoders._augmentation import Augmentation
-from daband.neural.encoders._encoder import DenseSettings
-from daband.neural.learning._settings import (
+from daband.linear._catalogue import Catalogue
+from daband.linear._standardise import Standardise
+from daband.linear._transforms import Transform
+from daband.neural._settings import (
     CUSTOM,
     EncoderSettings,
     LearningSettings,
     Recipe,
-    ReplaySettings,
+    Weight,
     parse_recipe,
 )
-from daband.neural.objectives._objective import Weight
+from daband.neural.encoders._augmentation import Augmentation
+from daband.neural.encoders._encoder import DenseSettings
+from daband.policies._pair_defaults import count_joint_components
+
+#: The registry of functions that return a recipe, for images or for all other contexts.
+recipes: Registry[Callable[[bool], Recipe]] = Registry("recipe", "daband.neural")
 
 #: The recipes that depend on the assumed shift.
 _SHIFT_DEPENDENT_RECIPES = ("default", "small")
@@ -66,12 +72,14 @@ def resolve_recipe(
     recipe: str | Recipe | Mapping[str, Any] | None,
     *,
     context_shape: tuple[int, ...],
+    encoder: str | EncoderSettings | nn.Module | None = None,
     n_arms: int = 2,
     source_only: bool = False,
     shift: Shift | None = None,
-    contexts_are_standardised: bool = False,
+    transform: Transform | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Recipe:
-    """Return the recipe that the argument ``recipe=`` of a neural policy selects.
+    """Return the recipe that the arguments of a neural policy select.
 
     Args:
         recipe: a name, a ``Recipe``, or a mapping; None means "default". A mapping with every group
@@ -79,14 +87,23 @@ def resolve_recipe(
             mapping has changes (``Recipe.changed``) to the recipe that it names under ``base``, by
             default "default".
         context_shape: the shape of one context.
+        encoder: a network that replaces the recipe's network: a registered name, settings, or a
+            custom module.
         n_arms: the number of arms.
         source_only: remove the target terms from a named recipe, also if it is the ``base`` of a
             mapping. A full recipe is used as it is.
         shift: the assumed difference between the domains, to which "default" and "small" are
             adjusted before changes are applied; by default ``get_default_shift(context_shape)``.
-        contexts_are_standardised: if True, the network does not normalise its inputs again.
+        transform: the transform before the encoder. It corrects for different units, so the recipe
+            does not. If it standardises contexts, the network does not normalise its inputs again.
+        catalogue: the arms with their features. The encoder then has fewer features if there would
+            be too many products with arm features.
     """
     recipe = "default" if recipe is None else recipe
+    shift = get_default_shift(context_shape) if shift is None else shift
+    if transform is not None:
+        kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
+        shift = Shift(kinds, stated=shift.stated)
     if isinstance(recipe, Recipe):
         resolved_recipe = recipe
     elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
@@ -97,11 +114,11 @@ def resolve_recipe(
         base = recipe_for(base_name, context_shape=context_shape)
         base = base.source_only() if source_only else base
         if base_name in _SHIFT_DEPENDENT_RECIPES:
-            shift = get_default_shift(context_shape) if shift is None else shift
             base = _adjust_to_shift(base, shift, math.prod(context_shape), changes.get("weights"))
             if not shift.aligns_features and base.encoder.name == "mlp":
+                is_standardised = isinstance(transform, Standardise)
                 base = _adjust_without_alignment(
-                    base, math.prod(context_shape), n_arms, not contexts_are_standardised
+                    base, math.prod(context_shape), n_arms, not is_standardised
                 )
         learning_changes = changes.get("learning")
         # given steps are not increased
@@ -112,11 +129,17 @@ def resolve_recipe(
         raise InvalidInput(f"recipe must be a name, a Recipe or a mapping, got {recipe!r}")
     try:
         # Convert to JSON types and back, so that a saved recipe is equal to the one in use.
-        return parse_recipe(json.loads(json.dumps(resolved_recipe.settings())))
+        resolved_recipe = parse_recipe(json.loads(json.dumps(resolved_recipe.settings())))
     except TypeError as error:
         raise InvalidInput(
             f"recipe must contain only JSON types ({error}); pass a custom network as encoder="
         ) from None
+    resolved_recipe = _replace_encoder(resolved_recipe, encoder)
+    if catalogue is None:
+        return resolved_recipe
+    dimension = resolved_recipe.encoder.dense.dimension
+    dimension = count_joint_components((dimension,), catalogue) or dimension
+    return resolved_recipe.changed({"encoder": {"dense": {"dimension": dimension}}})
 
 
 def _adjust_to_shift(
@@ -173,7 +196,7 @@ def _adjust_without_alignment(
     return replace(recipe, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
-def replace_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
+def _replace_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
     """Return the recipe with another network, given by a registered name, settings, or a custom
     module.
     """
@@ -197,11 +220,6 @@ def replace_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module |
     return replace(recipe, encoder=replace(recipe.encoder, name=encoder, options=options))
 
 
-def list_recipe_names() -> list[str]:
-    """Return the names of all recipes."""
-    return ["default", "default-rpd", "paper", "small"]
-
-
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     """Return the named recipe for contexts of this shape.
 
@@ -214,17 +232,26 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
     ['adversarial', 'source_cross_entropy']
     """
-    is_image = find_image_layout(context_shape) is not None
-    if name == "paper":
-        return _build_paper_recipe(is_image)
-    if name == "small":
-        return _build_small_image_recipe() if is_image else _build_small_vector_recipe()
-    default = _build_default_image_recipe() if is_image else _build_default_vector_recipe()
-    if name == "default":
-        return default
-    if name == "default-rpd":
-        return default.with_weights(regression_error=0.5, predicted_reward=1.0)
-    raise InvalidInput(f"recipe must be one of {', '.join(list_recipe_names())}, got {name!r}")
+    return recipes.get(name)(find_image_layout(context_shape) is not None)
+
+
+@recipes.register("default")
+def _build_default_recipe(is_image: bool) -> Recipe:
+    """Return the recipe "default"."""
+    return _build_default_image_recipe() if is_image else _build_default_vector_recipe()
+
+
+@recipes.register("default-rpd")
+def _build_default_rpd_recipe(is_image: bool) -> Recipe:
+    """Return the recipe "default-rpd"."""
+    default = _build_default_recipe(is_image)
+    return default.with_weights(regression_error=0.5, predicted_reward=1.0)
+
+
+@recipes.register("small")
+def _build_small_recipe(is_image: bool) -> Recipe:
+    """Return the recipe "small"."""
+    return _build_small_image_recipe() if is_image else _build_small_vector_recipe()
 
 
 def _build_default_image_recipe() -> Recipe:
@@ -287,34 +314,4 @@ def _build_small_vector_recipe() -> Recipe:
     return replace(
         default,
         learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800),
-    )
-
-
-def _build_paper_recipe(is_image: bool) -> Recipe:
-    """Return the recipe of Algorithm 1, with the paper's settings and weights of terms.
-
-    Steps use the latest rounds, and losses use coefficients of unit norm. The paper does not
-    specify to which range it normalises images; [-1, 1] is used here. It sums the source loss over
-    all arms; here the sum is over arms with a known reward.
-    """
-    return Recipe(
-        weights={
-            "source_squared": Weight(1.0),
-            "regression_error": Weight(2.0),
-            "predicted_reward": Weight(1.0),
-            "adversarial": Weight(1.0),
-        },
-        encoder=EncoderSettings(
-            name="conv" if is_image else "mlp",
-            options=(
-                {"channels": (32, 48), "normalise": False, "pixels": "symmetric"}
-                if is_image
-                else {"widths": (256,), "normalise_input": False, "normalise_hidden": False}
-            ),
-            dense=DenseSettings(dimension=64, hidden=128, aligned="last"),
-            initialisation="gaussian",
-        ),
-        learning=LearningSettings(learning_rate=1e-5, ema_decay=0.0),
-        replay=ReplaySettings(sampling="last", unit_theta=True),
-        alpha=0.05,
     )

@@ -746,7 +746,7 @@ class Policy(ABC):
         Args:
             steps: the number of gradient steps; by default the policy's own schedule.
         """
-        if steps is not None:
+        if steps is not None and not (type(steps) is int and steps >= 0):
             check_int("steps", steps, minimum=0)
         with self._locks.write:
             return self._adapt(steps)

@@ -1,7 +1,7 @@
-"""Train one policy, several policies with common gradient steps, or the candidates of ``choose``.
+"""Train one policy, several policies at the same time, or the candidates of ``choose``.
 
 ``train`` and ``continue_on_target`` build a ``Phase`` and play it with ``run_phase``. A
-``RunGroup`` plays one phase, or several phases with common gradient steps, episode by episode.
+``RunGroup`` plays one phase, or several phases at the same time, episode by episode.
 ``run_groups`` plays several groups in turn. ``train_candidates`` trains the candidates of
 ``choose``.
 """
@@ -151,31 +151,30 @@ def continue_on_target(
     )
 
 
-def can_train_stacked(policies: Sequence[Policy]) -> bool:
-    """Return True if ``train_stacked`` can train these policies: several neural policies of one
-    shape and recipe.
+def can_train_together(policies: Sequence[Policy]) -> bool:
+    """Return True if ``train_together`` can train these policies: several neural policies on one
+    device.
     """
     if len(policies) < 2 or not all(
         isinstance(policy, Policy) and policy.learns_by_gradients for policy in policies
     ):
         return False
-    from daband.neural._neural_linucb import can_stack  # imports torch
+    from daband.neural._accelerator import can_adapt_together  # imports torch
 
-    return can_stack(policies)
+    return can_adapt_together(policies)
 
 
-def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
+def train_together(phases: Sequence[Phase]) -> list[Run | Exception]:
     """Play several phases together, and return the run of each, or the exception that ended it.
 
-    Rounds are played run by run, and gradient steps are taken for all runs together. On a GPU, five
-    stacked seeds took about half the time of five separate runs. Each result equals the result of a
-    separate run, up to rounding, and each folder can be resumed separately. If a run fails, the
-    others continue.
+    Rounds are played run by run, and a GPU computes the gradient steps of all runs at the same time.
+    Each result equals the result of a separate run, on a GPU up to rounding, and each folder can be
+    resumed separately. If a run fails, the others continue.
     """
-    if len(phases) > 1 and not can_train_stacked([phase.policy for phase in phases]):
+    if len(phases) > 1 and not can_train_together([phase.policy for phase in phases]):
         raise InvalidInput(
-            "to be stacked, policies must be different neural policies of one shape and recipe;"
-            " train them separately"
+            "to be trained together, policies must be different neural policies on one device; train"
+            " them separately"
         )
     group = RunGroup(phases)
     run_groups([group])
@@ -184,14 +183,14 @@ def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
 
 def run_phase(phase: Phase) -> Run:
     """Play one phase, and return its run. Raise its exception if it fails."""
-    (outcome,) = train_stacked([phase])
+    (outcome,) = train_together([phase])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
 
 class RunGroup:
-    """One run, or several runs with common gradient steps.
+    """One run, or several runs whose gradient steps a GPU computes at the same time.
 
     ``play_episode`` plays the next episode. Runs that were resumed ahead of the others wait for
     them. A run that raises an error is dropped, and the others continue.
@@ -276,9 +275,9 @@ class RunGroup:
             for index in running_indices:
                 self._try_run(index, lambda: trainers[0].record_episode(trainers[0].policy.adapt()))
             return
-        from daband.neural._neural_linucb import adapt_stacked
+        from daband.neural._accelerator import adapt_together
 
-        results = adapt_stacked([trainers[index].policy for index in running_indices])
+        results = adapt_together([trainers[index].policy for index in running_indices])
         for index, metrics in zip(running_indices, results, strict=True):
             self._try_run(index, partial(trainers[index].record_episode, metrics))
 

@@ -11,7 +11,7 @@ from daband.bench.report._method_summaries import ABLATION_BASES as BASES
 from daband.bench.report._method_summaries import ABLATION_LETTERS as COMBINATIONS
 from daband.errors import InvalidInput
 from daband.neural._recipes import resolve_recipe
-from daband.neural.objectives._term import terms
+from daband.neural._term import terms
 
 
 @pytest.fixture

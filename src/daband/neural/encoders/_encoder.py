@@ -14,10 +14,11 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +31,6 @@ from daband._domain_names import DomainNames
 from daband._image_layout import find_image_layout
 from daband._registry import Registry
 from daband.errors import InvalidInput, did_you_mean
-from daband.neural.encoders._domain_norm import DomainNorm
 
 
 class Encoding(NamedTuple):
@@ -49,11 +49,6 @@ class FeatureNetwork(nn.Module):
     context_shape: tuple[int, ...]
     #: The number of penultimate features.
     width: int
-    #: True if ``forward`` takes the argument ``n_runs``, to compute the networks of several runs
-    #: together. Contexts are then (B, runs, *context_shape), the parameters of the runs are
-    #: adjacent along the first dimension, and features are (B, runs * width). The runs must be
-    #: independent, all parameters must be trained, and all buffers must belong to ``DomainNorm``.
-    is_stackable: ClassVar[bool] = False
 
     def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
         """Return features (B, width).
@@ -61,23 +56,6 @@ class FeatureNetwork(nn.Module):
         Contexts are sorted by domain, and ``rows_per_domain[i]`` come from domain i.
         """
         raise NotImplementedError
-
-
-def apply_linear(layer: nn.Linear, inputs: Tensor, *, n_runs: int) -> Tensor:
-    """Apply the linear layers of several runs to inputs (B, runs * n_inputs), and return (B, runs *
-    n_outputs).
-
-    The weights and biases of the runs are adjacent along the first dimension of the layer's
-    parameters.
-    """
-    if n_runs == 1:
-        return layer(inputs)
-    weights = layer.weight.view(n_runs, -1, layer.weight.shape[-1])
-    inputs_by_run = inputs.view(len(inputs), n_runs, -1).transpose(0, 1)
-    outputs_by_run = torch.baddbmm(
-        layer.bias.view(n_runs, 1, -1), inputs_by_run, weights.transpose(1, 2)
-    )
-    return outputs_by_run.transpose(0, 1).reshape(len(inputs), -1)
 
 
 @dataclass(frozen=True)
@@ -111,13 +89,10 @@ class Encoder(nn.Module):
         super().__init__()
         self.features = features
         self.dense = dense
+        #: The shape of one context.
+        self.context_shape = features.context_shape
         self.first = nn.Linear(features.width, dense.hidden)
         self.second = nn.Linear(dense.hidden, dense.dimension)
-
-    @property
-    def context_shape(self) -> tuple[int, ...]:
-        """The shape of one context."""
-        return self.features.context_shape
 
     @property
     def dimension(self) -> int:
@@ -130,7 +105,7 @@ class Encoder(nn.Module):
         return self.features.width if self.dense.aligned == "penultimate" else self.dense.dimension
 
     def forward(
-        self, contexts: Tensor, *, rows_per_domain: Sequence[int] | None = None, n_runs: int = 1
+        self, contexts: Tensor, *, rows_per_domain: Sequence[int] | None = None
     ) -> Encoding:
         """Encode contexts (B, *context_shape).
 
@@ -138,60 +113,24 @@ class Encoder(nn.Module):
             contexts: sorted by domain.
             rows_per_domain: the number of contexts of each domain; by default all come from the
                 first domain.
-            n_runs: above 1, contexts are (B, runs, *context_shape), the parameters and buffers are
-                those of all runs (see ``FeatureNetwork.is_stackable``), and outputs are (B, runs,
-                ...).
         """
-        run_axis = () if n_runs == 1 else (n_runs,)
-        if tuple(contexts.shape[1:]) != (*run_axis, *self.context_shape):
+        if tuple(contexts.shape[1:]) != self.context_shape:
             raise InvalidInput(
                 f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}"
             )
         rows_per_domain = (len(contexts),) if rows_per_domain is None else rows_per_domain
-        options = {} if n_runs == 1 else {"n_runs": n_runs}
-        penultimate = self.features(
-            to_unit_range(contexts), rows_per_domain=rows_per_domain, **options
-        )
-        penultimate, device_type = penultimate.to(self.first.weight.dtype), penultimate.device.type
+        penultimate = self.features(to_unit_range(contexts), rows_per_domain=rows_per_domain)
+        penultimate = penultimate.to(self.first.weight.dtype)
+        device_type = penultimate.device.type
         # The dense layers are too small to be faster in lower precision.
         with (
             torch.autocast(device_type, enabled=False)
             if torch.is_autocast_enabled(device_type)
             else nullcontext()
         ):
-            hidden = functional.relu(apply_linear(self.first, penultimate, n_runs=n_runs))
-            features = apply_linear(self.second, hidden, n_runs=n_runs)
-            if n_runs > 1:
-                features, penultimate = (
-                    tensor.view(len(tensor), n_runs, -1) for tensor in (features, penultimate)
-                )
-            features = scale_to_unit_norm(features)
+            features = self.second(functional.relu(self.first(penultimate)))
+            features = functional.normalize(features, dim=1)
         return Encoding(features, penultimate if self.dense.aligned == "penultimate" else features)
-
-
-def scale_to_unit_norm(rows: Tensor) -> Tensor:
-    """Return rows (..., d) divided by their Euclidean norms; rows of zeros are unchanged."""
-    return _ScaleToUnitNorm.apply(rows)  # type: ignore[no-untyped-call]
-
-
-class _ScaleToUnitNorm(torch.autograd.Function):
-    """Scale rows to unit norm, with an explicit gradient.
-
-    Autograd would need three times as many operations.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12)
-        unit_rows: Tensor = rows / norms
-        ctx.save_for_backward(unit_rows, norms)
-        return unit_rows
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        unit_rows, norms = ctx.saved_tensors
-        radial_gradients = (gradients[0] * unit_rows).sum(dim=-1, keepdim=True)
-        return torch.addcmul(gradients[0], radial_gradients, unit_rows, value=-1) / norms
 
 
 def to_unit_range(contexts: Tensor) -> Tensor:
@@ -239,9 +178,6 @@ class InferenceEncoder:
     """
 
     def __init__(self, network: Encoder, *, has_shared_arms: bool, device: torch.device) -> None:
-        for module in network.modules():
-            if isinstance(module, DomainNorm):
-                module.frozen_affine = {}
         self.network = network.requires_grad_(False).eval()
         self.has_shared_arms = has_shared_arms
         self.device = device
@@ -384,3 +320,46 @@ class CustomFeatures(FeatureNetwork):
 
     def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
         return self.module(contexts).flatten(1)
+
+
+#: The minimum number of multiplications in a forward pass for which several threads are used.
+_MIN_THREADED_MULTIPLICATIONS = 1e9
+#: Environment variables by which users set the number of threads.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+#: The number of threads when daband was imported.
+_N_DEFAULT_THREADS = torch.get_num_threads()
+
+
+def needs_threads(network: nn.Module, *, context_shape: tuple[int, ...], n_contexts: int) -> bool:
+    """Return True if a forward pass over ``n_contexts`` contexts is enough work for more than one
+    thread.
+
+    Multiplications are counted as if the output of every convolution had the size of the context.
+    This is accurate enough to distinguish small networks from large ones.
+    """
+    n_positions = math.prod(context_shape[1:])
+    n_multiplications = sum(
+        weight.numel() * (n_positions if weight.ndim > 2 else 1) for weight in network.parameters()
+    )
+    return n_multiplications * n_contexts >= _MIN_THREADED_MULTIPLICATIONS
+
+
+@contextmanager
+def limit_threads(needs_threads: bool) -> Iterator[None]:
+    """Use one thread in this block unless ``needs_threads``, or unless the user set the number of
+    threads, in torch or in the environment.
+
+    With small networks, threads have too little work and wait for one another, and on a busy
+    machine this makes a step several times as long. The rule is fixed, so that results on the same
+    machine are equal bit for bit.
+    """
+    n_threads = torch.get_num_threads()
+    is_set_by_user = n_threads != _N_DEFAULT_THREADS or any(map(os.environ.get, _THREAD_VARIABLES))
+    if needs_threads or is_set_by_user:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)

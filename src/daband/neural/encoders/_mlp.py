@@ -16,7 +16,7 @@ from daband._arrays import check_memory
 from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import FeatureNetwork, apply_linear, encoders
+from daband.neural.encoders._encoder import FeatureNetwork, encoders
 
 
 @encoders.register("mlp")
@@ -32,8 +32,6 @@ class MlpFeatures(FeatureNetwork):
             domains use the source's.
         domains: the names of the domains.
     """
-
-    is_stackable = True
 
     def __init__(
         self,
@@ -72,15 +70,12 @@ class MlpFeatures(FeatureNetwork):
             norm = DomainNorm(n_channels=width, **norm_settings)
             self.norms.append(norm if normalise_hidden else nn.Identity())
 
-    def forward(
-        self, contexts: Tensor, *, rows_per_domain: Sequence[int], n_runs: int = 1
-    ) -> Tensor:
+    def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
         features = contexts.flatten(1)
         if self.normalise_input is not None:
             features = self.normalise_input(features, rows_per_domain=rows_per_domain)
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            assert isinstance(layer, nn.Linear)
-            features = apply_linear(layer, features, n_runs=n_runs)
+            features = layer(features)
             if isinstance(norm, DomainNorm):
                 features = norm(features, rows_per_domain=rows_per_domain)
             features = functional.relu(features)

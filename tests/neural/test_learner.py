@@ -1,0 +1,569 @@
+"""One gradient step and its parts; and a learner that grows, is copied, saved, and undoes steps that
+are not finite.
+"""
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import daband
+from daband._domain_names import DomainNames
+from daband.errors import InvalidInput, TrainingDiverged
+from daband.linear._reward_moments import RewardMoments
+from daband.neural import _learner as learner_module
+from daband.neural._learner import Learner, build_terms, compute_loss, compute_weights
+from daband.neural._recipes import recipe_for
+from daband.neural._replay import ReplayBuffers
+from daband.neural._settings import EncoderSettings, LearningSettings, Weight
+from daband.neural._term import Term, terms
+from daband.neural.encoders._encoder import CustomFeatures, Encoder, encoders
+from daband.policies._checkpoints import load_policy
+from tests.neural.batches import K, W, make_batch, term_settings
+from tests.neural.test_neural_linucb import (
+    ARMS,
+    SHAPE,
+    fingerprint,
+    make,
+    problem,
+    small,
+    trained,
+)
+from tests.registries import temporarily
+
+
+def with_terms(**weights):
+    own = {name: Weight(value) for name, value in weights.items()}
+    return replace(small(), weights={"source_cross_entropy": Weight(1.0), **own})
+
+
+class Centred(nn.Module):
+    """Takes out a running mean of its own, and counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(SHAPE))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, contexts):
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(contexts.mean(dim=0), 0.1)
+                self.batches.add_(1)
+        return contexts - self.mean
+
+
+@pytest.fixture
+def registered():
+    def centred(*, context_shape):
+        return CustomFeatures(module=Centred(), context_shape=context_shape)
+
+    with temporarily(encoders, "centred", centred):
+        yield
+
+
+@pytest.mark.parametrize("arms", ["disjoint", "shared"])
+def test_steps_take_both_arm_models_and_rewarded_target_rounds(arms):
+    policy = make(recipe=with_terms(adversarial=0.5, predicted_reward=0.5), arms=arms)
+    rng = np.random.default_rng(0)
+    shape = (ARMS, *SHAPE) if arms == "shared" else SHAPE
+    for domain in ("source", "target"):
+        policy.play(rng.normal(size=(16, *shape)), rng.random((16, ARMS)), domain)
+        policy.observe_target(rng.normal(size=(16, *shape)))
+        measured = policy.adapt()
+        assert math.isfinite(measured["loss"])
+
+
+def test_without_a_source_round_there_is_no_divergence():
+    policy = make(recipe=with_terms(adversarial=0.5))
+    policy.observe_target(problem(16, seed=3, shift=1.0)[0])
+    policy.play(*problem(16, seed=5, shift=1.0), "target")
+    measured = policy.adapt()
+    assert measured["adversarial"] == 0
+    assert "discriminator_accuracy" not in measured
+
+
+def test_terms_on_the_target_alone_wait_for_it():
+    policy = make(recipe=replace(small(), weights={"adversarial": Weight(1.0)}))
+    policy.play(*problem(16))
+    before = copy.deepcopy(policy.learner.parameters)
+    with pytest.warns(UserWarning, match="no target context"):
+        assert policy.adapt()["loss"] == 0
+    assert all(map(torch.equal, policy.learner.parameters, before))
+
+
+def values_of(state):
+    return {name: array.tobytes() for name, array in state.items()}
+
+
+@pytest.mark.parametrize("ema_decay", [0.0, 0.99])
+def test_steps_that_are_not_finite_are_undone_with_all_buffers(registered, ema_decay):
+    recipe = small(
+        learning=LearningSettings(steps=4, batch=16, ema_decay=ema_decay),
+        encoder=EncoderSettings(name="centred"),
+    )
+    policy = trained(make(recipe=recipe))
+    before = policy.learner.state()
+    assert before["encoder.features.module.batches"] == 12
+    contexts = policy.buffers.rounds[0].contexts
+    kept = contexts.clone()
+    contexts.fill_(math.nan)
+    encoder = policy._encoder
+    with pytest.raises(TrainingDiverged, match="learning rate"):
+        policy.adapt(steps=2)
+    assert values_of(policy.learner.state()) == values_of(before)
+    assert policy._encoder is encoder
+    contexts.copy_(kept)
+    assert math.isfinite(policy.adapt()["loss"])
+
+
+def test_one_step_that_is_not_finite_undoes_all_steps_of_the_call(monkeypatch):
+    policy = trained(make(), episodes=1)
+    before = policy.learner.state()
+    real = Learner.encode
+
+    def spoiled(learner, inputs):
+        encoding = real(learner, inputs)
+        # the first of nine steps, whose batches are drawn together
+        is_first = torch.equal(inputs.contexts, drawn[0])
+        return encoding._replace(features=encoding.features * math.nan) if is_first else encoding
+
+    drawn = []
+    draw = Learner.draw_block
+
+    def remembered(learner, *arguments):
+        block = draw(learner, *arguments)
+        drawn.append(block.contexts[0])
+        return block
+
+    monkeypatch.setattr(Learner, "encode", spoiled)
+    monkeypatch.setattr(Learner, "draw_block", remembered)
+    with pytest.raises(TrainingDiverged):
+        policy.adapt(steps=9)
+    assert values_of(policy.learner.state()) == values_of(before)
+
+
+def test_a_parameter_of_a_term_must_be_finite_as_well():
+    policy = trained(make(), episodes=1)
+    with torch.no_grad():
+        policy.learner.terms["adversarial"].discriminator[0].bias[3] = math.inf
+    with pytest.raises(TrainingDiverged):
+        policy.adapt(steps=1)
+
+
+class Raising(Term):
+    def forward(self, batch):
+        raise ArithmeticError("in the term")
+
+
+def test_an_error_in_a_step_undoes_the_steps_before_it():
+    with temporarily(terms, "raising", Raising):
+        recipe = replace(small(), weights={**small().weights, "raising": Weight(1.0)})
+        policy = make(recipe=recipe)
+        policy.play(*problem(32))
+        policy.observe_target(problem(32, seed=3)[0])
+        before = policy.learner.state()
+        with pytest.raises(ArithmeticError):
+            policy.adapt()
+        assert values_of(policy.learner.state()) == values_of(before)
+        assert fingerprint(copy.deepcopy(policy)) == fingerprint(policy)
+
+
+def test_a_module_in_a_recipe_is_told_where_to_go():
+    with pytest.raises(InvalidInput, match="encoder="):
+        make(recipe=replace(small(), encoder=EncoderSettings(name=nn.Flatten())))
+
+
+def test_policies_that_are_given_one_network_do_not_share_it(registered):
+    network = nn.Linear(5, 6)
+    before = network.weight.detach().clone()
+
+    def given(*, context_shape):
+        return CustomFeatures(module=network, context_shape=context_shape)
+
+    with temporarily(encoders, "given", given):
+        recipe = small(encoder=EncoderSettings(name="given"))
+        alone = fingerprint(trained(make(recipe=recipe)))
+        first = make(recipe=recipe)
+        second = make(recipe=recipe, seed=1)
+        trained(second)
+        assert fingerprint(trained(first)) == alone
+        assert torch.equal(network.weight, before)
+        twin = copy.deepcopy(first)
+        trained(twin, start=3)
+        assert fingerprint(first) == alone
+
+
+def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
+    expected = trained(make())
+    expected.add_arm()
+    torch.set_default_dtype(torch.float64)
+    try:
+        policy = trained(make())
+        policy.add_arm()
+        policy.save(tmp_path / "p.safetensors")
+        again = load_policy(tmp_path / "p.safetensors")
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert fingerprint(policy) == fingerprint(again) == fingerprint(expected)
+
+
+def test_a_state_of_another_network_is_refused_by_name():
+    policy = trained(make(), episodes=1)
+    state = policy.learner.state()
+    state["optimiser.0.exp_avg"] = state["optimiser.0.exp_avg"][:-1]
+    with pytest.raises(InvalidInput, match=r"optimiser\.0\.exp_avg"):
+        policy.learner.restore(state)
+
+
+# The objective.
+
+
+def test_schedules():
+    def at(weight, *steps):
+        return compute_weights(weight, np.array(steps), run_steps=200).tolist()
+
+    assert at(Weight(2.0), 0) == [2.0]
+    assert at(Weight(2.0, start=10), 9, 10) == [0.0, 2.0]
+    assert at(Weight(1.0, ramp=100), 50) == pytest.approx([2 / (1 + math.exp(-5)) - 1])
+    fractions = Weight(1.0, start=0.25, ramp=0.5)
+    expected = [0, 0, 2 / (1 + math.exp(-5)) - 1, 2 / (1 + math.exp(-10)) - 1]
+    assert at(fractions, 49, 50, 100, 150) == pytest.approx(expected)
+    assert not Weight(0.0)
+    assert Weight(0.1)
+
+
+def test_the_loss_is_the_sum_of_terms_times_weights():
+    objective = build_terms({name: Weight(1.0) for name in terms}, term_settings()).double()
+    weights = torch.linspace(0.1, 2, len(objective), dtype=torch.float64)
+    loss, values = compute_loss(objective, make_batch(), weights)
+    factors = [
+        1.0 if term.applies_weight else weight
+        for term, weight in zip(objective.values(), weights.tolist(), strict=True)
+    ]
+    expected = sum(
+        factor * value.item() for factor, value in zip(factors, values.values(), strict=True)
+    )
+    assert list(values) == sorted(terms)
+    assert loss.item() == pytest.approx(expected)
+
+
+def test_weight_zero_is_the_term_removed_to_the_bit():
+    def gradients(weights):
+        torch.manual_seed(3)
+        objective = build_terms(weights, term_settings())
+        state = torch.get_rng_state()
+        batch = make_batch(dtype=torch.float32)
+        batch.predictions.requires_grad_(True)
+        loss, values = compute_loss(objective, batch, torch.tensor([2.0, 1.0]))
+        (gradient,) = torch.autograd.grad(loss, batch.predictions)
+        return gradient, loss, sorted(values), state
+
+    only = {"source_squared": Weight(1.0), "regression_error": Weight(2.0)}
+    rest = {name: Weight(0.0) for name in terms if name not in only}
+    for ours, theirs in zip(gradients(only), gradients({**rest, **only}), strict=True):
+        assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
+
+
+def test_terms_that_need_the_target_are_left_out_while_there_is_none():
+    weights = {"source_squared": Weight(1.0), "adversarial": Weight(1.0)}
+    empty = make_batch(
+        dtype=torch.float32, target_predictions=torch.empty(0, K), target_aligned=torch.empty(0, W)
+    )
+    _, values = compute_loss(build_terms(weights, term_settings()), empty, torch.ones(2))
+    assert list(values) == ["source_squared"]
+
+
+def test_misspelt_terms_and_settings_are_refused():
+    with pytest.raises(InvalidInput, match="did you mean 'adversarial'"):
+        build_terms({"adversarail": Weight(0.0)}, term_settings())
+    for wrong in ({"feedback": "labels"}, {"scale": 0.0}):
+        with pytest.raises(InvalidInput):
+            term_settings(**wrong)
+
+
+def test_a_term_of_ones_own_is_one_class():
+    class Own(Term):
+        def forward(self, batch):
+            return batch.predictions.mean()
+
+    with temporarily(terms, "test_own_term", Own):
+        batch = make_batch()
+        objective = build_terms({"test_own_term": Weight(2.0)}, term_settings())
+        loss, _ = compute_loss(objective, batch, torch.tensor([2.0], dtype=torch.float64))
+        assert float(loss) == pytest.approx(2 * float(batch.predictions.mean()))
+
+
+# Steps.
+
+
+def started(policy, steps=1):
+    """A policy that has stored rounds and target contexts, and whose learner may step."""
+    policy.play(*problem(32))
+    policy.observe_target(problem(32, seed=9, shift=1.0)[0])
+    policy.start_steps(steps)
+    return policy
+
+
+def test_the_moving_average_follows_faster_while_training_is_young():
+    policy = started(make(recipe=small(learning=LearningSettings(ema_decay=0.99))))
+    learner = policy.learner
+    rates = learner.draw_block(policy.buffers, 3).ema_rate
+    assert rates.tolist() == pytest.approx([9 / 11, 9 / 12, 9 / 13])
+    learner.step_number = 10**6
+    assert learner.draw_block(policy.buffers, 1).ema_rate.tolist() == pytest.approx([0.01])
+    before = [average.clone() for average in learner._averages]
+    (batch,) = learner.draw_batches(policy.buffers, 1)
+    learner.step(batch)
+    for old, new, tensor in zip(before, learner._averages, learner._averaged, strict=True):
+        torch.testing.assert_close(new, old + 0.01 * (tensor - old))
+
+
+def test_the_gate_weighs_terms_on_the_target_and_the_regression_error():
+    policy = started(make())
+    learner = policy.learner
+    learner.gate_factor = 0.25
+    learner.step_number = 10**6
+    (weights,) = learner.draw_block(policy.buffers, 1).weights
+    expected = {name: weight.value for name, weight in small().weights.items()}
+    for name, weight in zip(learner.terms, weights.tolist(), strict=True):
+        factor = 1.0 if name == "source_cross_entropy" else 0.25
+        assert weight == pytest.approx(factor * expected[name], rel=1e-3), name
+
+
+def test_draws_depend_on_the_seed_and_the_step_only():
+    policy, twin, other = started(make()), started(make()), started(make(seed=1))
+    list(twin.learner.draw_batches(twin.buffers, 5))
+    twin.learner.step_number = 0
+    first, same, different = (
+        one.learner.draw_block(one.buffers, 3) for one in (policy, twin, other)
+    )
+    assert all(map(torch.equal, first, same))
+    assert not torch.equal(first.arms, different.arms)
+    following = policy.learner.draw_block(policy.buffers, 3)
+    assert not torch.equal(first.contexts, following.contexts)
+
+
+def test_more_steps_than_a_block_are_taken(monkeypatch):
+    monkeypatch.setattr(learner_module, "_MAX_BLOCK_VALUES", 3 * 2 * 16 * 5)
+    policy = started(make(), 8)
+    learner = policy.learner
+    assert learner.steps_per_block == 3
+    batches = list(learner.draw_batches(policy.buffers, 8))
+    assert learner.step_number == len(batches) == 8
+    assert {batch.contexts.shape for batch in batches} == {(32, 5)}
+    assert len({batch.contexts.sum().item() for batch in batches}) == 8
+
+
+def test_rewards_are_standardised_as_they_are_drawn():
+    policy = make(standardise_rewards=True)
+    contexts, rewards = problem(32)
+    policy.play(contexts, 20 + 5 * rewards)
+    policy.observe_target(contexts)
+    policy.start_steps(1)
+    drawn = policy.learner.draw_block(policy.buffers, 50).rewards
+    assert abs(float(drawn.mean())) < 0.3
+    assert float(drawn.std()) == pytest.approx(1.0, abs=0.2)
+
+
+def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
+    learner = trained(make()).learner
+    frequencies = learner.arm_frequencies
+    assert torch.allclose(frequencies.sum(dim=1), torch.ones(2)), (
+        "probabilities of arms in the source and the target"
+    )
+    frequencies[:, 0] = torch.tensor([0.5, 0.004])  # arm 0 is absorbed by others in the target
+    predicted = 0.3 * torch.randn(50, ARMS)
+    corrected = learner._match_frequencies(predicted, predicted)
+    correction = (frequencies[0].log() - frequencies[1].log()) / learner.scale
+    assert torch.allclose(corrected, predicted + correction, atol=1e-5)
+    assert correction.argmax() == 0
+    assert (corrected.argmax(-1) == 0).sum() > (predicted.argmax(-1) == 0).sum()
+
+
+IMAGES = {
+    "context_shape": (1, 16, 16),
+    "n_arms": 3,
+    "feedback": "one_hot",
+    "device": "cpu",
+    "shift": "style",
+}
+
+
+def with_images(kind):
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (2, 48, 1, 16, 16), dtype=np.uint8)
+    policy = kind(seed=0, **IMAGES)
+    policy.play(images[0], np.eye(3)[draw.integers(0, 3, 48)])
+    policy.observe_target(images[1])
+    return policy
+
+
+def test_no_gradient_goes_through_rows_that_only_norms_look_at(monkeypatch):
+    """Neural-LinUCB's target rows move the norms' statistics alone: a step is that of one pass over
+    all rows.
+    """
+    apart = with_images(daband.NeuralLinUCB)
+    at_once = copy.deepcopy(apart)
+    rows = []
+    encode = Encoder.forward
+
+    def counted(encoder, contexts, **options):
+        encoding = encode(encoder, contexts, **options)
+        if encoder.training:
+            rows.append((len(contexts), encoding.features.requires_grad))
+        return encoding
+
+    monkeypatch.setattr(Encoder, "forward", counted)
+    apart.adapt(steps=1)
+    assert rows == [(64, True), (64, False)]
+    at_once.learner.needs_target = True
+    at_once._has_warned = True
+    at_once.adapt(steps=1)
+    assert rows[2:] == [(128, True)]
+    ours, theirs = apart.learner.state(), at_once.learner.state()
+    for name in ours:
+        if ".running_" in name or ".exp_avg" in name:
+            largest = np.abs(theirs[name]).max(initial=0.0)
+            np.testing.assert_allclose(ours[name], theirs[name], atol=1e-4 * largest, err_msg=name)
+
+
+def test_the_teacher_is_asked_when_its_term_counts(monkeypatch):
+    """A term whose weight is still 0 takes no pass of the EMA encoder."""
+    policy = with_images(daband.DABand)
+    policy.learner.run_steps = 1000
+    passes = []
+    encode = Encoder.forward
+
+    def counted(encoder, contexts, **options):
+        passes.append(encoder.training)
+        return encode(encoder, contexts, **options)
+
+    monkeypatch.setattr(Encoder, "forward", counted)
+    policy.adapt(steps=2)
+    assert passes == [True] * 2
+    policy.learner.step_number = 500  # pseudo-labels start at 312
+    policy.learner.skill_gate.compute_skill = lambda deviation: 1.0
+    policy.adapt(steps=2)
+    assert passes[2:] == [False, True] * 2 or passes[2:] == [True, False] * 2
+
+
+def test_without_a_moving_average_the_encoder_teaches_itself():
+    recipe = replace(
+        small(),
+        weights={"source_cross_entropy": Weight(1.0), "pseudo_labels": Weight(1.0)},
+        learning=LearningSettings(steps=4, batch=16, ema_decay=0.0),
+    )
+    policy = started(make(recipe=recipe))
+    learner = policy.learner
+    assert learner.ema_encoder is None
+    (batch,) = learner.draw_batches(policy.buffers, 1)
+    learner.step(batch)
+    encoded, _ = learner.last_batch
+    assert torch.equal(encoded.teacher_predictions, encoded.target_predictions)
+
+
+def test_several_domains_step_and_keep_their_statistics_apart():
+    domains = DomainNames(sources=("a", "b"), targets=("c", "d"))
+    rng = np.random.default_rng(0)
+    recipe = recipe_for("default-rpd", context_shape=(4,)).changed(
+        {
+            "weights": {"pseudo_labels": 0.1},
+            "encoder": {"options": {"statistics": "own"}},
+            "learning": {"gate_exponent": 0.0},
+        }
+    )
+    cpu = torch.device("cpu")
+    learner = Learner(
+        recipe=recipe,
+        context_shape=(4,),
+        n_arms=3,
+        has_shared_arms=False,
+        feedback="one_hot",
+        seed=0,
+        device=cpu,
+        domains=domains,
+    )
+    buffers = ReplayBuffers((4,), recipe.replay, seed=0, device=cpu, domains=domains)
+    for domain in (0, 1, 3):
+        contexts = domain + rng.normal(size=(90, 4))
+        rewards = rng.integers(0, 2, 90).astype(float)
+        buffers.rounds[domain].add_rounds(contexts, rng.integers(0, 3, 90), rewards)
+    for domain, part in enumerate(buffers.unlabelled, start=2):
+        part.add(domain + rng.normal(size=(90, 4)))
+    theta = rng.normal(size=(3, 64))
+    learner.start(buffers, theta, None, 0.1, RewardMoments(standardise=False))
+    (batch,) = learner.draw_batches(buffers, 1)
+    learner.step(batch)
+    encoded, features = learner.last_batch
+    assert len(features) == 5 * 64
+    assert [len(rows) for rows in (encoded.predictions, encoded.aligned)] == [3 * 64, 2 * 64]
+    assert [len(encoded.target_predictions), len(encoded.target_aligned)] == [2 * 64, 2 * 64]
+    measured = learner.finish(1)
+    assert math.isfinite(measured["loss"])
+    assert 0 <= measured["discriminator_accuracy"] <= 1
+    norm = learner.encoder.features.normalise_input
+    assert norm.batches_seen.tolist() == [1] * 4
+    assert norm.running_mean.mean(dim=1).argsort().tolist() == [0, 1, 2, 3]
+
+
+def test_measurements_are_those_of_the_last_batch_and_means_over_steps():
+    policy = started(make(), 3)
+    learner = policy.learner
+    losses = []
+    for batch in learner.draw_batches(policy.buffers, 3):
+        learner.step(batch)
+        losses.append(float(learner._totals[0]))
+    encoded, features = learner.last_batch
+    measured = learner.finish(3)
+    assert measured["loss"] == pytest.approx(losses[-1] / 3)
+    spread = features.var(dim=0, correction=0).sum()
+    assert measured["latent_spread"] == pytest.approx(float(spread))
+    top = encoded.target_predictions.argmax(dim=1).bincount().max() / 16
+    assert measured["target_top_share"] == pytest.approx(float(top))
+    assert set(learner.terms) < set(measured)
+    assert measured["gate"] == learner.gate_factor
+
+
+def test_frozen_parameters_are_shared_and_not_trained():
+    def frozen(*, context_shape):
+        module = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7))
+        return CustomFeatures(module=module, context_shape=context_shape, trainable=False)
+
+    with temporarily(encoders, "frozen", frozen):
+        policy = make(recipe=small(encoder=EncoderSettings(name="frozen")))
+        learner = policy.learner
+        weight = learner.encoder.features.module[0].weight
+        before = weight.clone()
+        trained(policy)
+        assert learner.ema_encoder.features.module[0].weight is weight
+        assert policy._encoder.network.features.module[0].weight is weight
+        assert torch.equal(weight, before)
+        assert not torch.equal(learner.ema_encoder.first.weight, learner.encoder.first.weight)
+
+
+def test_initial_weights_follow_the_seed():
+    one, same, other = (make(seed=seed).learner for seed in (3, 3, 4))
+    assert all(map(torch.equal, one.parameters, same.parameters))
+    for name in ("encoder", "terms"):
+        ours, theirs = (next(getattr(learner, name).parameters()) for learner in (one, other))
+        assert not torch.allclose(ours, theirs)
+
+
+def test_schedules_are_shares_of_the_planned_run(tmp_path):
+    recipe = with_terms(adversarial=0.3)
+    recipe = recipe.with_weights(adversarial=Weight(0.3, ramp=0.15625))
+    policy = started(make(recipe=recipe))
+    policy.plan(80)
+    assert policy.learner.run_steps == 320
+    policy.learner.gate_factor = 1.0
+    ramp = policy.learner.draw_block(policy.buffers, 60).weights[:, 0]
+    assert ramp[:2].tolist() == pytest.approx([0.0, 0.3 * (2 / (1 + math.exp(-10 / 50)) - 1)])
+    assert float(ramp[50]) == pytest.approx(0.3, rel=1e-3)
+    policy.save(tmp_path / "p.safetensors")
+    assert load_policy(tmp_path / "p.safetensors").learner.run_steps == 320

@@ -1,0 +1,119 @@
+"""Decisions rest on what was published last: they neither wait for ``adapt`` nor see half of it."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from daband.neural._accelerator import adapt_together
+from daband.neural._term import Term, terms
+from tests.neural.test_learner import with_terms
+from tests.neural.test_neural_linucb import make, problem, small, trained
+from tests.registries import temporarily
+
+
+class Blocking(Term):
+    """Tells that a step has begun, and waits until it may go on."""
+
+    begun = threading.Event()
+    may_end = threading.Event()
+
+    def forward(self, batch):
+        self.begun.set()
+        assert self.may_end.wait(60)
+        return batch.predictions.sum() * 0.0
+
+
+@pytest.fixture
+def blocking():
+    Blocking.may_end.set()
+    with temporarily(terms, "blocking", Blocking):
+        yield Blocking
+    Blocking.may_end.set()
+
+
+def in_thread(work):
+    """Start ``work``; returns a function that waits for its result."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+
+    def result():
+        thread.join(60)
+        assert not thread.is_alive()
+        return results[0]
+
+    return result
+
+
+@pytest.mark.parametrize(
+    "adapt", [lambda policy: policy.adapt(), lambda policy: adapt_together([policy])[0]]
+)
+def test_select_answers_from_the_published_weights_while_adapt_is_at_work(blocking, adapt):
+    policy = trained(make(recipe=with_terms(blocking=1.0)))
+    contexts, _ = problem(20, seed=99)
+    before = {
+        domain: policy.decide(contexts, domain, rule="greedy").mean
+        for domain in ("source", "target")
+    }
+    blocking.begun.clear()
+    blocking.may_end.clear()
+    measured = in_thread(lambda: adapt(policy))
+    assert blocking.begun.wait(60)
+    for domain, mean in before.items():
+        np.testing.assert_array_equal(policy.decide(contexts, domain, rule="greedy").mean, mean)
+    policy.select(contexts)
+    # waits for adapt
+    learned = in_thread(lambda: policy.update(contexts, np.zeros(20, int), np.ones(20)))
+    np.testing.assert_array_equal(policy.decide(contexts, rule="greedy").mean, before["source"])
+    blocking.may_end.set()
+    assert measured()["blocking"] == 0
+    assert learned() == []
+    assert not np.allclose(policy.decide(contexts, rule="greedy").mean, before["source"], atol=1e-4)
+
+
+def test_every_decision_is_that_of_one_published_state():
+    policy = trained(make(recipe=small()))
+    contexts, _ = problem(20, seed=99)
+
+    def now():
+        return policy.decide(contexts, "target", rule="greedy").mean
+
+    published = [now()]
+    seen = []
+    stop = threading.Event()
+
+    def select():
+        while not stop.is_set():
+            seen.append(now())
+
+    threads = [threading.Thread(target=select) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(12):
+        policy.adapt()
+        published.append(now())
+        if policy.adapt(0) == {}:  # nothing to do, nothing published
+            np.testing.assert_array_equal(now(), published[-1])
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    states = np.stack(published)
+    apart = min(np.abs(states[i] - states[j]).max() for i in range(len(states)) for j in range(i))
+    assert apart > 1e-4
+    assert len(seen) > 0
+    for mean in seen:
+        assert np.abs(states - mean).max(axis=(1, 2)).min() < 1e-6
+
+
+def test_rounds_are_learned_in_place_and_adapt_publishes_another_encoder():
+    policy = trained(make())
+    head = policy._head
+    encoder = policy._encoder
+    counts = head.statistics.counts.sum()
+    policy.play(*problem(64, seed=50))
+    policy.adapt()
+    assert policy._head is head
+    assert head.statistics.counts.sum() == counts + 64
+    assert policy._encoder is not encoder
+    assert all(not module.training for module in policy._encoder.network.modules())

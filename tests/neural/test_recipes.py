@@ -1,0 +1,270 @@
+"""What ``recipe=`` may be: a name, a change of a named recipe, or a recipe in full."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import daband
+from daband._shift import Shift
+from daband.errors import InvalidInput
+from daband.neural._learner import compute_weights
+from daband.neural._recipes import recipe_for, recipes, resolve_recipe
+from daband.neural._settings import Weight
+from daband.neural.daband import DABand
+from daband.neural.encoders._encoder import FeatureNetwork, encoders
+from daband.neural.neural_linucb import NeuralLinUCB
+from daband.policies._checkpoints import load_policy
+from tests.registries import temporarily
+
+SHAPE = (3, 28, 28)
+
+
+def changed(**changes):
+    return resolve_recipe({"base": "default-rpd", **changes}, context_shape=SHAPE)
+
+
+def test_a_number_keeps_the_schedule_and_a_table_changes_it():
+    before = recipe_for("default-rpd", context_shape=SHAPE)
+    after = changed(weights={"adversarial": 5, "pseudo_labels": {"start": 10}})
+    assert after.weights["adversarial"] == Weight(5, ramp=0.3125)
+    assert after.weights["pseudo_labels"] == Weight(0.5, start=10)
+    untouched = {"adversarial", "pseudo_labels"} ^ set(before.weights)
+    assert all(after.weights[name] == before.weights[name] for name in untouched)
+    assert (after.encoder, after.learning, after.replay) == (
+        before.encoder,
+        before.learning,
+        before.replay,
+    )
+
+
+def test_groups_are_changed_in_part():
+    after = changed(
+        alpha=0.01,
+        learning={"learning_rate": 1e-4, "augmentation": {"shift": 1}},
+        encoder={"options": {"channels": [4, 6]}, "dense": {"dimension": 16}},
+    )
+    before = recipe_for("default-rpd", context_shape=SHAPE)
+    assert (after.alpha, after.learning.learning_rate, after.learning.augmentation.shift) == (
+        0.01,
+        1e-4,
+        1,
+    )
+    assert after.learning.augmentation.contrast == before.learning.augmentation.contrast
+    assert after.encoder.options["channels"] == (4, 6)
+    assert after.encoder.dense.dimension == 16
+    assert after.encoder.dense.hidden == before.encoder.dense.hidden
+
+
+def test_a_changed_policy_is_saved_in_full(tmp_path):
+    recipe = {
+        "base": "paper",
+        "weights": {"predicted_reward": 0},
+        "learning": {"learning_rate": 1e-3},
+    }
+    policy = DABand(
+        context_shape=(4,), n_arms=2, recipe=json.loads(json.dumps(recipe)), device="cpu"
+    )
+    policy.save(tmp_path / "policy.safetensors")
+    assert load_policy(tmp_path / "policy.safetensors").recipe == policy.recipe
+    assert policy.recipe.learning.learning_rate == 1e-3
+    assert not policy.recipe.weights["predicted_reward"]
+
+
+def test_weight_zero_removes_the_term():
+    off = dict.fromkeys(("regression_error", "predicted_reward", "adversarial"), 0)
+    recipe = resolve_recipe({"base": "paper", "weights": off}, context_shape=SHAPE)
+    assert {name for name, weight in recipe.weights.items() if weight} == {"source_squared"}
+
+
+@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("given", [str, lambda name: {"base": name, "learning": {"steps": 3}}])
+def test_a_name_given_to_neural_linucb_means_the_recipe_without_the_targets_terms(name, given):
+    policy = NeuralLinUCB(
+        context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style"
+    )
+    assert all(term.startswith("source_") for term in policy.recipe.weights)
+    theirs = DABand(
+        context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style"
+    ).recipe
+    assert set(theirs.weights) > set(policy.recipe.weights)
+    assert theirs.source_only() == policy.recipe
+
+
+def test_a_recipe_in_full_is_used_as_it_is_also_from_a_file(tmp_path):
+    recipe = recipe_for("default", context_shape=(4,))
+    policy = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe=recipe, device="cpu")
+    assert policy.recipe == recipe
+    policy.save(tmp_path / "policy.safetensors")
+    assert load_policy(tmp_path / "policy.safetensors").recipe == recipe
+
+
+def test_a_change_without_a_base_changes_the_default():
+    style = Shift.of("style")
+    default = resolve_recipe("default", context_shape=(4,), shift=style)
+    for changes in ({"weights": {"adversarial": 3}}, {"learning": {"steps": 3}}, {}):
+        policy = DABand(context_shape=(4,), n_arms=2, recipe=changes, device="cpu", shift=style)
+        assert policy.recipe == default.changed(changes)
+    alone = NeuralLinUCB(
+        context_shape=(4,), n_arms=2, recipe={"learning": {"steps": 3}}, device="cpu"
+    ).recipe
+    assert (set(alone.weights), alone.learning.steps) == ({"source_cross_entropy"}, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base": "papr"}, "'papr'; did you mean 'paper'"),
+        (
+            {"learning": {"learning_rat": 1}},
+            r"'learning.learning_rat'; did you mean 'learning_rate'",
+        ),
+        ({"lerning": {}}, "did you mean 'learning'"),
+        ({"learning": 3}, "mapping of settings"),
+        ({"learning": {"steps": "many"}}, "must be a number"),
+        ({"weights": 3}, "mapping from terms"),
+        ({"weights": {"adversarial": -1}}, "finite number >= 0"),
+        ({"weights": {"adversarial": {"valu": 1}}}, "did you mean 'value'"),
+        ({"weights": {"adversaril": 1}}, "did you mean 'adversarial'"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, message):
+    recipe = {"base": "default-rpd", **changes}
+    with pytest.raises(InvalidInput, match=message):
+        DABand(context_shape=(4,), n_arms=2, recipe=recipe, device="cpu")
+
+
+class Tanh(FeatureNetwork):
+    """One layer, with an option of its own and none of the built-in networks' options."""
+
+    def __init__(self, *, context_shape, width=16):
+        super().__init__()
+        self.context_shape = tuple(context_shape)
+        self.width = width
+        self.layer = torch.nn.Linear(math.prod(context_shape), width)
+
+    def forward(self, contexts, *, rows_per_domain):
+        return torch.tanh(self.layer(contexts.flatten(1)))
+
+
+def test_another_network_begins_without_the_options_of_the_one_before():
+    with temporarily(encoders, "tanh", Tanh):
+        for base in ("default", "small", "paper"):
+            changed = resolve_recipe(
+                {"base": base, "encoder": {"name": "tanh"}}, context_shape=(6,)
+            )
+            assert changed.encoder.options == {}
+        wide = {"base": "small", "encoder": {"name": "tanh", "options": {"width": 8}}}
+        policy = daband.DABand(context_shape=(6,), n_arms=2, recipe=wide, seed=0)
+        assert policy.select([[0.0] * 6]).arm.shape == (1,)
+    same = resolve_recipe({"base": "default", "encoder": {"name": "mlp"}}, context_shape=(6,))
+    assert same.encoder.options == {"statistics": "source", **PLAIN}
+
+
+def test_a_setting_of_the_network_in_the_wrong_place_is_sent_to_its_options():
+    with pytest.raises(InvalidInput, match=r"no setting 'encoder.widths'; .* encoder\.options"):
+        resolve_recipe({"encoder": {"widths": [8]}}, context_shape=(6,))
+
+
+PLAIN = {"normalise_input": True, "normalise_hidden": False}
+"""The network for vectors where nothing is aligned."""
+
+
+@pytest.mark.parametrize(
+    ("shift", "terms", "options"),
+    [
+        (None, set(), {"statistics": "source"}),
+        ("covariate", set(), {"statistics": "source"}),
+        ("units", set(), {}),
+        (Shift.of("units", units=(2,)), set(), {}),
+        ("style", {"adversarial"}, {}),
+        ("labels", set(), {"statistics": "source"}),
+        ("style,labels", {"adversarial"}, {}),
+    ],
+)
+def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, tmp_path):
+    policy = DABand(context_shape=(4,), n_arms=2, device="cpu", shift=shift)
+    assert set(policy.recipe.weights) == {"source_cross_entropy", *terms}
+    plain = {} if terms else PLAIN
+    assert policy.recipe.encoder.options == {**options, **plain}
+    policy.save(tmp_path / "policy.safetensors")
+    loaded = load_policy(tmp_path / "policy.safetensors")
+    assert (loaded.shift, loaded.recipe) == (policy.shift, policy.recipe)
+
+
+def test_a_term_that_is_asked_for_by_name_is_there_whatever_may_differ():
+    policy = DABand(
+        context_shape=(4,), n_arms=2, recipe={"weights": {"adversarial": 3}}, device="cpu"
+    )
+    assert policy.recipe.weights["adversarial"] == replace(_default_ramp(), value=3)
+    for name in ("paper", "default-rpd"):
+        assert (
+            "adversarial"
+            in DABand(context_shape=(4,), n_arms=2, recipe=name, device="cpu").recipe.weights
+        )
+
+
+def _default_ramp():
+    return recipe_for("default", context_shape=(4,)).weights["adversarial"]
+
+
+def test_the_default_for_images_is_the_recipe_that_was_measured():
+    policy = DABand(context_shape=(3, 28, 28), n_arms=10, device="cpu")
+    weights = {name: weight.value for name, weight in policy.recipe.weights.items()}
+    assert weights == {
+        "source_cross_entropy": 1.0,
+        "adversarial": 0.3,
+        "target_diversity": 0.3,
+        "pseudo_labels": 0.5,
+    }
+    assert policy.recipe.learning.gate_exponent == 8.0
+    assert policy.recipe.learning.match_arm_frequencies
+    assert (
+        policy.recipe.fingerprint()
+        == recipe_for("default", context_shape=(3, 28, 28)).fingerprint()
+    )
+    policy.plan(300)
+    assert policy.learner.run_steps == 19_200
+    steps = np.array([5999, 6000, 19_200])
+    adversarial, pseudo_labels = (
+        compute_weights(policy.recipe.weights[name], steps, 19_200).tolist()
+        for name in ("adversarial", "pseudo_labels")
+    )
+    assert adversarial[0] < adversarial[1] == adversarial[2]
+    assert pseudo_labels == [0.0, 0.5, 0.5]
+
+
+def test_with_a_label_shift_no_term_asks_for_equally_frequent_arms():
+    recipe = DABand(context_shape=(3, 28, 28), n_arms=10, device="cpu", shift="style,labels").recipe
+    assert set(recipe.weights) == {"source_cross_entropy", "adversarial", "pseudo_labels"}
+    assert not recipe.learning.match_arm_frequencies
+
+
+def test_the_papers_recipe_has_its_terms_and_pixels():
+    paper = recipe_for("paper", context_shape=(3, 28, 28))
+    assert paper.encoder.options["pixels"] == "symmetric"
+    assert {name: weight.value for name, weight in paper.weights.items()} == {
+        "source_squared": 1.0,
+        "regression_error": 2.0,
+        "predicted_reward": 1.0,
+        "adversarial": 1.0,
+    }
+
+
+def test_with_nothing_to_align_a_table_gets_fewer_steps():
+    steps = {
+        shift: (
+            daband.DABand(
+                context_shape=(5,), n_arms=2, shift=shift, device="cpu"
+            ).recipe.learning.steps
+        )
+        for shift in ("covariate", "units", "style")
+    }
+    assert steps == {"covariate": 8, "units": 8, "style": 32}
+    stated = daband.DABand(
+        context_shape=(5,), n_arms=2, recipe={"learning": {"steps": 40}}, device="cpu"
+    )
+    assert stated.recipe.learning.steps == 40
