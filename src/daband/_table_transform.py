@@ -25,13 +25,11 @@ import difflib
 import functools
 import math
 import re
-import struct
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, time
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -75,10 +73,6 @@ _CATEGORY_TYPES = (str, bool, int, float, np.bool_, np.integer, np.floating)
 #: The category of missing values, and the end of the name of a feature that is 1 if the value is
 #: missing.
 _MISSING_CATEGORY = "(missing)"
-_FAR_SQUARED = FAR_DEVIATIONS * FAR_DEVIATIONS
-#: Rows with larger numbers, or columns with a smaller standard deviation than 1 / this, are read
-#: without the fast path.
-_MAX_FAST_NUMBER = 1e100
 #: The maximum number of categories or columns that one message lists.
 _MAX_LISTED = 8
 #: ``CategoricalColumn.fit`` warns if there are more categories than this, and fewer rows per
@@ -573,10 +567,10 @@ class EncodedColumn:
         """Return the settings in JSON types."""
         return {"name": self.name, "encoder": self.encoder.state(), "digest": self.encoder.digest}
 
-    def encode_one(self, value: Any) -> FloatArray:
-        """Return the features (n_features,) of one value."""
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:  # noqa: ARG002
+        """Return the features of one value, which has no warnings."""
         try:
-            return self.encoder.encode_one(value)
+            return self.encoder.encode_one(value).tolist()
         except InvalidInput as error:
             raise InvalidInput(f"{self.name!r}: {error}") from None
 
@@ -846,7 +840,7 @@ def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
 
 
 class TableRowReader:
-    """A fast reader of single rows, which are mappings from columns to values.
+    """A reader of single rows, which are mappings from columns to values.
 
     See ``TableTransform.row_reader``.
     """
@@ -854,41 +848,17 @@ class TableRowReader:
     def __init__(self, transform: TableTransform) -> None:
         self.names = transform.names
         self._known_names = frozenset((*self.names, *transform.ids))
+        self._columns = transform.columns
         self._n_features = len(transform.feature_names)
-        starts = np.cumsum(
-            [0, *(len(column.feature_names) for column in transform.columns)]
-        ).tolist()
-        # Each column with the index of its first feature.
-        columns = list(zip(transform.columns, starts, strict=False))
-        self._numeric = [
-            (column, start) for column, start in columns if isinstance(column, NumericColumn)
-        ]
-        self._categorical = [
-            (column, start) for column, start in columns if isinstance(column, CategoricalColumn)
-        ]
-        self._dates_and_words = [
-            (column, start)
-            for column, start in columns
-            if isinstance(column, DateColumn | WordsColumn)
-        ]
-        self._encoded = [
-            (column, start) for column, start in columns if isinstance(column, EncodedColumn)
-        ]
-        self._numeric_indices = np.array([start for _, start in self._numeric], np.int64)
-        self._mean = np.array([column.mean for column, _ in self._numeric])
-        self._std = np.array([column.std for column, _ in self._numeric])
-        names = [column.name for column, _ in self._numeric]
-        self._get_numeric = (
-            itemgetter(*names)
-            if len(names) > 1 and self._std.min() > 1.0 / _MAX_FAST_NUMBER
-            else None
-        )
-        self._is_all_numeric = self._n_features == len(names)
 
     @property
     def encoded(self) -> dict[str, str]:
         """The kind of input, "image" or "text", of each column with an encoder, by column name."""
-        return {column.name: column.encoder.input_kind for column, _ in self._encoded}
+        return {
+            column.name: column.encoder.input_kind
+            for column in self._columns
+            if isinstance(column, EncodedColumn)
+        }
 
     @property
     def feature_moments(self) -> tuple[FloatArray, FloatArray]:
@@ -896,130 +866,28 @@ class TableRowReader:
 
         The scale is infinite for features that cannot be outliers.
         """
-        centre = np.zeros(self._n_features)
-        scale = np.full(self._n_features, np.inf)
-        scale[self._numeric_indices] = 1.0
-        return centre, scale
+        scale: list[float] = []
+        for column in self._columns:
+            n_features = len(column.feature_names)
+            first_scale = 1.0 if isinstance(column, NumericColumn) else math.inf
+            scale += [first_scale, *[math.inf] * (n_features - 1)][:n_features]
+        return np.zeros(self._n_features), np.array(scale)
 
     def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
         """Return the context (d,) of a row, and its warnings.
 
         A missing column or an invalid value raises an error.
         """
-        scaled = self._scale_plain_numbers(row)
-        if scaled is not None and self._is_all_numeric and len(row) == len(self.names):
-            return scaled, ()
         row_warnings: list[RowWarning] = []
-        context = np.zeros(self._n_features)
+        features: list[float] = []
         try:
-            if scaled is not None:
-                context[self._numeric_indices] = scaled
-            else:
-                with np.errstate(over="ignore"):
-                    for numeric, start in self._numeric:
-                        features = numeric.encode_one(row[numeric.name], row_warnings)
-                        context[start : start + len(features)] = features
-            for column, start in self._categorical:
-                value = row[column.name]
-                index = column.index.get(value) if type(value) is str else None
-                if index is None:
-                    text = as_category(value, column.name)
-                    index = column.index.get(text)
-                    if index is None:
-                        row_warnings.append(column.make_unseen_warning(text))
-                        continue
-                context[start + index] = 1.0
-            for date_or_words, start in self._dates_and_words:
-                features = date_or_words.encode_one(row[date_or_words.name], row_warnings)
-                context[start : start + len(features)] = features
-            for encoded, start in self._encoded:
-                context[start : start + encoded.encoder.n_features] = encoded.encode_one(
-                    row[encoded.name]
-                )
+            for column in self._columns:
+                features += column.encode_one(row[column.name], row_warnings)
         except KeyError as error:
             raise self._make_missing_column_error(row, error.args[0]) from None
         if len(row) != len(self.names):
             row_warnings += self._make_extra_column_warnings(row)
-        return context, tuple(row_warnings)
-
-    def read_all(self, rows: Sequence[Mapping[str, Any]]) -> FloatArray:
-        """Return the contexts (n, d) of rows, without warnings.
-
-        For many rows this is faster than ``read``.
-        """
-        contexts = np.zeros((len(rows), self._n_features))
-        try:
-            if self._numeric:
-                pack = struct.Struct(f"{len(self._numeric)}d").pack
-                packed = b"".join([self._pack_numbers(row, pack) for row in rows])
-                numbers: FloatArray = np.frombuffer(packed).reshape(len(rows), -1)
-                if np.isinf(numbers).any():
-                    raise TypeError
-                is_nan = np.isnan(numbers)
-                if is_nan.any():
-                    numbers = np.where(
-                        is_nan, [column.median for column, _ in self._numeric], numbers
-                    )
-                    flagged_columns = [
-                        index
-                        for index, (column, _) in enumerate(self._numeric)
-                        if column.flags_missing
-                    ]
-                    contexts[:, self._numeric_indices[flagged_columns] + 1] = is_nan[
-                        :, flagged_columns
-                    ]
-                with np.errstate(over="ignore"):
-                    contexts[:, self._numeric_indices] = (numbers - self._mean) / self._std
-            for column, start in (*self._categorical, *self._dates_and_words):
-                values = [row[column.name] for row in rows]
-                # the number of each distinct value, which is encoded once
-                codes: dict[Any, int] = {}
-                row_codes = [
-                    codes.setdefault(key, len(codes))
-                    for key in zip(map(type, values), values, strict=True)
-                ]
-                encoded_values = np.array([column.encode_one(value, []) for _, value in codes])
-                contexts[:, start : start + encoded_values.shape[1]] = encoded_values[row_codes]
-        except (KeyError, TypeError):  # a column is missing, or a value is infinite or not hashable
-            contexts[:] = [self.read(row)[0] for row in rows]
-        for encoded, start in self._encoded:
-            columns = slice(start, start + encoded.encoder.n_features)
-            contexts[:, columns] = [encoded.encode_one(row[encoded.name]) for row in rows]
-        return contexts
-
-    def _pack_numbers(self, row: Mapping[str, Any], pack: Callable[..., bytes]) -> bytes:
-        """Return the numeric columns of a row, with NaN for missing values, as the bytes of float64
-        numbers.
-        """
-        try:
-            if self._get_numeric is not None:
-                return pack(*self._get_numeric(row))
-        except (TypeError, OverflowError, struct.error):  # a value is missing, or not a number
-            pass
-        return pack(*[as_number(row[column.name], column.name) for column, _ in self._numeric])
-
-    def _scale_plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
-        """Return the scaled values of all numeric columns (n,), or None if one is missing, a text
-        or far outside.
-        """
-        if self._get_numeric is None:
-            return None
-        try:
-            values = self._get_numeric(row)
-            # NaN is a missing value, and larger numbers might overflow. Values that are not numbers
-            # raise an error.
-            if not math.hypot(*values) < _MAX_FAST_NUMBER:
-                return None
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
-        scaled: FloatArray = np.array(values, np.float64) - self._mean
-        scaled /= self._std
-        # Nearly always, the sum of all squares is below the limit for a single one.
-        if scaled.dot(scaled) <= _FAR_SQUARED or (
-            scaled.max() <= FAR_DEVIATIONS and scaled.min() >= -FAR_DEVIATIONS
-        ):
-            return scaled
-        return None
+        return np.array(features), tuple(row_warnings)
 
     def _make_missing_column_error(self, row: Mapping[str, Any], name: str) -> InvalidInput:
         """Return the error for a row without the column ``name``.

@@ -49,30 +49,16 @@ def mixed(request, tmp_path):
     policy.adapt(steps=2)
     policy.deploy("target")
     daband.export(policy, tmp_path / "p.daband")
-    return load_deployed(tmp_path / "p.daband"), contexts, offset
+    return load_deployed(tmp_path / "p.daband"), contexts
 
 
 def test_a_mixture_scores_a_row_as_a_batch(mixed):
-    policy, contexts, offset = mixed
-    # folded products would round such numbers
-    assert (policy.frozen._row_scorer is None) == (offset == 1e9)
+    policy, contexts = mixed
     batch = policy.decide(contexts[:100], round_number=0)
     rows = [policy.decide(row, round_number=at) for at, row in enumerate(contexts[:100])]
     np.testing.assert_allclose([row.mean for row in rows], batch.mean, rtol=1e-6, atol=1e-5)
     np.testing.assert_allclose([row.bonus for row in rows], batch.bonus, rtol=1e-5, atol=1e-5)
     assert [row.arm for row in rows] == batch.arm.tolist()
-
-
-@pytest.mark.parametrize(
-    ("policy", "shape"),
-    [(daband.LinUCB, (4,)), (daband.DABand, (4,)), (daband.DABand, (1, 16, 16))],
-)
-def test_a_row_is_scored_by_folded_products(policy, shape, tmp_path):
-    """Without them, a row takes twice as long."""
-    daband.export(
-        policy(context_shape=shape, n_arms=3, epsilon=0.1), tmp_path / "p.daband", domain="target"
-    )
-    assert load_deployed(tmp_path / "p.daband").frozen._row_scorer is not None
 
 
 def test_a_row_has_the_scores_of_its_batch(deployed):

@@ -218,7 +218,7 @@ def compute_lower_theta(step: PiecewiseStep, theta: FloatArray, deviation: float
         theta: the coefficients of the arms, (k, features).
         deviation: the standard deviation of rewards.
     """
-    _, lower, upper = step.to_clipped_linear()
+    lower, upper = step.feature_limits
     lower_theta = theta.mean(axis=0)
     differences = theta - lower_theta
     lower_theta[0] += np.minimum(differences * lower, differences * upper).sum(axis=1).min()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -139,14 +138,8 @@ class Catalogue:
                 raise InvalidInput(
                     f"features of an arm must be a mapping from column to value, got {invalid[0]!r}"
                 )
-            return self._to_vectors(self.table.row_reader.read_all(features))
-        try:  # for lists of numbers, this is faster than ``np.array``
-            pack = struct.Struct(f"{len(self.mean)}d").pack
-            array = np.frombuffer(b"".join([pack(*row) for row in features])).reshape(
-                len(features), -1
-            )
-        except (TypeError, OverflowError, struct.error):
-            array = as_numpy(features, "features").astype(np.float64)
+            return self._to_vectors(self.table.contexts(features))
+        array = as_numpy(features, "features").astype(np.float64)
         if array.shape != (len(array), len(self.mean)) or not np.isfinite(array).all():
             raise InvalidInput(
                 f"features of an arm must be {len(self.mean)} finite numbers, got shape"

@@ -52,15 +52,6 @@ class PcaStep:
         """Return the components (n, m) of rows (n, d)."""
         return (rows - self.centre).dot(self.axes.T)
 
-    def to_clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights (d + 1, m), with biases in the last row, and the lower and upper limits
-        (m,) of features.
-
-        PCA does not clip features, so the limits are infinite.
-        """
-        upper_limits = np.full(len(self.axes), np.inf)
-        return np.vstack([self.axes.T, -self.axes @ self.centre]), -upper_limits, upper_limits
-
     def settings(self) -> dict[str, Any]:
         """Return the settings for a file header."""
         return {"kind": self.kind}

@@ -89,18 +89,11 @@ class PiecewiseStep:
         ramps *= self.scale
         return features
 
-    def to_clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights (d + 1, m + 1), with biases in the last row, and the limits (m + 1,) that
-        clip features.
-
-        A feature is the product with [x, 1], clipped at the lower and the upper limit.
-        """
-        slopes = self.scale / self.width
+    @property
+    def feature_limits(self) -> tuple[FloatArray, FloatArray]:
+        """The smallest and the largest value of each feature, (m + 1,) each."""
         lower_limits = -self.centre * self.scale
-        weights = np.zeros((self.n_inputs + 1, self.n_features))
-        weights[self.column, np.arange(1, self.n_features)] = slopes
-        weights[-1] = np.append(1.0, lower_limits - self.start * slopes)
-        return weights, np.append(1.0, lower_limits), np.append(1.0, lower_limits + self.scale)
+        return np.append(1.0, lower_limits), np.append(1.0, lower_limits + self.scale)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for a file header."""

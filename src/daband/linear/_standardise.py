@@ -87,20 +87,6 @@ class StandardiseStep:
             return features
         return np.concatenate([columns @ self.axes.T, features[:, -1:]], axis=1)
 
-    def to_clipped_linear(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return weights (d + 1, d + 1), with biases in the last row, and the limits (d + 1,) that
-        clip features.
-
-        A feature is the product with [x, 1], clipped at the lower and the upper limit.
-        """
-        if self.axes is not None:
-            raise ValueError("a step with axes is not linear before clipping")
-        slopes = self.scale / self.deviation
-        limits = np.full(len(self.mean), self.clip * self.scale)
-        weights = np.diag(np.append(slopes, 1.0))
-        weights[-1, :-1] = -self.mean * slopes
-        return weights, np.append(-limits, 1.0), np.append(limits, 1.0)
-
     @functools.cached_property
     def _clip_arrays(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The lower and upper clipping limit and the scale, as arrays. numpy would convert numbers

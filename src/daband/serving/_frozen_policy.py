@@ -4,14 +4,14 @@ Start with ``FrozenPolicy``, which ``policy.frozen()`` returns. It has one or se
 objects. Contexts are first transformed by the policy's transform. Every member then computes
 features (the context, a transform of it, the features of a network, or a constant) and predicts
 rewards by ridge regressions on them. ``Exploration`` chooses an arm by the weighted mean of these
-predictions. ``_RowScorer`` computes the same scores for single rows, but faster.
+predictions.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -42,29 +42,12 @@ from daband.linear._joint_ridge import (
 )
 from daband.linear._kernels import make_draw_key
 from daband.linear._primal_ridge import compute_ridge_scores, mix_scores
-from daband.linear._standardise import StandardiseStep
 from daband.linear._transforms import TransformStep, build_step
-from daband.serving._numpy_networks import ConvNetwork, MlpNetwork, Network, load_network
+from daband.serving._numpy_networks import Network, load_network
 
 #: The inverse matrices of a member are *large* above this size in bytes. Large ones are written in
 #: single precision.
 LARGE_INVERSE_BYTES = 8 << 20
-#: Maximum number of weights for which ``_RowScorer`` is used. With more weights it is not faster.
-_MAX_FOLDED_WEIGHTS = 1 << 20
-#: Maximum number of weights of the regressions of all arms of a catalogue for which ``_RowScorer``
-#: is used. For more, a batch of one row is faster (measured with 100 and 1,000 arms).
-_MAX_FOLDED_ARM_WEIGHTS = 1 << 17
-#: If the relative difference of two scores is smaller, it may come from rounding in single
-#: precision.
-_TIE_TOLERANCE = 1e-5
-#: The largest bias in the first product of ``_RowScorer``. With larger ones, differences would lose
-#: precision.
-_MAX_BIAS = 1e6
-#: The largest bias for which the first product may be computed in single precision.
-_MAX_SINGLE_BIAS = 4.0
-_FLOAT64 = np.dtype(np.float64)
-#: Zero in single precision. A Python number would be converted in every call.
-_ZERO = np.zeros((), np.float32)
 #: Maximum number of weights in the regressions of all arms of a catalogue (128 MiB).
 _MAX_ARM_WEIGHTS = 1 << 24
 
@@ -221,32 +204,6 @@ class Member:
             )
         return theta, inverses
 
-    def with_arm_regressions(self, policy_transform: TransformStep | None) -> Member | None:
-        """Return the member with one regression per arm instead of one on products, or None if that
-        is not possible.
-
-        ``policy_transform`` is used if the member has no transform. Its last feature must be 1.
-        """
-        if self.vectors is None:
-            return self
-        n_features = self._n_context_features
-        transform = self.transform or policy_transform
-        if (
-            len(self.vectors) * n_features**2 > _MAX_FOLDED_ARM_WEIGHTS
-            or self._arm_regressions is None
-        ):
-            return None
-        if self.network is not None or not isinstance(transform, StandardiseStep):
-            return None
-        constant_row = np.eye(n_features)[-1:]
-        # The matrix of ``append_one``.
-        to_rows = np.concatenate([np.eye(n_features) / math.sqrt(n_features), constant_row])
-        theta, inverses = self._arm_regressions
-        inverse = (
-            np.zeros((len(theta), 0, 0)) if inverses is None else to_rows.T @ inverses @ to_rows
-        )
-        return replace(self, theta=theta @ to_rows, inverse=inverse, vectors=None, arm_factors=None)
-
     @property
     def _n_context_features(self) -> int:
         """The number of context features in the products with arm features."""
@@ -311,250 +268,6 @@ class Member:
             return mean, bonus
         factors = np.where(indices < 0, 1.0, self.arm_factors[:, indices])
         return factors[0] * mean, factors[1] * bonus
-
-
-class _RowScorer:
-    """A function that scores one context with few numpy calls.
-
-    For one context, calls take longer than the arithmetic.
-
-    The *first product* multiplies the context by one matrix. It computes the features of members
-    without a network, and the first layers of all networks. They are clipped, which is also the
-    ReLU of the layers. A second product predicts the rewards by all members together, in the unit
-    of the user. The bonus of a member is the norm of R'z, where z are its features and A^-1 = R R'.
-    If there are networks, all products but the first are in single precision, like the features of
-    networks.
-
-    Args:
-        members: the predictors.
-        transform: the transform of contexts before all members; None if there is none.
-        n_inputs: the number of values of a context, or of its feature maps.
-        reward_unit: the centre and scale of rewards.
-        bonus_factor: the factor of the bonus in a score.
-        inputs_are_maps: True if the inputs are feature maps, which the convolutions of a network
-            compute.
-    """
-
-    def __init__(
-        self,
-        members: Sequence[Member],
-        transform: StandardiseStep | None,
-        n_inputs: int,
-        reward_unit: Scaling,
-        bonus_factor: float,
-        inputs_are_maps: bool = False,
-    ) -> None:
-        centre, scale = reward_unit
-        n_arms = len(members[0].theta)
-        n_features = n_inputs if transform is None else transform.n_features
-        networks = [_fold_layers(member) for member in members if member.network is not None]
-        dtype: Any = np.float32 if networks else np.float64
-        # One vector has all features, in this order: the features of networks, the features of the
-        # policy (if a member uses them directly), a constant 1, the features of members'
-        # transforms, and the first layers of networks.
-        transformed_members = [member for member in members if member.transform is not None]
-        n_indirect_members = (
-            len(networks) + len(transformed_members) + sum(member.is_constant for member in members)
-        )
-        # with the constant
-        n_direct_features = 1 + (n_features if n_indirect_members < len(members) else 0)
-        n_network_features = sum(layers[-1].shape[1] for layers in networks)
-        network_start = 0
-        transformed_start = n_network_features + n_direct_features
-        constant_index = transformed_start - 1
-        no_limits = np.full(n_direct_features, np.inf)
-        #: The weights, and the lower and upper limits, of each part of the first product.
-        first_parts = [(np.eye(n_features + 1)[:, -n_direct_features:], -no_limits, no_limits)]
-        theta = np.zeros(
-            (transformed_start + sum(member.dimension for member in transformed_members), n_arms)
-        )
-        theta[constant_index] = centre
-        #: The slice of features, and the matrices R of all arms (d, d * K), of every member with a
-        #: bonus.
-        self._roots: list[tuple[slice, AnyArray]] = []
-        for member in members:
-            start = constant_index if member.is_constant else n_network_features
-            size = member.dimension
-            if member.network is not None:
-                start = network_start
-                network_start = network_start + size
-            elif member.transform is not None:
-                start = transformed_start
-                transformed_start = transformed_start + size
-                first_parts.append(member.transform.to_clipped_linear())
-            theta[start : start + size] += scale * member.weight * member.theta.T
-            if member.bonus_weight:
-                roots = scale * member.bonus_weight * np.linalg.cholesky(member.inverse)
-                root = roots.transpose(1, 2, 0).reshape(size, -1).astype(dtype)
-                self._roots.append((slice(start, start + size), root))
-        first_layers = [layers[0] for layers in networks]
-        first_parts += [
-            (layer, np.zeros(layer.shape[1]), np.full(layer.shape[1], np.inf))
-            for layer in first_layers
-        ]
-        matrix, lower, upper = (
-            np.concatenate(arrays, axis=-1) for arrays in zip(*first_parts, strict=True)
-        )
-        #: The limits at which inputs are clipped; None if the policy has no transform.
-        self._input_range: tuple[FloatArray, FloatArray] | None = None
-        if transform is not None:  # it is linear in this range, and its last feature is 1
-            half_range = transform.clip * transform.deviation
-            slope = transform.scale / transform.deviation
-            self._input_range = transform.mean - half_range, transform.mean + half_range
-            bias = matrix[-1] + matrix[-2] - (transform.mean * slope) @ matrix[:-2]
-            matrix = np.vstack([slope[:, None] * matrix[:-2], bias])
-        max_bias = np.abs(matrix[-1]).max()
-        if not max_bias < _MAX_BIAS:
-            raise ValueError("differences of large numbers would lose precision")
-        # Clipped numbers near zero, and feature maps, are in single precision from the start.
-        is_single_precision = (
-            networks and (transform is not None or inputs_are_maps) and max_bias < _MAX_SINGLE_BIAS
-        )
-        # The matrix of the first product, and the limits at which its result is clipped.
-        self._matrix, self._lower, self._upper = (
-            array.astype(np.float32 if is_single_precision else np.float64)
-            for array in (matrix, lower, upper)
-        )
-        #: The coefficients of all members, (features, K), and the number of features of networks.
-        self._theta = theta.astype(dtype)
-        self._n_network_features = n_network_features
-        #: The layers of each network after the first one.
-        self._layers = [[layer.astype(dtype) for layer in layers[1:]] for layers in networks]
-        n_squares = [root.shape[1] // n_arms for _, root in self._roots]
-        #: A matrix that adds the squares of each member, and leaves the mean unchanged.
-        self._square_sums = np.repeat(
-            np.eye(1 + len(n_squares), dtype=dtype), [1, *n_squares], axis=1
-        )
-        #: A matrix from the mean and the members' bonuses to means, bonuses and scores.
-        self._combination = np.ones((3, 1 + len(n_squares)))
-        self._combination[0, 1:], self._combination[1, 0], self._combination[2, 1:] = (
-            0.0,
-            0.0,
-            bonus_factor,
-        )
-        #: Scoring functions that no thread is using. Each has its own working arrays.
-        self._free_scorers: list[Callable[[AnyArray], FloatArray]] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy, without the scorers that hold working arrays."""
-        return {**self.__dict__, "_free_scorers": []}
-
-    def __call__(self, context: AnyArray) -> FloatArray:
-        """Return means, bonuses and scores (3, K) of a context (d,)."""
-        try:
-            # no other thread uses its arrays until it is appended again
-            score = self._free_scorers.pop()
-        except IndexError:
-            score = self._build_scorer()
-        scores = score(context)
-        self._free_scorers.append(score)
-        return scores
-
-    def _build_scorer(self) -> Callable[[AnyArray], FloatArray]:
-        """Return a function that scores a context, with its own working arrays."""
-        matrix = self._matrix
-        theta = self._theta
-        square_sums = self._square_sums
-        combination = self._combination
-        dtype = theta.dtype
-        n_network_features = self._n_network_features
-        n_arms = theta.shape[1]
-        row = np.ones(len(matrix), matrix.dtype)
-        features = np.empty(n_network_features + matrix.shape[1], dtype)
-        context = row[:-1]
-        first_features = features[n_network_features:]
-        # The result of the first product. It is copied to ``first_features`` if that has another
-        # precision.
-        first_result: AnyArray = (
-            first_features if matrix.dtype == dtype else np.empty(len(first_features))
-        )
-        clipped_inputs = np.empty(len(context))
-        layers = []
-        network_outputs = []
-        index = 0
-        first_outputs = features[len(features) - sum(len(network[0]) for network in self._layers) :]
-        for network in self._layers:
-            layer_inputs = first_outputs[: len(network[0])]
-            first_outputs = first_outputs[len(network[0]) :]
-            for layer in network:
-                is_last = layer is network[-1]
-                outputs = (
-                    features[index : index + layer.shape[1]]
-                    if is_last
-                    else np.empty(layer.shape[1], dtype)
-                )
-                layers.append((layer_inputs.dot, layer, outputs, not is_last))
-                layer_inputs = outputs
-            network_outputs.append((outputs, np.empty((), dtype)))
-            index += len(outputs)
-        # The first row of ``products`` has the means, the others have the products with all roots.
-        products = np.empty((square_sums.shape[1], n_arms), dtype)
-        root_products = []
-        index = n_arms
-        for feature_slice, root in self._roots:
-            outputs = products.reshape(-1)[index : index + root.shape[1]]
-            root_products.append((features[feature_slice].dot, root, outputs))
-            index += root.shape[1]
-        mean = products[0]
-        squares = products[1:]
-        mean_and_bonuses = np.empty((len(square_sums), n_arms), dtype)
-        bonuses = mean_and_bonuses[1:]
-        input_range = self._input_range
-        lower = self._lower
-        upper = self._upper
-        has_lower_limit, has_upper_limit = (
-            bool(np.isfinite(limits).any()) for limits in (lower, upper)
-        )
-        multiply_features = features[: len(theta)].dot
-        multiply_row = row.dot
-        maximum = np.maximum
-        minimum = np.minimum
-        multiply = np.multiply
-        divide = np.divide
-        sqrt = np.sqrt
-
-        def score(inputs: AnyArray) -> FloatArray:
-            """Return means, bonuses and scores (3, K) of one context (d,)."""
-            if input_range is None:
-                context[:] = inputs
-            else:
-                maximum(inputs, input_range[0], out=clipped_inputs)
-                context[:] = minimum(clipped_inputs, input_range[1], out=clipped_inputs)
-            multiply_row(matrix, first_result)
-            if has_lower_limit:
-                maximum(first_result, lower, out=first_result)
-            if has_upper_limit:
-                minimum(first_result, upper, out=first_result)
-            if first_result is not first_features:
-                first_features[:] = first_result
-            for multiply_inputs, layer, outputs, is_hidden in layers:
-                multiply_inputs(layer, outputs)
-                if is_hidden:
-                    maximum(outputs, _ZERO, out=outputs)
-            for network_features, norm in network_outputs:
-                norm[...] = max(math.sqrt(network_features.dot(network_features)), 1e-12)
-                divide(network_features, norm, network_features)
-            for multiply_slice, root, outputs in root_products:
-                multiply_slice(root, outputs)
-            multiply_features(theta, mean)
-            multiply(squares, squares, squares)
-            square_sums.dot(products, mean_and_bonuses)
-            sqrt(bonuses, bonuses)
-            return combination.dot(mean_and_bonuses)
-
-        return score
-
-
-def _fold_layers(member: Member) -> list[FloatArray]:
-    """Return the matrices of the layers of a member's network.
-
-    Raise ``ValueError`` unless it is an ``MlpNetwork``.
-    """
-    if not isinstance(member.network, MlpNetwork) or member.transform is not None:
-        raise ValueError(
-            "the member has another network than a perceptron, or a transform before it"
-        )
-    return member.network.fold_layers()
 
 
 class FrozenParts(NamedTuple):
@@ -767,81 +480,11 @@ class FrozenPolicy:
         """Return means and bonuses (K,) in the user's units, the arm and its propensity for one
         context (*row_shape).
 
-        ``indices`` (k,) selects some arms. If the scores of the two best arms may differ only by
-        rounding in single precision, the context is scored as in a batch.
+        ``indices`` (k,) selects some arms.
         """
-        convolutions = self._convolutions
-        if self._row_scorer is not None and (convolutions is not None or context.dtype is _FLOAT64):
-            row = (
-                context
-                if convolutions is None
-                else convolutions.compute_maps(to_channels_first(context, self.layout))
-            )
-            predictions = self._row_scorer(row.reshape(-1))
-            if indices is not None:
-                predictions = predictions[:, indices]
-            scores = predictions[2].tolist()
-            second_best, best = sorted(scores)[-2:] if len(scores) > 1 else (-math.inf, scores[0])
-            if best - second_best > _TIE_TOLERANCE * (
-                self.reward_unit[1] + abs(best - self.reward_unit[0])
-            ):
-                if self._is_certain:
-                    return predictions[0], predictions[1], scores.index(best), 1.0
-                choice = self.choose(
-                    predictions[:1], predictions[1:2], None, round_number, self.reward_unit
-                )[0]
-                return predictions[0], predictions[1], *choice
         mean, bonus = self.score(context[None], indices)
         choice = self.choose(mean, bonus, None, round_number)[0]
         return *self.to_user_units(mean[0], bonus[0]), *choice
-
-    @functools.cached_property
-    def _is_certain(self) -> bool:
-        """True if the best arm is always chosen, unless arms are tied."""
-        return self.exploration.rule != "thompson" and self.exploration.epsilon == 0.0
-
-    @functools.cached_property
-    def _convolutions(self) -> ConvNetwork | None:
-        """The network, if it is the policy's only member and starts with convolutions; otherwise
-        None.
-        """
-        is_only_member = (
-            len(self.members) == 1 and self.transform is None and self.members[0].transform is None
-        )
-        network = self.members[0].network
-        return network if is_only_member and isinstance(network, ConvNetwork) else None
-
-    @functools.cached_property
-    def _row_scorer(self) -> _RowScorer | None:
-        """The scorer of single rows; None if the policy has other transforms or networks, or too
-        many weights.
-        """
-        transform = self.transform
-        n_inputs = math.prod(self.context_shape)
-        convolutions = self._convolutions
-        converted_members = [member.with_arm_regressions(transform) for member in self.members]
-        members = [member for member in converted_members if member is not None]
-        if len(members) < len(self.members) or (self.layout is not None and convolutions is None):
-            return None
-        if convolutions is not None:
-            members = [replace(members[0], network=convolutions.make_dense_network())]
-            n_inputs = convolutions.n_inputs
-        n_weights = sum(n_inputs * member.dimension + member.inverse.size for member in members)
-        if self.arms == "shared" or self.n_arms < 2 or n_weights > _MAX_FOLDED_WEIGHTS:
-            return None
-        if transform is not None and not (
-            isinstance(transform, StandardiseStep) and transform.axes is None
-        ):
-            return None
-        try:
-            inputs_are_maps = convolutions is not None
-            bonus_factor = self.exploration.bonus_factor
-            return _RowScorer(
-                members, transform, n_inputs, self.reward_unit, bonus_factor, inputs_are_maps
-            )
-        # LinAlgError: rounding left an inverse not positive definite
-        except (ValueError, np.linalg.LinAlgError):
-            return None
 
     @functools.cached_property
     def random_key(self) -> np.uint64:

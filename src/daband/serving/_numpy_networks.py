@@ -148,31 +148,6 @@ class MlpNetwork(_DenseNetwork):
                 f"the network takes {self.n_inputs} numbers, contexts have shape {shape}"
             )
 
-    def fold_layers(self) -> list[FloatArray]:
-        """Return a matrix (inputs + 1, m) per layer, with the bias as the last row and the input
-        scale folded in.
-
-        All layers but the last have an additional output 1, which the bias of the next layer is
-        multiplied by. Further outputs of 0 are added, because products are faster if the number of
-        columns is a multiple of eight.
-        """
-        if len(self.layers) < 2:
-            raise ValueError("a network with a single layer cannot be folded")
-        matrices: list[FloatArray] = []
-        n_rows = self.n_inputs + 1
-        for weight, bias in self.layers:
-            n_inputs, n_outputs = weight.shape
-            is_last = len(matrices) + 1 == len(self.layers)
-            matrix = np.zeros((n_rows, n_outputs if is_last else (n_outputs // 8 + 1) * 8))
-            matrix[:n_inputs, :n_outputs], matrix[n_inputs, :n_outputs] = weight, bias
-            matrix[n_inputs, n_outputs : n_outputs + 1] = 1.0  # the last layer has no such column
-            matrices.append(matrix)
-            n_rows = matrix.shape[1]
-        if self._scale is not None and self._shift is not None:
-            matrices[0][-1] += self._shift @ matrices[0][:-1]
-            matrices[0][:-1] *= self._scale[:, None]
-        return matrices
-
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts.reshape(len(contexts), -1)
         if rows.dtype == np.uint8:
@@ -245,13 +220,6 @@ class ConvNetwork(_DenseNetwork):
             raise ValueError(
                 f"maps have {n_channels * height * width} numbers, layers take {self.n_inputs}"
             )
-
-    def make_dense_network(self) -> MlpNetwork:
-        """Return the layers after the convolutions as a network, which takes the result of
-        ``compute_maps``.
-        """
-        arrays = {name: array for name, array in self.arrays.items() if name.startswith("dense.")}
-        return MlpNetwork(self.settings, arrays)
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         return self.compute_dense_features(

@@ -7,7 +7,6 @@ Start with ``RowReader.read``, which calls one method for each kind of row.
 from __future__ import annotations
 
 import io
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,18 +22,11 @@ from daband.errors import InvalidInput
 _FLOAT64 = np.dtype(np.float64)
 _FLOAT32 = np.dtype(np.float32)
 _BYTE_TYPES = (bytes, bytearray, memoryview)
-#: The square of the distance from the training mean, in standard deviations, above which a number
-#: causes a warning.
-_FAR_SQUARED_DISTANCE = FAR_DEVIATIONS * FAR_DEVIATIONS
 #: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
 _MAX_UNIT_PIXEL = 2.0
 #: Maximum ratio of the side of the resized image to the side of the crop. A larger ratio would only
 #: use memory.
 _MAX_CROP_RATIO = 16
-#: Maximum number of features for which ``math.hypot`` takes less time than ``np.errstate``.
-_MAX_FAST_FEATURES = 64
-#: Distances up to this size, in standard deviations, can be squared and summed without an overflow.
-_MAX_FAST_DISTANCE = 1e100
 #: Maximum number of features of a row that have their own warning. One further warning counts the
 #: remaining ones.
 _MAX_FEATURE_WARNINGS = 8
@@ -115,9 +107,6 @@ class RowReader:
         self._max_norm = max_norm
         self.feature_moments = feature_moments
         self._inverse_scale: FloatArray | None = None
-        #: The mean and the inverse standard deviation of each feature, if ``_find_warnings`` may
-        #: use its fast path.
-        self._fast_moments: tuple[FloatArray, FloatArray] | None = None
         if feature_moments is not None:
             centre, scale = feature_moments
             if (
@@ -131,13 +120,6 @@ class RowReader:
                     f" {shape}"
                 )
             self._inverse_scale = 1.0 / scale
-            with np.errstate(over="ignore"):
-                max_distance = float(((max_norm + np.abs(centre)) * self._inverse_scale).max())
-            if (
-                len(centre) == math.prod(shape) <= _MAX_FAST_FEATURES
-                and max_distance < _MAX_FAST_DISTANCE
-            ):
-                self._fast_moments = centre, self._inverse_scale
 
     def read(self, row: Any) -> ReadRows:
         """Return the contexts and warnings of one row or of a batch, depending on the type of
@@ -251,13 +233,6 @@ class RowReader:
         Raise an error if it is not finite or too large.
         """
         features: AnyArray = context if context.ndim == 1 else context.reshape(-1)
-        # The norm is checked first, so that nothing overflows.
-        if self._fast_moments is not None and math.hypot(*features.tolist()) <= self._max_norm:
-            distances = features - self._fast_moments[0]
-            distances *= self._fast_moments[1]
-            # Usually the sum of squares over all numbers is below the limit for one number.
-            if distances.dot(distances) <= _FAR_SQUARED_DISTANCE:
-                return ()
         with np.errstate(over="ignore", invalid="ignore"):  # the checks find overflows
             self._check_norm(features)
             brightness_warnings = self._find_brightness_warnings(features)
