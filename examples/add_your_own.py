@@ -206,9 +206,12 @@ plt.show()
 # On the command line
 # -------------------
 #
-# Put the three into a module, here ``mine.py``, and pass its name::
+# Put the three into a module of a package, here ``mine.py``, and declare it in the package's
+# ``pyproject.toml``::
 #
-#     daband --plugin mine bench rings --methods means,linucb,daband --seeds 0-4
+#     [project.entry-points."daband.plugins"]
+#     mine = "mine"
 #
-# A package can declare its module under the entry point ``daband.plugins`` instead, and then needs
-# no option.
+# After ``pip install --editable .``, the command line knows their names::
+#
+#     daband bench rings --methods means,linucb,daband --seeds 0-4

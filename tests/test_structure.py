@@ -21,7 +21,7 @@ PUBLIC_MODULES = {
     "sklearn.py",
     "weights.py",
 }
-MAX_TOKENS = 265_600
+MAX_TOKENS = 261_000
 MAX_LONG_LINES = 0.01
 MAX_SKIPS = 10
 MAX_PUBLIC_NAMES = 120

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib
 import io
 import json
 import os
@@ -31,6 +30,7 @@ import numpy as np
 from daband._arrays import AnyArray, FloatArray
 from daband._files import get_cache_directory
 from daband._image_layout import convert_image_errors, open_rgb, read_image_bytes
+from daband._registry import import_neural
 from daband.errors import DataError, InvalidInput
 
 #: The number of rows that are encoded together.
@@ -424,12 +424,10 @@ def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> In
         content = (path / "model.onnx").read_bytes()
         tokenizer = (path / "tokenizer.json").read_text()
         return InputEncoder(path.name, OnnxProgram(content), tokenizer=tokenizer)
-    try:
-        for name in () if encoder_builders else sys.modules["daband"].PLUGINS:
-            importlib.import_module(name)
-    except ImportError as error:
+    import_neural()
+    if not encoder_builders:
         raise InvalidInput(
-            f"encoder {encoder!r} is converted by torch: pip install 'daband[deep]' ({error}); "
-            "an .onnx file does not need torch"
-        ) from None
+            f"encoder {encoder!r} is converted by torch: pip install 'daband[deep]'; an .onnx file"
+            " does not need torch"
+        )
     return encoder_builders[-1](encoder, framing)

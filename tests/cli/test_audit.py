@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.registries import declare_plugin
+
 
 def test_questions_then_answers(daband, tmp_path):
     small = ("--set", "episodes=2", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
@@ -83,15 +85,9 @@ def names(*, tiny: bool = False):
 
 @pytest.mark.slow
 def test_a_terminal_without_the_letters_of_a_name(tmp_path):
-    (tmp_path / "names.py").write_text(PLUGIN, encoding="utf-8")
+    declare_plugin(tmp_path, "names", PLUGIN)
     bare = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    call = [
-        sys.executable,
-        "-c",
-        "from daband.cli._main import main; main()",
-        "--plugin",
-        "names.py",
-    ]
+    call = [sys.executable, "-c", "from daband.cli._main import main; main()"]
     small = ["--seeds", "0", "--set", "episodes=1", "--set", "episode_length=16"]
     command = [*call, "bench", "names", "--methods", "linucb", *small]
     done = subprocess.run(

@@ -21,7 +21,6 @@ from rich.markup import escape
 from rich.table import Table
 
 import daband
-from daband._registry import add_plugins
 from daband.bench._bench import continue_bench
 from daband.bench._methods import list_methods
 from daband.bench._policy_folders import assess_runs
@@ -92,13 +91,6 @@ def _print_version(is_requested: bool) -> None:
 @app.callback()
 def _global_options(
     context: typer.Context,
-    plugin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE",
-            help="Your module or file that registers policies, pairs or loss terms.",
-        ),
-    ] = None,
     version: Annotated[  # noqa: ARG001
         bool,
         typer.Option(
@@ -108,7 +100,6 @@ def _global_options(
 ) -> None:
     """Process the options that precede a command."""
     context.with_resource(show_warnings_once())
-    add_plugins(plugin or ())
 
 
 @app.command("demo", short_help="Compare four methods on digits over photographs.")
@@ -330,7 +321,7 @@ def list_pairs_command(
 ) -> None:
     """List the pairs, and whether their data are available.
 
-    Example: daband --plugin mine.py data list --all
+    Example: daband data list --all
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("pair", no_wrap=True)

@@ -224,8 +224,8 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
         policy.restore(saved_policy.arrays)
     except (InvalidInput, DataError) as error:
         plugin_hint = (
-            f". If {policy_name!r} is a custom policy, import its module first: daband --plugin"
-            " MODULE"
+            f". If {policy_name!r} is a custom policy, import its module first, or declare the"
+            " module under the entry point daband.plugins"
         )
         hint = "" if policies.is_registered(policy_name) else plugin_hint
         raise CheckpointError(f"{path} cannot be loaded: {error}{hint}") from error
