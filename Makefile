@@ -30,7 +30,7 @@ test-slow: $(READY)
 # The tests that calculate, as other processors would round: nudged numbers, numpy's loops in place of compiled ones,
 # PyTorch's own in place of oneDNN's, two threads (`make test` has one), and the products of an older processor. Every
 # variant runs, also after one that fails. A part: make test-portable VARIANTS=numpy PORTABLE=tests/linear
-PORTABLE ?= tests/linear tests/neural tests/policies tests/training tests/evaluation \
+PORTABLE ?= tests/features tests/linear tests/logs tests/neural tests/policies tests/training \
 	tests/bench/experiments tests/checks tests/test_benchmarks.py
 VARIANTS ?= nudge-1 nudge-2 numpy mkldnn threads coretype
 OLDER_CORE := $(if $(filter aarch64 arm64,$(shell uname -m)),ARMV8,NEHALEM)

@@ -28,7 +28,7 @@ import polars as pl
 from machine import commit
 
 import daband
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
 
 RECORD = Path(__file__).parent / "records" / "arms.json"
 ROUNDS = 4000

@@ -31,7 +31,7 @@ import numpy as np
 import polars as pl
 
 import daband
-from daband._arrays import use_one_blas_thread
+from daband.base._arrays import use_one_blas_thread
 from daband.linear._primal_ridge import PrimalRidge
 
 N_FILES = 64

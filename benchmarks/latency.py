@@ -33,7 +33,7 @@ import torch
 from torch.nn import functional
 
 import daband
-from daband._table_transform import CategoricalColumn, NumericColumn, TableTransform
+from daband.features._table_transform import CategoricalColumn, NumericColumn, TableTransform
 from daband.serving._deployed_policy import DeployedPolicy
 
 DIMENSIONS = 32

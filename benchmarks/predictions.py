@@ -23,7 +23,7 @@ import numpy as np
 
 import daband
 from daband.domains._registry import get_data_directory
-from daband.evaluation._source_rounds import sample_evenly
+from daband.domains._source_rounds import sample_evenly
 from daband.training._loop import choose_training_budget, train_candidates
 from daband.trust._choose import Candidate, default_candidates
 from daband.trust._incumbent import decide

@@ -114,7 +114,7 @@ def _lines(path: Path) -> bytes:
 
 def encode(folder: Path) -> None:
     """Write the features of a seeded sample of each domain: x, y and the group g."""
-    from daband._input_encoders import as_input_encoder
+    from daband.features._input_encoders import as_input_encoder
 
     folder.mkdir(parents=True, exist_ok=True)
     encoder = as_input_encoder("efficientnet_lite0")

@@ -29,9 +29,9 @@ from machine import commit
 
 import daband
 from daband.domains._contract import LoggedRounds
-from daband.evaluation._weighted_log import score_rounds
-from daband.linear._mean_estimates import estimate_mean
-from daband.linear._piecewise import fit_ramps
+from daband.features._piecewise import fit_ramps
+from daband.logs._mean_estimates import estimate_mean
+from daband.logs._weighted_log import score_rounds
 
 EXPERIMENTS = (
     "donors-state",

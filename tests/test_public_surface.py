@@ -149,7 +149,6 @@ def test_typing_and_running_know_the_same_names():
     }
     assert typed == {
         ("daband", "domains"),
-        ("daband", "weights"),
         *((f"daband.{package}", name) for name, package in daband._PACKAGE_BY_NAME.items()),
     }
     assert {name for _, name in typed} == set(daband.__all__)

@@ -29,8 +29,8 @@ FIRST = {
         "Columns",
         "Pair",
     ],
-    "training": ["train", "continue_on_target", "learn_log", "fit_log", "Run"],
-    "evaluation": ["evaluate", "evaluate_log", "Evaluation"],
+    "training": ["train", "evaluate", "continue_on_target", "learn_log", "fit_log", "Run"],
+    "logs": ["evaluate_log"],
     "trust": ["choose", "assess", "audit", "Choice", "Assessment", "Audit", "Candidate"],
     "serving": ["export", "load_deployed", "DeployedPolicy"],
     "bench": ["bench", "load_experiment", "Experiment"],
@@ -42,16 +42,17 @@ ORDER = [
     "policies",
     "domains",
     "training",
-    "evaluation",
+    "logs",
     "trust",
     "serving",
     "service",
     "sklearn",
     "neural",
+    "features",
     "linear",
     "bench",
     "checks",
-    "weights",
+    "logs.weights",
     "errors",
 ]
 
@@ -84,7 +85,7 @@ def rooms() -> list[str]:
     reference.
     """
     found = {item.name for item in pkgutil.iter_modules(daband.__path__) if item.ispkg} - {"cli"}
-    found |= {"errors", "sklearn", "weights"}
+    found |= {"errors", "sklearn", "logs.weights"}
     offering = {
         name
         for name in found

@@ -17,17 +17,18 @@ __all__ = ["setup"]
 TITLES = {
     "policies": "Policies",
     "domains": "Domains and readers",
-    "training": "Training",
-    "evaluation": "Evaluation",
+    "training": "Training and evaluation",
+    "logs": "Logs",
     "trust": "Trust",
     "serving": "Serving",
     "service": "Service",
     "neural": "Neural policies",
+    "features": "Features",
     "linear": "Linear core",
     "bench": "Experiments and reports",
     "checks": "Checks",
     "sklearn": "Estimators for scikit-learn",
-    "weights": "Weights of rounds",
+    "logs.weights": "Weights of rounds",
     "errors": "Errors",
 }
 

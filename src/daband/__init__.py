@@ -13,11 +13,10 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from daband._registry import neural_importers
+from daband.base._registry import neural_importers
 
 if TYPE_CHECKING:
-    from daband import domains, weights
-    from daband._shift import Shift
+    from daband import domains
     from daband.errors import (
         CheckpointError,
         DabandError,
@@ -26,13 +25,14 @@ if TYPE_CHECKING:
         NotFitted,
         TrainingDiverged,
     )
-    from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
-    from daband.linear import PCA, Decision, Standardise
+    from daband.features import PCA, Shift, Standardise
+    from daband.linear import Decision
+    from daband.logs import LogEstimate, evaluate_log, weights
     from daband.neural import DABand, NeuralLinUCB, Recipe, recipe_for
     from daband.policies import Constant, LinUCB, LogPolicy, Mixture, Policy, Random, Trees
     from daband.policies import load_policy as load
     from daband.serving import export, load_deployed
-    from daband.training import Run, continue_on_target, train
+    from daband.training import Evaluation, Run, continue_on_target, evaluate, train
     from daband.training._fit_log import fit_log, learn_log
     from daband.trust import Assessment, Audit, Choice
     from daband.trust._assess import assess
@@ -89,13 +89,13 @@ __all__ = [
 #: The public names of each package that can be imported from ``daband``.
 _NAMES_BY_PACKAGE = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
-    "evaluation": "Evaluation LogEstimate evaluate evaluate_log",
+    "features": "PCA Shift Standardise",
     "neural": "DABand NeuralLinUCB Recipe recipe_for",
-    "linear": "PCA Decision Standardise",
+    "linear": "Decision",
+    "logs": "LogEstimate evaluate_log weights",
     "policies": "Constant LinUCB LogPolicy Mixture Policy Random Trees load",
     "serving": "export load_deployed",
-    "_shift": "Shift",
-    "training": "Run continue_on_target fit_log learn_log train",
+    "training": "Evaluation Run continue_on_target evaluate fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
 }
 #: The package of each public name.
@@ -103,7 +103,7 @@ _PACKAGE_BY_NAME = {
     name: package for package, names in _NAMES_BY_PACKAGE.items() for name in names.split()
 }
 #: The packages and modules that are attributes of ``daband``.
-_PACKAGES = {"bench", "checks", "cli", "domains", "sklearn", "weights", *_NAMES_BY_PACKAGE}
+_PACKAGES = {"bench", "checks", "cli", "domains", "sklearn", *_NAMES_BY_PACKAGE}
 #: The name that the object has in its package, if it is not the same.
 _NAME_IN_PACKAGE = {"load": "load_policy"}
 

@@ -25,15 +25,15 @@ from sklearn.utils import _safe_indexing, check_array, check_consistent_length, 
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from daband._arrays import AnyArray, FloatArray, IntArray
-from daband._domain_names import DomainNames
+from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import LoggedDomain, Pair
 from daband.domains._mixtures import mix_domains
+from daband.domains._source_rounds import apply_by_source
 from daband.domains.readers._arrays import ArrayContexts
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import InvalidInput
-from daband.evaluation._off_policy import evaluate_log
-from daband.evaluation._source_rounds import apply_by_source
+from daband.features._domain_names import DomainNames
+from daband.logs._off_policy import evaluate_log
 from daband.policies._registered import policies
 from daband.training._loop import choose_training_budget, train
 

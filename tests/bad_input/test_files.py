@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband._files import check_path, make_folder, read_json, write_bytes, write_text
+from daband.base._files import check_path, make_folder, read_json, write_bytes, write_text
 
 
 @pytest.fixture(scope="module")

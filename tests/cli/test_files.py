@@ -551,7 +551,7 @@ def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
     from PIL import Image
 
     import daband as library
-    from daband._image_layout import read_pixels
+    from daband.features._image_layout import read_pixels
 
     rng = np.random.default_rng(0)
     for number in range(40):

@@ -8,7 +8,7 @@ import pytest
 
 import daband
 from daband.domains import Columns, from_log, from_table
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
 
 COLUMNS = Columns(
     context=["age", "city"], categorical=["city"], arm="offer", reward="euros", propensity="p"

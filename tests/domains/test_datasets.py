@@ -2,10 +2,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from daband._shift import Shift
 from daband.domains._registry import PairEntry, load, pairs
 from daband.domains.datasets._builder import PairData, declare, load_catalogue
 from daband.errors import DataError, InvalidInput
+from daband.features._shift import Shift
 
 MARKETS = ("covariate", "units", "inverted", "moved", "labels")
 

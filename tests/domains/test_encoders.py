@@ -13,10 +13,10 @@ from PIL import Image
 from torch import nn
 
 import daband
-from daband._image_layout import read_image_bytes
-from daband._input_encoders import ImageReader, InputEncoder, OnnxProgram, as_input_encoder
 from daband.domains import Columns, from_images, from_table, from_texts
 from daband.errors import DataError, InvalidInput
+from daband.features._image_layout import read_image_bytes
+from daband.features._input_encoders import ImageReader, InputEncoder, OnnxProgram, as_input_encoder
 
 
 class Net(nn.Module):

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 import daband
-from daband._table_transform import TableTransform
 from daband.domains._registry import load, pairs
 from daband.domains.readers._columns import Columns, StatedRoles, find_notices, infer_columns
 from daband.domains.readers._reading import _CSV_SAMPLE_BYTES, read_table
 from daband.domains.readers._tables import from_table
+from daband.features._table_transform import TableTransform
 from tests.leaks import check_pair
 
 N = 120

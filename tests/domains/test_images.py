@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from daband._image_layout import read_pixels
 from daband.domains.readers import _images as module
 from daband.domains.readers._images import ImageContexts, from_images
 from daband.errors import DataError, InvalidInput
+from daband.features._image_layout import read_pixels
 
 CLASSES = ["cat", "dog", "owl"]
 

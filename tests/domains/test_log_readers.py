@@ -12,8 +12,8 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table
-from daband.evaluation._weighted_log import score_rounds
 from daband.linear._propensities import estimate_propensities
+from daband.logs._weighted_log import score_rounds
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(600, 4))

@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 
 import daband
-from daband._domain_names import DomainNames
 from daband.domains._mixtures import mix_domains, restrict_pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
 
 
 def rounds(n=80, shift=0.0, seed=0, arms=3):

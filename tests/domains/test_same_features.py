@@ -14,11 +14,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import daband
-from daband._table_transform import TableTransform
 from daband.domains._registry import load
 from daband.domains.readers._columns import Columns, StatedRoles, infer_columns
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
+from daband.features._table_transform import TableTransform
 
 ROWS = 12
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # to shrink a table takes minutes

@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 
 import daband
-from daband._table_transform import TableTransform
 from daband.domains._registry import load
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
+from daband.features._table_transform import TableTransform
 
 
 def frame(n=40, *, seed=0, shift=0.0):

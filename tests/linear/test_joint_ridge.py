@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
 from daband.linear._joint_ridge import JointHead
 from daband.linear._reward_moments import RewardMoments
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import daband
-from daband._domain_names import DomainNames
 from daband.errors import InvalidInput, TrainingDiverged
+from daband.features._domain_names import DomainNames
 from daband.linear._reward_moments import RewardMoments
 from daband.neural import _learner as learner_module
 from daband.neural._learner import Learner, build_terms, compute_loss, compute_weights

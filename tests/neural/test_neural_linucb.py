@@ -8,7 +8,7 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
 from daband.neural._recipes import recipe_for, recipes
 from daband.neural._settings import (
     EncoderSettings,

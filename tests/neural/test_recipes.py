@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import daband
-from daband._shift import Shift
 from daband.errors import InvalidInput
+from daband.features._shift import Shift
 from daband.neural._learner import compute_weights
 from daband.neural._recipes import recipe_for, recipes, resolve_recipe
 from daband.neural._settings import Weight

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from daband._domain_names import DomainNames
+from daband.features._domain_names import DomainNames
 from daband.neural._replay import BatchLayout, ReplayBuffer, ReplayBuffers
 from daband.neural._settings import ReplaySettings
 

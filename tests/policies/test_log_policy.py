@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.errors import NotFitted
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
 
 K = 3
 D = 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband._shift import Shift
+from daband.features._shift import Shift
 from daband.trust._choose import Candidate, default_candidates
 
 KINDS = [daband.LinUCB, daband.NeuralLinUCB, daband.DABand]

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 import daband
-from daband._input_encoders import InputEncoder
+from daband.features._input_encoders import InputEncoder
 from tests.service.conftest import served
 from tests.service.test_page import send_examples
 

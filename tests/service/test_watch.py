@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from daband.linear._mean_estimates import (
+from daband.logs._mean_estimates import (
     compute_effective_size,
     estimate_mean,
     estimate_weighted_mean,

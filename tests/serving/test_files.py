@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import daband
-from daband._tensor_files import FileFormat, read_tensor_file, write_tensor_file
+from daband.base._tensor_files import FileFormat, read_tensor_file, write_tensor_file
 from daband.serving._deployed_policy import EXPORT_VERSION, FORMAT
 from tests.serving.kinds import KINDS, table_policy, trained
 

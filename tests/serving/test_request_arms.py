@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import daband
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
 
 N_ARMS = 20
 

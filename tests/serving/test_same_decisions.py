@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
 
 CONFIGURATIONS = 440
 PER_POLICY = 11

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband._files import lock_folder
+from daband.base._files import lock_folder
 from daband.errors import FolderInUse
 
 SCRIPT = """

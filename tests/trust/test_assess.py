@@ -12,7 +12,7 @@ import daband
 from daband.domains.readers._arrays import ArrayEvaluation
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
-from daband.evaluation._weighted_log import score_rounds
+from daband.logs._weighted_log import score_rounds
 from daband.trust._assessment import count_rewards_needed, format_number, read_assessment
 from daband.trust._questions import Interval
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband._files import lock_folder
+from daband.base._files import lock_folder
 from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.trust._answers import read_answers
 from daband.trust._audit import answer_audit, read_audit

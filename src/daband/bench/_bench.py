@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from daband._files import lock_folder, make_folder, read_json, write_json
+from daband.base._files import lock_folder, make_folder, read_json, write_json
 from daband.bench._executors import Listener, RunEvent, compute_outcome, execute_all
 from daband.bench._records import Record
 from daband.bench._run import (

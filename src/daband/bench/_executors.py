@@ -25,8 +25,8 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from daband._arrays import count_processors
-from daband._files import THREAD_VARIABLES, set_environment_variables
+from daband.base._arrays import count_processors
+from daband.base._files import THREAD_VARIABLES, set_environment_variables
 from daband.bench._methods import get_policy_class
 from daband.bench._records import Record, group_by
 from daband.bench._run import PreparedRun, Progress, execute_run, finish_run, prepare_run

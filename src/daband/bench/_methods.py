@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from daband._registry import make_unknown_name_error
+from daband.base._registry import make_unknown_name_error
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput, did_you_mean
 from daband.policies._pair_defaults import choose_transform, get_setting_defaults

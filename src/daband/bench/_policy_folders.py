@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daband._files import read_bytes, read_json, read_npz, write_bytes, write_json
+from daband.base._files import read_bytes, read_json, read_npz, write_bytes, write_json
 from daband.bench._methods import CONTEXT_FREE_METHODS
 from daband.bench._records import Record
 from daband.bench._run import PreparedRun, find_finished_runs, finish_run, read_spec

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daband._files import read_json
+from daband.base._files import read_json
 from daband.errors import DataError, InvalidInput
 
 ItemT = TypeVar("ItemT")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from daband._files import finish_folder, lock_folder, read_json, write_json
+from daband.base._files import finish_folder, lock_folder, read_json, write_json
 from daband.bench._environment import describe_environment
 from daband.bench._methods import build_policy
 from daband.bench._records import Record, read_results
@@ -21,11 +21,11 @@ from daband.bench._settings import RunSpec
 from daband.domains._contract import LoggedDomain, Pair
 from daband.domains._registry import load
 from daband.errors import DataError, FolderInUse
-from daband.evaluation._zero_shot import Evaluation, count_chosen_arms, evaluate
 from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
 from daband.training._loop import continue_on_target, run_phase
 from daband.training._trainer import Phase, Run, TrainSettings, build_source_phase
+from daband.training._zero_shot import Evaluation, count_chosen_arms, evaluate
 
 #: The files whose digests are stored in ``done``. The policy's file is not listed, because it
 #: contains its own digest.

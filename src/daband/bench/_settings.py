@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from daband._files import check_path, read_bytes
+from daband.base._files import check_path, read_bytes
 from daband.bench._methods import check_method, check_policy_arguments
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput, did_you_mean

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arrays import AnyArray
-from daband._registry import Checks
+from daband.base._arrays import AnyArray
+from daband.base._registry import Checks
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
 from daband.errors import InvalidInput
 

@@ -22,8 +22,8 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray
-from daband._registry import Checks
+from daband.base._arrays import AnyArray, FloatArray
+from daband.base._registry import Checks
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import load_policy
 from daband.policies._pair_defaults import get_setting_defaults

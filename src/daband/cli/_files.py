@@ -22,15 +22,9 @@ from rich.markup import escape
 from rich.table import Table
 from typer.models import ArgumentInfo
 
-from daband._files import make_folder, write_text
+from daband.base._files import make_folder, write_text
 from daband.cli._shared import console, print_line
 from daband.domains._contract import LoggedDomain, Pair
-from daband.domains.datasets._user_files import (
-    IMAGE_SIDE,
-    UserTables,
-    read_arm_tables,
-    read_user_tables,
-)
 from daband.domains.readers._columns import (
     Columns,
     Notice,
@@ -39,6 +33,12 @@ from daband.domains.readers._columns import (
     read_catalogue,
 )
 from daband.domains.readers._tables import from_table
+from daband.domains.readers._user_files import (
+    IMAGE_SIDE,
+    UserTables,
+    read_arm_tables,
+    read_user_tables,
+)
 from daband.errors import InvalidInput
 
 

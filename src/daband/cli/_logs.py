@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import daband
-from daband._files import check_writable, make_folder, write_bytes, write_json
+from daband.base._files import check_writable, make_folder, write_bytes, write_json
 from daband.bench._methods import PCA_SUFFIX, check_method, get_policy_class
 from daband.bench._policy_folders import PolicyFolder, find_policy_folder
 from daband.bench._records import count_decimals
@@ -20,7 +20,7 @@ from daband.cli._shared import print_line, show_rows_bar
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
-from daband.evaluation._learned_logs import mark_learned
+from daband.logs._learned_logs import mark_learned
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 

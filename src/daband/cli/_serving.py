@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from daband._files import check_writable, read_json, write_bytes
-from daband._lazy_polars import pl
+from daband.base._files import check_writable, read_json, write_bytes
+from daband.base._lazy_polars import pl
 from daband.errors import DabandError, DataError, InvalidInput, did_you_mean
 
 

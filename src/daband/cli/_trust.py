@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import daband
-from daband._files import make_folder, read_json, write_bytes
+from daband.base._files import make_folder, read_json, write_bytes
 from daband.bench._policy_folders import (
     AUDIT_FOLDER,
     AssessedRun,
@@ -42,7 +42,7 @@ from daband.cli._shared import (
 )
 from daband.domains._registry import load, pairs
 from daband.errors import InvalidInput
-from daband.evaluation._learned_logs import has_learned
+from daband.logs._learned_logs import has_learned
 from daband.training._loop import CandidateProgress
 from daband.trust._assess import assess
 from daband.trust._assessment import COLLECT, KEEP, Assessment, format_number

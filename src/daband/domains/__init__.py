@@ -4,8 +4,6 @@
 data.
 """
 
-from daband._shift import Shift
-from daband._table_transform import TableTransform
 from daband.domains._contract import (
     About,
     Contexts,
@@ -23,6 +21,7 @@ from daband.domains.readers._images import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table, from_texts
+from daband.features._table_transform import TableTransform
 
 __all__ = [
     "About",
@@ -33,7 +32,6 @@ __all__ = [
     "Pair",
     "ParquetLog",
     "RewardDomain",
-    "Shift",
     "TableTransform",
     "from_arrays",
     "from_gymnasium",

@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband._domain_names import DomainNames
-from daband._shift import Shift, as_shift
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
+from daband.features._shift import Shift, as_shift
 
 if TYPE_CHECKING:
-    from daband._table_transform import TableTransform
-    from daband.linear._catalogue import Catalogue
+    from daband.features._catalogue import Catalogue
+    from daband.features._table_transform import TableTransform
 
 
 @dataclass(frozen=True)

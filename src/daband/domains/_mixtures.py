@@ -16,8 +16,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband._domain_names import DomainNames
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.domains._contract import (
     Contexts,
     EvaluationDomain,
@@ -27,6 +26,7 @@ from daband.domains._contract import (
     gather_rows,
 )
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
 
 P = ParamSpec("P")
 #: Fields of a pair with source data.

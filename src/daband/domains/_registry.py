@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray
-from daband._files import get_cache_directory
-from daband._registry import Registry
+from daband.base._arrays import AnyArray
+from daband.base._files import get_cache_directory
+from daband.base._registry import Registry
 from daband.domains._contract import About, Pair
 from daband.errors import DataError, InvalidInput, did_you_mean
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_fraction
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.base._arguments import check_fraction
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, read_array, to_floats
+from daband.base._arrays import AnyArray, FloatArray, IntArray, read_array, to_floats
 from daband.errors import InvalidInput
 from daband.linear._primal_ridge import Episode, PrimalRidge, check_norm, compute_squared_norms
 

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from daband._arguments import check_one_of
-from daband._arrays import BoolArray, FloatArray, IntArray, Mask
+from daband.base._arguments import check_one_of
+from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear._kernels_numpy import TIE_TOLERANCE, draw_arm, draw_uniforms, find_tied_arms
 

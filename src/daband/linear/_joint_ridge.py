@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import (
+from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_one_of
+from daband.base._arguments import check_one_of
 from daband.linear._kernels_numpy import draw_uniforms
 
 

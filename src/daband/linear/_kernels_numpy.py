@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import BoolArray, FloatArray, IntArray
+from daband.base._arrays import BoolArray, FloatArray, IntArray
 
 #: Scores within ``TIE_TOLERANCE * (1 + |best|)`` of the best score are tied, so that rounding does
 #: not decide.

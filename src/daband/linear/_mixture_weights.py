@@ -40,7 +40,7 @@ from itertools import combinations
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, read_array
+from daband.base._arrays import AnyArray, FloatArray, IntArray, read_array
 
 #: The strength of the prior weights: the factor 100 of the formula above.
 _PRIOR_STRENGTH = 100.0

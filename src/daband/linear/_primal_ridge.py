@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from daband._arrays import (
+from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,

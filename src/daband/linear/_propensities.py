@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, to_floats
+from daband.base._arrays import AnyArray, FloatArray, IntArray, Mask, to_floats
 
 #: The smallest estimated propensity.
 _MIN_PROPENSITY = 0.01

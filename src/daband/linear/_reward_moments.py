@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, Weights, read_array
+from daband.base._arrays import AnyArray, FloatArray, Weights, read_array
 
 
 class RewardMoments:

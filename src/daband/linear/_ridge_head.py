@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from daband._arguments import check_one_of
-from daband._arrays import (
+from daband.base._arguments import check_one_of
+from daband.base._arrays import (
     AnyArray,
     BoolArray,
     FloatArray,

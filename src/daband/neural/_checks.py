@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from daband._registry import Checks
+from daband.base._registry import Checks
 from daband.neural._term import Batch, Term, TermSettings, terms
 
 #: The checks of a term, in the order in which they run.

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from daband._arguments import check_int
-from daband._arrays import AnyArray, FloatArray, drop_prefix
-from daband._domain_names import DomainNames
+from daband.base._arguments import check_int
+from daband.base._arrays import AnyArray, FloatArray, drop_prefix
 from daband.errors import InvalidInput, TrainingDiverged
+from daband.features._domain_names import DomainNames
 from daband.linear._reward_moments import RewardMoments
 from daband.neural._replay import BatchLayout, ReplayBuffers
 from daband.neural._settings import CUSTOM, Recipe, Weight

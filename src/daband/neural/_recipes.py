@@ -28,13 +28,13 @@ from typing import Any
 
 from torch import nn
 
-from daband._image_layout import find_image_layout
-from daband._registry import Registry
-from daband._shift import Shift, get_default_shift
+from daband.base._registry import Registry
 from daband.errors import InvalidInput
-from daband.linear._catalogue import Catalogue
-from daband.linear._standardise import Standardise
-from daband.linear._transforms import Transform
+from daband.features._catalogue import Catalogue
+from daband.features._image_layout import find_image_layout
+from daband.features._shift import Shift, get_default_shift
+from daband.features._standardise import Standardise
+from daband.features._transforms import Transform
 from daband.neural._settings import (
     CUSTOM,
     EncoderSettings,

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from daband._arrays import AnyArray, FloatArray, IntArray, Weights, drop_prefix
-from daband._domain_names import DomainNames
+from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, drop_prefix
+from daband.features._domain_names import DomainNames
 from daband.linear._kernels import draw_uniforms
 from daband.neural._settings import ReplaySettings
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from daband._arguments import check_one_of
+from daband.base._arguments import check_one_of
 from daband.errors import InvalidInput
 from daband.neural.encoders._augmentation import Augmentation
 from daband.neural.encoders._encoder import DenseSettings

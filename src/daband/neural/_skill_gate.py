@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray, read_array
+from daband.base._arrays import AnyArray, FloatArray, IntArray, read_array
 
 #: The factor by which the weights of older rounds decay per round, so that sums cover about 600
 #: rounds.

@@ -22,8 +22,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from daband._arguments import check_one_of
-from daband._registry import Registry
+from daband.base._arguments import check_one_of
+from daband.base._registry import Registry
 from daband.errors import InvalidInput
 
 #: The information in a reward. "one_hot": exactly one arm has reward 1 and the others 0, without

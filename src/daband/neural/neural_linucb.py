@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch import nn
 
-from daband._arguments import check_int, check_one_of
-from daband._arrays import (
+from daband.base._arguments import check_int, check_one_of
+from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
@@ -31,9 +31,9 @@ from daband._arrays import (
     check_number,
     drop_prefix,
 )
-from daband._domain_names import DomainNames
-from daband._shift import ShiftLike
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
+from daband.features._domain_names import DomainNames
+from daband.features._shift import ShiftLike
 from daband.linear._exploration import Decision, Exploration, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
 from daband.linear._primal_ridge import PrimalRidge

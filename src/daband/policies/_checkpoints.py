@@ -1,7 +1,7 @@
 """Read and write saved policies. Each is a safetensors file with a format version and a digest.
 
 The header has the policy's name and settings and the caller's notes as JSON. The tensors are the
-learned state. Reading a file runs no code from it. See ``daband._tensor_files`` for the digest.
+learned state. Reading a file runs no code from it. See ``daband.base._tensor_files`` for the digest.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, drop_prefix, read_array
-from daband._domain_names import DomainNames
-from daband._table_transform import TableTransform
-from daband._tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
+from daband.base._arrays import AnyArray, drop_prefix, read_array
+from daband.base._tensor_files import (
+    FileFormat,
+    read_tensor_file,
+    read_tensor_header,
+    write_tensor_file,
+)
 from daband.errors import CheckpointError, DataError, InvalidInput
-from daband.linear._catalogue import Catalogue
-from daband.linear._transforms import build_transform
+from daband.features._catalogue import Catalogue
+from daband.features._domain_names import DomainNames
+from daband.features._table_transform import TableTransform
+from daband.features._transforms import build_transform
 from daband.policies._incoming_rounds import RoundIds
 from daband.policies._pair_defaults import get_setting_defaults
 from daband.policies._registered import policies

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arguments import check_int
-from daband._arrays import (
+from daband.base._arguments import check_int
+from daband.base._arrays import (
     AnyArray,
     ArrayLike,
     BoolArray,

@@ -1,7 +1,7 @@
 """Learn a policy from a log: the best arm, or a choice by context if the log proves that this is
 better.
 
-``daband/linear/_advantages.py`` implements the method and states its guarantee. The policy stores
+``daband/logs/_advantages.py`` implements the method and states its guarantee. The policy stores
 the rounds that it learns. It fits the regressions before the next decision, and the fit does not
 depend on the order of rounds. A fit takes seconds for 20,000 rounds, so the policy is meant for
 logs, not for learning after every round.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import (
+from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
@@ -24,18 +24,18 @@ from daband._arrays import (
     to_floats,
     use_one_blas_thread,
 )
-from daband._domain_names import DomainNames
-from daband._shift import ShiftLike
 from daband.errors import InvalidInput, NotFitted
-from daband.linear._advantages import (
+from daband.features._domain_names import DomainNames
+from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
+from daband.features._shift import ShiftLike
+from daband.linear._exploration import Exploration
+from daband.linear._propensities import estimate_propensities
+from daband.logs._advantages import (
     AdvantageModel,
     LogEvidence,
     compute_lower_theta,
     learn_advantages,
 )
-from daband.linear._exploration import Exploration
-from daband.linear._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
-from daband.linear._propensities import estimate_propensities
 from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies

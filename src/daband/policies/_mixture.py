@@ -27,8 +27,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from daband._arguments import check_finite, check_one_of
-from daband._arrays import (
+from daband.base._arguments import check_finite, check_one_of
+from daband.base._arrays import (
     AnyArray,
     BoolArray,
     FloatArray,
@@ -39,16 +39,16 @@ from daband._arrays import (
     drop_prefix,
     read_array,
 )
-from daband._domain_names import DomainNames
-from daband._shift import Shift, ShiftLike, as_shift
-from daband._table_transform import CategoricalColumn
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
+from daband.features._piecewise import Piecewise
+from daband.features._shift import Shift, ShiftLike, as_shift
+from daband.features._standardise import Standardise
+from daband.features._table_transform import CategoricalColumn
 from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, find_revealed_predictions
-from daband.linear._piecewise import Piecewise
 from daband.linear._ridge_head import EpisodeScores
-from daband.linear._standardise import Standardise
 from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._incoming_rounds import PlayedRounds, mask_new
 from daband.policies._pair_defaults import (

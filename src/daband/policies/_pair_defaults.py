@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daband._shift import ShiftLike, as_shift
 from daband.errors import InvalidInput, did_you_mean
-from daband.linear._pca import PCA
-from daband.linear._standardise import Standardise
+from daband.features._pca import PCA
+from daband.features._shift import ShiftLike, as_shift
+from daband.features._standardise import Standardise
 
 #: The type of the policy that is built.
 _PolicyType = TypeVar("_PolicyType")

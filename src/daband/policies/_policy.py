@@ -45,8 +45,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from daband._arguments import check_available, check_class_names, check_int, check_one_of
-from daband._arrays import (
+from daband.base._arguments import check_available, check_class_names, check_int, check_one_of
+from daband.base._arrays import (
     AnyArray,
     ArrayLike,
     FloatArray,
@@ -60,20 +60,20 @@ from daband._arrays import (
     check_rewards,
     check_weights,
 )
-from daband._domain_names import DomainNames
-from daband._shift import ShiftLike, as_shift
-from daband._table_transform import TableTransform
 from daband.errors import InvalidInput
-from daband.linear._catalogue import Catalogue
-from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
-from daband.linear._kernels import kernels, make_draw_key
-from daband.linear._reward_moments import RewardMoments
-from daband.linear._transforms import (
+from daband.features._catalogue import Catalogue
+from daband.features._domain_names import DomainNames
+from daband.features._shift import ShiftLike, as_shift
+from daband.features._table_transform import TableTransform
+from daband.features._transforms import (
     Transform,
     adapt_transform,
     as_transform,
     get_transform_settings,
 )
+from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
+from daband.linear._kernels import kernels, make_draw_key
+from daband.linear._reward_moments import RewardMoments
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
 from daband.policies._incoming_rounds import (
     MAX_NORM,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray
+from daband.base._arrays import AnyArray, FloatArray
 from daband.linear._exploration import Exploration
 from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
 from daband.policies._policy import Policy

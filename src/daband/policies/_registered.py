@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from daband._registry import Registry
+from daband.base._registry import Registry
 
 
 class _PolicyRegistry(Registry[Any]):

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from daband._arrays import (
+from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
@@ -28,9 +28,9 @@ from daband._arrays import (
     Weights,
     check_number,
 )
-from daband._domain_names import DomainNames
-from daband._shift import ShiftLike
-from daband.linear._catalogue import Catalogue
+from daband.features._catalogue import Catalogue
+from daband.features._domain_names import DomainNames
+from daband.features._shift import ShiftLike
 from daband.linear._exploration import Decision, Exploration, make_seeded_draw
 from daband.linear._joint_ridge import JointHead
 from daband.linear._primal_ridge import MAX_SQUARED_NORM, RidgeSums

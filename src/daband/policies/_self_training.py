@@ -20,11 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_one_of
-from daband._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, drop_prefix, to_floats
-from daband._domain_names import DomainNames
-from daband._shift import ShiftLike
+from daband.base._arguments import check_one_of
+from daband.base._arrays import (
+    AnyArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    drop_prefix,
+    to_floats,
+)
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
+from daband.features._shift import ShiftLike
 from daband.linear._exploration import Decision, Exploration
 from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy

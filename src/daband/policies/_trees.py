@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import (
+from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
@@ -27,9 +27,9 @@ from daband._arrays import (
     read_array,
     to_floats,
 )
-from daband._domain_names import DomainNames
-from daband._shift import ShiftLike
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
+from daband.features._shift import ShiftLike
 from daband.linear._exploration import Exploration
 from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy

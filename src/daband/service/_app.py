@@ -35,14 +35,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from daband._table_transform import (
+from daband.errors import CheckpointError, InvalidInput
+from daband.features._table_transform import (
     AnyColumn,
     CategoricalColumn,
     DateColumn,
     EncodedColumn,
     NumericColumn,
 )
-from daband.errors import CheckpointError, InvalidInput
 from daband.service._decider import (
     Decider,
     check_event_id,

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from daband._arrays import Mask
-from daband._image_layout import measure_image, read_image_bytes
+from daband.base._arrays import Mask
 from daband.errors import InvalidInput, did_you_mean
+from daband.features._image_layout import measure_image, read_image_bytes
 from daband.service._event_log import Event
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 import sqlalchemy as sa
 
-from daband._files import lock_folder
+from daband.base._files import lock_folder
 from daband.errors import DabandError, DataError, FolderInUse, InvalidInput
 
 #: The version of the tables, which is stored in the note "version".

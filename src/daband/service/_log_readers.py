@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from daband._arrays import FloatArray
-from daband._files import check_writable, write_bytes
-from daband._lazy_polars import pl
+from daband.base._arrays import FloatArray
+from daband.base._files import check_writable, write_bytes
+from daband.base._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
-from daband.linear._mean_estimates import LiftSequence, MeanEstimate
+from daband.logs._mean_estimates import LiftSequence, MeanEstimate
 from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import Event, LoggedReward, Store
 from daband.service._settings import Settings

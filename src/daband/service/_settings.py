@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from daband._arguments import (
+from daband.base._arguments import (
     check_finite,
     check_fraction,
     check_int,
     check_one_of,
     check_probability,
 )
-from daband._arrays import MAX_REWARD
+from daband.base._arrays import MAX_REWARD
 from daband.errors import InvalidInput
 
 #: The mode of a service, see ``Settings``.

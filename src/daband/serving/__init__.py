@@ -5,7 +5,7 @@ detects when contexts change. This package needs numpy and safetensors. It impor
 polars.
 """
 
-from daband._table_transform import RowWarning
+from daband.features._table_transform import RowWarning
 from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed
 from daband.serving._export import ExportWarning, export
 from daband.serving._monitor import Monitor, MonitorReport

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arguments import check_available, check_fraction, check_int
-from daband._arrays import BoolArray, FloatArray, IntArray, drop_prefix
-from daband._tensor_files import FileFormat, read_tensor_file
+from daband.base._arguments import check_available, check_fraction, check_int
+from daband.base._arrays import BoolArray, FloatArray, IntArray, drop_prefix
+from daband.base._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
+from daband.features._row_reader import ImageRule, ReadRows, RowReader
 from daband.serving._frozen_policy import ArmLimit, FrozenPolicy, load_frozen
 from daband.serving._monitor import Monitor, Reference, load_reference
-from daband.serving._row_reader import ImageRule, ReadRows, RowReader
 
 #: The version of the file format that is written and read.
 EXPORT_VERSION = 7

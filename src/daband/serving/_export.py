@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_class_names, check_finite, check_fraction, check_int
-from daband._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
-from daband._files import check_writable, write_bytes
-from daband._image_layout import find_image_layout
-from daband._tensor_files import write_tensor_file
+from daband.base._arguments import check_class_names, check_finite, check_fraction, check_int
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
+from daband.base._files import check_writable, write_bytes
+from daband.base._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
-from daband.linear._standardise import StandardiseStep
+from daband.features._image_layout import find_image_layout
+from daband.features._standardise import StandardiseStep
 from daband.serving._deployed_policy import (
     FORMAT,
     DeployedPolicy,

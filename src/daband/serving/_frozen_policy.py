@@ -17,15 +17,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, drop_prefix, to_floats
-from daband._image_layout import (
+from daband.base._arrays import (
+    AnyArray,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    drop_prefix,
+    to_floats,
+)
+from daband.features._catalogue import Catalogue
+from daband.features._image_layout import (
     ImageLayout,
     find_image_layout,
     to_channels_first,
     to_channels_first_shape,
 )
-from daband._table_transform import TableTransform
-from daband.linear._catalogue import Catalogue
+from daband.features._table_transform import TableTransform
+from daband.features._transforms import TransformStep, build_step
 from daband.linear._exploration import (
     DrawFunction,
     Exploration,
@@ -42,7 +51,6 @@ from daband.linear._joint_ridge import (
 )
 from daband.linear._kernels import make_draw_key
 from daband.linear._primal_ridge import compute_ridge_scores, mix_scores
-from daband.linear._transforms import TransformStep, build_step
 from daband.serving._numpy_networks import Network, load_network
 
 #: The inverse matrices of a member are *large* above this size in bytes. Large ones are written in

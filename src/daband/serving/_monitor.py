@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_probability
-from daband._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.base._arguments import check_probability
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
 #: Maximum number of reference contexts.

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from daband._arrays import AnyArray, FloatArray
+from daband.base._arrays import AnyArray, FloatArray
 
 __all__ = [
     "ConvNetwork",
@@ -343,7 +343,7 @@ class OnnxNetwork:
     """An encoder that onnxruntime runs, such as a pretrained backbone or a custom module."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
-        from daband._input_encoders import OnnxProgram
+        from daband.features._input_encoders import OnnxProgram
 
         self.settings = settings
         self.arrays = arrays

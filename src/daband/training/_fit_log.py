@@ -32,15 +32,15 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, check_one_of
-from daband._arrays import AnyArray
-from daband._domain_names import DomainNames
-from daband._files import read_npz, write_npz
+from daband.base._arguments import check_int, check_one_of
+from daband.base._arrays import AnyArray
+from daband.base._files import read_npz, write_npz
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.domains.readers._reading import TARGET_PREFIX, LogPart, compute_digests
 from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.features._domain_names import DomainNames
 from daband.linear._primal_ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy

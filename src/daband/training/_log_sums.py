@@ -22,8 +22,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from daband._arrays import use_one_blas_thread
-from daband._files import THREAD_VARIABLES
+from daband.base._arrays import use_one_blas_thread
+from daband.base._files import THREAD_VARIABLES
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import LogPart

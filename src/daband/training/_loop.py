@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from daband._arguments import check_int
+from daband.base._arguments import check_int
 from daband.domains._contract import Contexts, LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy

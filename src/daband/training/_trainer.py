@@ -26,16 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int
-from daband._arrays import AnyArray, FloatArray, IntArray, check_number
-from daband._files import read_bytes, read_npz, write_npz, write_text
+from daband.base._arguments import check_int
+from daband.base._arrays import AnyArray, FloatArray, IntArray, check_number
+from daband.base._files import read_bytes, read_npz, write_npz, write_text
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import CheckpointError, InvalidInput
-from daband.evaluation._collapse_watch import CollapseWarning, CollapseWatch
-from daband.evaluation._regret_bound import accumulate_bound_terms
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy, RewardedDecision
+from daband.training._collapse_watch import CollapseWarning, CollapseWatch
+from daband.training._regret_bound import accumulate_bound_terms
 from daband.training._work_folder import Folder, as_json
 
 #: A domain whose rounds are rewarded as they are played, or a log of such rounds.

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from daband._files import lock_folder, make_folder, read_json, remove_orphans, write_json
+from daband.base._files import lock_folder, make_folder, read_json, remove_orphans, write_json
 from daband.errors import DataError, InvalidInput
 
 #: The minimum time between two saves, as a multiple of the duration of a save. Saving therefore

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, ArrayLike, IntArray, as_numpy
-from daband._files import (
+from daband.base._arrays import AnyArray, ArrayLike, IntArray, as_numpy
+from daband.base._files import (
     check_path,
     make_folder,
     read_json,

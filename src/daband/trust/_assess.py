@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, check_one_of
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
+from daband.base._arguments import check_int, check_one_of
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray
 from daband.domains._contract import (
     Contexts,
     EvaluationDomain,
@@ -27,18 +27,18 @@ from daband.domains._contract import (
     RewardDomain,
 )
 from daband.domains._mixtures import find_part_names
-from daband.domains.readers._arrays import ArrayContexts
-from daband.errors import InvalidInput, NotFitted
-from daband.evaluation._learned_logs import has_learned_all
-from daband.evaluation._source_rounds import (
+from daband.domains._source_rounds import (
     apply_by_source,
     read_rewarded_rounds,
     sample_round_indices,
 )
-from daband.evaluation._weighted_log import score_rounds
-from daband.linear._advantages import LogEvidence, assess_choices
-from daband.linear._catalogue import Catalogue
+from daband.domains.readers._arrays import ArrayContexts
+from daband.errors import InvalidInput, NotFitted
+from daband.features._catalogue import Catalogue
 from daband.linear._joint_ridge import JointHead
+from daband.logs._advantages import LogEvidence, assess_choices
+from daband.logs._learned_logs import has_learned_all
+from daband.logs._weighted_log import score_rounds
 from daband.policies._incoming_rounds import compute_importance_weights
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from daband._files import read_json, write_json
+from daband.base._files import read_json, write_json
 from daband.errors import DataError, InvalidInput
 from daband.trust._questions import Interval
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, check_one_of, check_probability
-from daband._arrays import ArrayLike
-from daband._files import write_json
+from daband.base._arguments import check_int, check_one_of, check_probability
+from daband.base._arrays import ArrayLike
+from daband.base._files import write_json
 from daband.domains._contract import Contexts
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from scipy.special import entr, softmax
 
-from daband._arguments import check_int
-from daband._arrays import AnyArray
+from daband.base._arguments import check_int
+from daband.base._arrays import AnyArray
 from daband.domains._contract import LoggedDomain, Pair
 from daband.errors import InvalidInput
-from daband.linear._advantages import LogEvidence
 from daband.linear._reward_moments import RewardMoments
+from daband.logs._advantages import LogEvidence
 from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
 from daband.policies._mixture import MAX_LINEAR_DIM
 from daband.policies._pair_defaults import choose_transform

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, IntArray, as_numpy
+from daband.base._arrays import AnyArray, IntArray, as_numpy
 from daband.domains._contract import Contexts
 from daband.domains.readers._reading import find_arm_index
 from daband.errors import InvalidInput, did_you_mean

@@ -50,7 +50,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from daband._arrays import FloatArray, IntArray
+from daband.base._arrays import FloatArray, IntArray
 from daband.linear._reward_moments import RewardMoments
 
 #: Ridge penalty of the coefficients of control variates, as a number of answers; chosen on the

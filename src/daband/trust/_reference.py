@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import BoolArray, FloatArray
+from daband.base._arrays import BoolArray, FloatArray
 
 #: Kinds of data that have a reference class.
 KINDS = ("tables", "features", "images")

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from daband._files import finish_folder
+from daband.base._files import finish_folder
 from daband.bench._bench import bench
 from daband.bench._run import _DIGESTED_FILES as RUN_FILES
 from daband.bench._run import continue_run

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from daband._domain_names import DomainNames
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import make_rows_per_domain
 

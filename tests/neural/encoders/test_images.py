@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
 
-from daband._image_layout import find_image_layout, to_channels_first, to_channels_first_shape
+from daband.features._image_layout import (
+    find_image_layout,
+    to_channels_first,
+    to_channels_first_shape,
+)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from daband._arrays import FloatArray
+from daband.base._arrays import FloatArray
 from daband.bench._records import Metric
 from daband.bench.report._method_summaries import MethodKey, get_label
 from daband.bench.report._run_files import RunCurves

@@ -20,7 +20,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 import daband
-from daband._files import write_bytes
+from daband.base._files import write_bytes
 from daband.bench._records import Record, group_by
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report import _sections as sections

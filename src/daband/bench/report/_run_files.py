@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from daband._arrays import AnyArray, FloatArray
-from daband._files import read_bytes, read_json, read_npz
+from daband.base._arrays import AnyArray, FloatArray
+from daband.base._files import read_bytes, read_json, read_npz
 from daband.bench._records import Record
 from daband.errors import DataError, InvalidInput
 from daband.trust._assessment import Assessment, read_assessment

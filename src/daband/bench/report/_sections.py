@@ -42,7 +42,7 @@ from daband.bench.report._method_summaries import (
     get_label,
 )
 from daband.bench.report._run_files import RunFiles, merge_curves
-from daband.evaluation._collapse_watch import CollapseWatch
+from daband.training._collapse_watch import CollapseWatch
 
 #: Maximum number of classes of a table that is shown without a click.
 _MAX_OPEN_CLASSES = 16

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import About, Pair
 from daband.domains._registry import ResolveFunction, Resource, register_pair, require_data
 from daband.domains._splits import require_classes, split_half

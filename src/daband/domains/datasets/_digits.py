@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, IntArray
+from daband.base._arrays import AnyArray, IntArray
 from daband.domains._registry import find_data, require_data
 from daband.domains.datasets import _builder as builder
 from daband.domains.datasets._builder import PairData, declare, find_data_file, split_target

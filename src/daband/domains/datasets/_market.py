@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband._arguments import check_int
-from daband._arrays import FloatArray, IntArray
-from daband._lazy_polars import pl
+from daband.base._arguments import check_int
+from daband.base._arrays import FloatArray, IntArray
+from daband.base._lazy_polars import pl
 from daband.domains.datasets._builder import PairData, declare
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table

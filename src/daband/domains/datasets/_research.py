@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daband._arrays import AnyArray, FloatArray, IntArray
-from daband._lazy_polars import pl
+from daband.base._arrays import AnyArray, FloatArray, IntArray
+from daband.base._lazy_polars import pl
 from daband.domains._registry import find_data, require_data
 from daband.domains._splits import split_half
 from daband.domains.datasets import _builder as builder

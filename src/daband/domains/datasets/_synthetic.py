@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_finite, check_int, check_one_of
-from daband._arrays import FloatArray, IntArray
-from daband._shift import ShiftLike, as_shift
+from daband.base._arguments import check_finite, check_int, check_one_of
+from daband.base._arrays import FloatArray, IntArray
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
 from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArrayRewards
 from daband.errors import InvalidInput
+from daband.features._shift import ShiftLike, as_shift
 
 #: Norm of the noise around a prototype, which has norm 1.
 _NOISE_NORM = 0.6

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_class_names, check_int, check_one_of
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
-from daband._shift import ShiftLike, as_shift
+from daband.base._arguments import check_class_names, check_int, check_one_of
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import RewardEvaluation, hold_out
 from daband.errors import InvalidInput
+from daband.features._shift import ShiftLike, as_shift
 
 
 class ArrayContexts(Contexts):
@@ -191,7 +191,7 @@ def from_arrays(
         target_passes: how many times each target context may be shown; by default equal to
             ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or
-            several (see ``daband._shift``); by default "style" for images and "covariate" for
+            several (see ``daband.features._shift``); by default "style" for images and "covariate" for
             vectors.
         units: the indices of context features that are in other units in the target; implies
             ``shift="units"``.

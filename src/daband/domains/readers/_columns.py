@@ -17,9 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import FloatArray, as_numpy
-from daband._lazy_polars import pl
-from daband._table_transform import (
+from daband.base._arrays import FloatArray, as_numpy
+from daband.base._lazy_polars import pl
+from daband.domains.readers._reading import read_table
+from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.features._catalogue import Catalogue
+from daband.features._table_transform import (
     ROW_COLUMN,
     TableTransform,
     WordsColumn,
@@ -29,9 +32,6 @@ from daband._table_transform import (
     read_numbers,
     split_words,
 )
-from daband.domains.readers._reading import read_table
-from daband.errors import DataError, InvalidInput, did_you_mean
-from daband.linear._catalogue import Catalogue
 
 
 @dataclass(frozen=True)

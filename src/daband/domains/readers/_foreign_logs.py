@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from daband._lazy_polars import pl
+from daband.base._lazy_polars import pl
 from daband.errors import DataError
 
 #: Names of the columns of a log that are not part of the context.

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int, check_one_of
-from daband._arrays import AnyArray, ArrayLike, FloatArray, IntArray
+from daband.base._arguments import check_int, check_one_of
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray
 from daband.domains._contract import Pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._logs import from_log

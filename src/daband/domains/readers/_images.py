@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_int
-from daband._arrays import AnyArray, FloatArray, IntArray
-from daband._files import check_path
-from daband._image_layout import convert_image_errors, read_pixels
-from daband._lazy_polars import pl
-from daband._shift import ShiftLike, as_shift
-from daband._table_transform import TableTransform, wrap_encoders
+from daband.base._arguments import check_int
+from daband.base._arrays import AnyArray, FloatArray, IntArray
+from daband.base._files import check_path
+from daband.base._lazy_polars import pl
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import RewardEvaluation, hold_out, require_classes, split_half
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
+from daband.features._image_layout import convert_image_errors, read_pixels
+from daband.features._shift import ShiftLike, as_shift
+from daband.features._table_transform import TableTransform, wrap_encoders
 
 #: Name of the column of image paths in the table from which an encoder computes contexts.
 IMAGE_COLUMN = "image"
@@ -189,7 +189,7 @@ def from_images(
         target_passes: how many times each target image may be shown; by default equal to
             ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or
-            several (see ``daband._shift``); by default "style" for images and "covariate" for
+            several (see ``daband.features._shift``); by default "style" for images and "covariate" for
             vectors.
         name: the pair's name in reports; random splits of source and target depend on it.
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_available, check_class_names, check_int, check_one_of
-from daband._arrays import (
+from daband.base._arguments import check_available, check_class_names, check_int, check_one_of
+from daband.base._arrays import (
     ArrayLike,
     BoolArray,
     FloatArray,
@@ -23,7 +23,6 @@ from daband._arrays import (
     check_propensities,
     check_rewards,
 )
-from daband._shift import ShiftLike, as_shift
 from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
@@ -37,6 +36,7 @@ from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import compute_digests
 from daband.errors import InvalidInput
+from daband.features._shift import ShiftLike, as_shift
 from daband.linear._propensities import estimate_propensities
 
 #: Maximum number of rounds that are checked for propensities of 1.
@@ -148,7 +148,7 @@ def from_log(
         target_passes: how many times each target context may be shown; by default equal to
             ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or
-            several (see ``daband._shift``); by default "style" for images and "covariate" for
+            several (see ``daband.features._shift``); by default "style" for images and "covariate" for
             vectors.
         units: the indices of context features that are in other units in the target; implies
             ``shift="units"``.

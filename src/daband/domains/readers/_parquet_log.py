@@ -24,11 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_fraction, check_int
-from daband._arrays import MAX_WEIGHT, AnyArray, BoolArray, FloatArray, IntArray
-from daband._image_layout import find_image_layout
-from daband._lazy_polars import pl
-from daband._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
+from daband.base._arguments import check_fraction, check_int
+from daband.base._arrays import MAX_WEIGHT, AnyArray, BoolArray, FloatArray, IntArray
+from daband.base._lazy_polars import pl
 from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
@@ -41,8 +39,10 @@ from daband.domains.readers._reading import (
     scan_log_file,
 )
 from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.features._image_layout import find_image_layout
+from daband.features._row_reader import ImageRule, RowReader
+from daband.features._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
 from daband.serving._deployed_policy import DeployedPolicy
-from daband.serving._row_reader import ImageRule, RowReader
 
 #: The number of rows that are read at a time. With 32 features, they take 8 MB.
 BATCH_ROWS = 65536

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from daband._arrays import BoolArray, IntArray
-from daband._files import check_path
-from daband._lazy_polars import pl
-from daband._table_transform import MISSING_TEXTS, NUMBER_PATTERN, format_value, row_number
+from daband.base._arrays import BoolArray, IntArray
+from daband.base._files import check_path
+from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.features._table_transform import MISSING_TEXTS, NUMBER_PATTERN, format_value, row_number
 
 #: The number of bytes at the start of a CSV file from which its format is inferred.
 _CSV_SAMPLE_BYTES = 1 << 16

@@ -14,18 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from daband._arguments import check_class_names
-from daband._arrays import AnyArray, FloatArray, IntArray, check_propensities
-from daband._lazy_polars import pl
-from daband._shift import ShiftLike, as_shift
-from daband._table_transform import (
-    ROW_COLUMN,
-    TableTransform,
-    format_value,
-    read_categories,
-    read_numbers,
-    row_number,
-)
+from daband.base._arguments import check_class_names
+from daband.base._arrays import AnyArray, FloatArray, IntArray, check_propensities
+from daband.base._lazy_polars import pl
 from daband.domains._contract import About, Pair
 from daband.domains._mixtures import read_all_domains
 from daband.domains._splits import split_fraction, split_half
@@ -40,6 +31,15 @@ from daband.domains.readers._reading import (
     record_log_file,
 )
 from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.features._shift import ShiftLike, as_shift
+from daband.features._table_transform import (
+    ROW_COLUMN,
+    TableTransform,
+    format_value,
+    read_categories,
+    read_numbers,
+    row_number,
+)
 from daband.linear._propensities import estimate_propensities
 
 
@@ -91,7 +91,7 @@ def from_table(
             names; the others have numbers, categories, dates or lists of words. If the domains have
             different arms, a mapping {"source": table, "target": table}.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or
-            several (see ``daband._shift``); by default "style" for images and "covariate" for
+            several (see ``daband.features._shift``); by default "style" for images and "covariate" for
             vectors.
         units: the names of numeric context columns that are in other units in the target; implies
             ``shift="units"``.

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from daband._arguments import check_one_of
-from daband._domain_names import DomainNames
+from daband.base._arguments import check_one_of
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import FeatureNetwork, encoders
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from daband._arguments import check_one_of
-from daband._domain_names import DomainNames
+from daband.base._arguments import check_one_of
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
 
 #: The allowed values of ``statistics``.
 STATISTICS = ("own", "source")

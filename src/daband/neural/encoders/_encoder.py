@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from daband._arguments import check_one_of
-from daband._arrays import AnyArray, FloatArray
-from daband._domain_names import DomainNames
-from daband._image_layout import find_image_layout
-from daband._registry import Registry
+from daband.base._arguments import check_one_of
+from daband.base._arrays import AnyArray, FloatArray
+from daband.base._registry import Registry
 from daband.errors import InvalidInput, did_you_mean
+from daband.features._domain_names import DomainNames
+from daband.features._image_layout import find_image_layout
 
 
 class Encoding(NamedTuple):

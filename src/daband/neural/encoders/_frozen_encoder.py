@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from daband._arrays import AnyArray, FloatArray
-from daband._input_encoders import OnnxProgram
+from daband.base._arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
+from daband.features._input_encoders import OnnxProgram
 from daband.neural.encoders._conv import ConvFeatures
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, make_rows_per_domain

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import warnings
 
-from daband._arrays import AnyArray
-from daband._image_layout import find_image_layout, to_channels_first, to_channels_first_shape
+from daband.base._arrays import AnyArray
+from daband.features._image_layout import (
+    find_image_layout,
+    to_channels_first,
+    to_channels_first_shape,
+)
 
 #: The largest expected value of a pixel in a floating-point image; larger values cause a warning.
 _MAX_PIXEL = 2.0

@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from daband._arrays import check_memory
-from daband._domain_names import DomainNames
+from daband.base._arrays import check_memory
 from daband.errors import InvalidInput
+from daband.features._domain_names import DomainNames
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import FeatureNetwork, encoders
 

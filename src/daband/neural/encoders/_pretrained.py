@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from daband._arguments import check_one_of
-from daband._input_encoders import (
+from daband.base._arguments import check_one_of
+from daband.errors import InvalidInput
+from daband.features._input_encoders import (
     TOKEN_ATTRIBUTES,
     ImageReader,
     InputEncoder,
     encoder_builders,
     tokenize_texts,
 )
-from daband.errors import InvalidInput
 from daband.neural.encoders._encoder import CustomFeatures, FeatureNetwork, encoders
 from daband.neural.encoders._frozen_encoder import to_onnx
 

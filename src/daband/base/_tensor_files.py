@@ -1,0 +1,187 @@
+"""Read and write safetensors files with a JSON header and a digest. Reading a file runs no code.
+
+A safetensors file starts with its own JSON header, called file header here. The metadata in it has
+one entry, which is daband's header. safetensors writes several entries in no fixed order; with one
+entry, equal content gives equal files. The header starts with a SHA-256 digest of the whole file,
+computed with zeros in place of the digest itself. So a file is rejected if any bit of it has
+changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from daband.base._arrays import AnyArray
+from daband.base._files import check_path, write_bytes
+from daband.errors import CheckpointError
+
+#: The zeros in place of the digest while it is computed.
+_ZERO_DIGEST = "0" * 64
+#: The number of bytes that are read at once.
+_CHUNK_BYTES = 1 << 22
+#: The maximum size of a file header in bytes, as in safetensors.
+_MAX_HEADER_BYTES = 100 << 20
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A file format: its name, its version, and the required keys of its header."""
+
+    #: The name of the metadata entry, e.g. "daband-policy".
+    name: str
+    #: The description in errors, e.g. "a policy saved by daband".
+    description: str
+    #: The version that is written and read.
+    version: int
+    #: The remedy for files of an older version.
+    remedy: str
+    #: The keys that the header must contain.
+    required_keys: tuple[str, ...] = ()
+
+    @property
+    def header_start(self) -> bytes:
+        """The first bytes of the file header, which follow the eight bytes of its length.
+
+        The digest is next.
+        """
+        return b'{"__metadata__":{"' + self.name.encode() + b'":"{\\"digest\\": \\"'
+
+
+def write_tensor_file(
+    path: str | Path,
+    file_format: FileFormat,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, AnyArray],
+) -> None:
+    """Write a file with this header and these arrays, completely or not at all."""
+    path = check_path(path)
+    header_json = json.dumps(
+        {"version": file_format.version, **header}, sort_keys=True, allow_nan=False
+    )
+    header_text = f'{{"digest": "{_ZERO_DIGEST}", {header_json[1:]}'
+    # ``np.ascontiguousarray`` would add a dimension to an array without dimensions.
+    tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    content = bytearray(safetensors.numpy.save(tensors, metadata={file_format.name: header_text}))
+    first_bytes = file_format.header_start + _ZERO_DIGEST.encode()
+    digest_slice = slice(8 + len(file_format.header_start), 8 + len(first_bytes))
+    assert content[8 : digest_slice.stop] == first_bytes
+    content[digest_slice] = hashlib.sha256(content).hexdigest().encode()
+    write_bytes(path, content)
+
+
+def read_tensor_file(
+    path: str | Path, file_format: FileFormat
+) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Return the header and the arrays of a file, after checking the digest."""
+    path = check_path(path)
+    header = read_tensor_header(path, file_format)
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+    return header, arrays
+
+
+def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, Any]:
+    """Return the header of a file as a dictionary, after checking the digest of the whole file."""
+    path = check_path(path)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block, a device may have no end
+            raise CheckpointError(
+                f"{path} cannot be read: it is a folder, a device or a pipe, not a file"
+            )
+        file_size = os.stat(path).st_size
+        with open(path, "rb") as file:
+            first_nine_bytes = file.read(9)
+            header_length = int.from_bytes(first_nine_bytes[:8], "little")
+            _reject_other_formats(path, first_nine_bytes, file_size)
+            if 8 + header_length > file_size or header_length > _MAX_HEADER_BYTES:
+                raise CheckpointError(
+                    f"{path} is truncated or not a safetensors file: its header would have"
+                    f" {header_length} bytes, the file has {file_size}"
+                )
+            file_header = first_nine_bytes[8:] + file.read(header_length - 1)
+            header, digest = _parse_header(path, file_header, file_format)
+            hasher = hashlib.sha256(first_nine_bytes[:8])
+            first_bytes = file_format.header_start + _ZERO_DIGEST.encode()
+            hasher.update(first_bytes + file_header[len(first_bytes) :])
+            while chunk := file.read(_CHUNK_BYTES):
+                hasher.update(chunk)
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    if hasher.hexdigest() != digest:
+        raise CheckpointError(
+            f"{path} is damaged: its content does not match its digest, so at least one bit differs"
+            " from what was saved; restore it from a copy"
+        )
+    return header
+
+
+def _reject_other_formats(path: Path, first_nine_bytes: bytes, file_size: int) -> None:
+    """Raise an error if a file, given by its first nine bytes and its size, is too short, a pickle
+    or a zip archive.
+    """
+    if file_size < 9:
+        raise CheckpointError(
+            f"{path} is truncated: a safetensors file has more than {file_size} bytes"
+        )
+    # The first eight bytes of a safetensors file are a length, which may look like a pickle's mark.
+    # The ninth is "{".
+    if first_nine_bytes[8:] != b"{" and (
+        first_nine_bytes[:1] == b"\x80" or first_nine_bytes[:4] == b"PK\x03\x04"
+    ):
+        raise CheckpointError(
+            f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and"
+            " are never opened"
+        )
+
+
+def _parse_header(
+    path: Path, file_header: bytes, file_format: FileFormat
+) -> tuple[dict[str, Any], str]:
+    """Return daband's header, parsed from the bytes of the file header, and the digest in it."""
+    try:
+        metadata = json.loads(file_header).get("__metadata__") or {}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
+    if not isinstance(metadata, dict) or file_format.name not in metadata:
+        raise CheckpointError(f"{path} is a safetensors file, but not {file_format.description}")
+    try:
+        header: dict[str, Any] = json.loads(metadata[file_format.name])
+        version = int(header["version"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # also if nested too deeply
+        raise CheckpointError(f"{path} has a damaged header: {error}") from error
+    if version != file_format.version:
+        remedy = "a newer one reads it" if version > file_format.version else file_format.remedy
+        raise CheckpointError(
+            f"{path} has format version {version}, this daband reads {file_format.version};"
+            f" {remedy}"
+        )
+    header_start = file_format.header_start
+    digest = file_header[len(header_start) :][: len(_ZERO_DIGEST)].decode("latin-1")
+    if (
+        not file_header.startswith(header_start)
+        or len(digest) < len(_ZERO_DIGEST)
+        or digest != header["digest"]
+    ):
+        raise CheckpointError(f"{path} has a damaged header: its digest is not where it should be")
+    missing_keys = set(file_format.required_keys) - header.keys()
+    if missing_keys:
+        raise CheckpointError(
+            f"{path} has a damaged header: it lacks {', '.join(sorted(missing_keys))}"
+        )
+    return header, digest

@@ -1,0 +1,398 @@
+"""Convert the rows that ``decide`` accepts to contexts: mappings, pandas or polars frames, arrays,
+and image files.
+
+Start with ``RowReader.read``, which calls one method for each kind of row.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from daband.base._arrays import AnyArray, FloatArray, as_numpy
+from daband.errors import InvalidInput
+from daband.features._image_layout import (
+    convert_image_errors,
+    read_image_bytes,
+    read_pixels,
+    to_eight_bits,
+)
+from daband.features._table_transform import FAR_DEVIATIONS, RowWarning, TableRowReader
+
+_FLOAT64 = np.dtype(np.float64)
+_FLOAT32 = np.dtype(np.float32)
+_BYTE_TYPES = (bytes, bytearray, memoryview)
+#: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
+_MAX_UNIT_PIXEL = 2.0
+#: Maximum ratio of the side of the resized image to the side of the crop. A larger ratio would only
+#: use memory.
+_MAX_CROP_RATIO = 16
+#: Maximum number of features of a row that have their own warning. One further warning counts the
+#: remaining ones.
+_MAX_FEATURE_WARNINGS = 8
+
+
+@dataclass(frozen=True)
+class ImageRule:
+    """The layout of image contexts, and the resizing and cropping of image files."""
+
+    #: The order of the axes of a context: "channels_first", "channels_last" or "grey".
+    layout: str
+    #: The number of pixels to which both sides of an image are resized; None if images must have
+    #: the size of a context.
+    resize: int | None = None
+    #: The side in pixels of the centre crop after resizing.
+    crop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("channels_first", "channels_last", "grey"):
+            raise ValueError(
+                f"layout must be channels_first, channels_last or grey, got {self.layout!r}"
+            )
+        if (self.resize is None) != (self.crop is None):
+            raise ValueError("resize and crop must be given together")
+        resize = self.resize or 1
+        crop = self.crop or 1
+        if not 1 <= crop <= resize <= _MAX_CROP_RATIO * crop:
+            raise ValueError(
+                f"crop must be 1 to resize, and at least resize / 16, got {self.crop} and"
+                f" {self.resize}"
+            )
+
+
+class ReadRows(NamedTuple):
+    """The contexts of one row or of a batch, with warnings."""
+
+    #: The contexts, (n, *shape).
+    contexts: AnyArray
+    #: The warnings of each row, (n,).
+    warnings: list[tuple[RowWarning, ...]]
+    #: True if one row was given, instead of a batch.
+    is_single: bool
+
+
+class RowReader:
+    """A reader that converts rows to contexts, checks them, and warns about values that are far
+    from training.
+
+    Args:
+        shape: the shape of the input of one decision: one context, or one context per arm.
+        table: reads mappings; None if the policy has no table.
+        image_rule: how image files are read; None if contexts are not images.
+        feature_moments: the mean and standard deviation of each feature in training, (d,) each;
+            None if not known.
+        feature_names: the names of the features, (d,), or empty.
+        max_norm: the largest norm of a context that is accepted.
+    """
+
+    def __init__(
+        self,
+        *,
+        shape: tuple[int, ...],
+        table: TableRowReader | None,
+        image_rule: ImageRule | None,
+        feature_moments: tuple[FloatArray, FloatArray] | None = None,
+        feature_names: Sequence[str],
+        max_norm: float,
+    ) -> None:
+        self.shape = shape
+        self.table = table
+        self.image_rule = image_rule
+        #: "image" or "text" if the table has only one encoded column, so that a row may be given
+        #: without its name.
+        self._only_input_kind = (
+            "" if table is None or len(table.names) > 1 else table.encoded.get(table.names[0], "")
+        )
+        self._feature_names = tuple(feature_names)
+        self._max_norm = max_norm
+        self.feature_moments = feature_moments
+        self._inverse_scale: FloatArray | None = None
+        if feature_moments is not None:
+            centre, scale = feature_moments
+            if (
+                centre.shape != scale.shape
+                or centre.ndim != 1
+                or np.prod(shape) % len(centre)
+                or not (scale > 0).all()
+            ):
+                raise ValueError(
+                    f"moments of shapes {centre.shape} and {scale.shape} do not fit rows of shape"
+                    f" {shape}"
+                )
+            self._inverse_scale = 1.0 / scale
+
+    def read(self, row: Any) -> ReadRows:
+        """Return the contexts and warnings of one row or of a batch, depending on the type of
+        ``row``.
+        """
+        if type(row) is np.ndarray:
+            return self._read_array(row)
+        if type(row) is dict and self.table is not None:  # the usual case
+            context, warnings = self.table.read(row)
+            if not warnings:
+                return ReadRows(context[None], [warnings], True)
+        if isinstance(row, Mapping):
+            return _make_single(*self._read_mapping(row))
+        if self._is_file_or_text(row):
+            return _make_single(*self._read_file_or_text(row))
+        package = type(row).__module__.partition(".")[0]
+        if package == "PIL":
+            raise InvalidInput(
+                "row is a Pillow image; pass the bytes or the path of its file, so that it is read"
+                " as in training"
+            )
+        if package in ("pandas", "polars"):
+            return self._read_frame(row, package)
+        if isinstance(row, list | tuple) and len(row):
+            if isinstance(row[0], Mapping):
+                return _read_batch(self._read_mapping, row)
+            if self._is_file_or_text(row[0]):
+                return _read_batch(self._read_file_or_text, row)
+        if isinstance(row, str):
+            raise InvalidInput(
+                "row must be a mapping, an array or the bytes of an image, got the text"
+                f" {row[:40]!r}"
+            )
+        return self._read_array(as_numpy(row, "row"))
+
+    def _is_file_or_text(self, row: Any) -> bool:
+        """Return True if the row is the bytes or the path of an image file, or a text for an
+        encoder.
+        """
+        is_text = isinstance(row, str) and bool(self.image_rule or self._only_input_kind)
+        return is_text or isinstance(row, (*_BYTE_TYPES, os.PathLike))
+
+    def _read_mapping(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
+        """Return the context and the warnings of a mapping from column names to values."""
+        if self.table is None:
+            raise InvalidInput(
+                "row is a mapping, but the policy was exported without a table; pass an array of"
+                f" shape {self.shape}, or export it again with pair=pair"
+            )
+        if not (type(row) is dict or isinstance(row, Mapping)):  # isinstance is slower
+            raise InvalidInput(
+                f"the rows of a batch must all be mappings, got {type(row).__name__}"
+            )
+        context, warnings = self.table.read(row)
+        if warnings:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._check_norm(context)
+        return context, warnings
+
+    def _read_frame(self, frame: Any, package: str) -> ReadRows:
+        """Return the contexts and warnings of a pandas row, or of a pandas or polars frame."""
+        if package == "pandas" and type(frame).__name__ == "Series":
+            return _make_single(*self._read_mapping(frame.to_dict()))
+        if type(frame).__name__ != "DataFrame":
+            raise InvalidInput(
+                f"row must be a {package} DataFrame or a row of one, got {type(frame).__name__}"
+            )
+        rows = frame.to_dict("records") if package == "pandas" else frame.to_dicts()
+        if not rows:
+            raise InvalidInput("the frame has no rows")
+        return _read_batch(self._read_mapping, rows)
+
+    def _read_array(self, array: AnyArray) -> ReadRows:
+        """Return the contexts and warnings of an array with one row or a batch."""
+        is_single = array.shape == self.shape
+        if not is_single and array.shape[1:] != self.shape:
+            raise InvalidInput(self._describe_wrong_shape(array.shape))
+        rows = array[None] if is_single else array
+        if is_single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
+            return ReadRows(rows, [self._find_warnings(array)], True)
+        if not len(rows):
+            raise InvalidInput("the batch has no rows")
+        if rows.dtype == np.uint8:
+            return ReadRows(rows, [()] * len(rows), is_single)
+        if rows.dtype not in (_FLOAT64, _FLOAT32):
+            rows = as_numpy(rows, "row").astype(np.float64)
+        if is_single:
+            return ReadRows(rows, [self._find_warnings(rows[0])], True)
+        return _read_batch(lambda context: (context, self._find_warnings(context)), rows)._replace(
+            contexts=rows
+        )
+
+    def _describe_wrong_shape(self, shape: tuple[int, ...]) -> str:
+        """Return the error message for an array of this shape, which is neither a row nor a
+        batch.
+        """
+        if 0 in shape:
+            return "the batch has no rows"
+        batch_shape = ", ".join(["n", *map(str, self.shape)])
+        message = f"row must have shape {self.shape}, or ({batch_shape}) for a batch, got {shape}"
+        if self.table is not None:
+            return f"{message}. Or pass a mapping with the columns {', '.join(self.table.names)}"
+        last_sizes = shape[-len(self.shape) :]
+        if last_sizes != self.shape and sorted(last_sizes) == sorted(self.shape):
+            return f"{message}: the sizes are in another order; transpose it"
+        return message
+
+    def _find_warnings(self, context: AnyArray) -> tuple[RowWarning, ...]:
+        """Return the warnings for one context of floats.
+
+        Raise an error if it is not finite or too large.
+        """
+        features: AnyArray = context if context.ndim == 1 else context.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):  # the checks find overflows
+            self._check_norm(features)
+            brightness_warnings = self._find_brightness_warnings(features)
+            if brightness_warnings:
+                return brightness_warnings
+            if self.feature_moments is None or self._inverse_scale is None:
+                return ()
+            if len(features) != len(self._inverse_scale):  # one context per arm
+                features = features.reshape(-1, len(self._inverse_scale))
+            is_far = (
+                np.abs(features - self.feature_moments[0]) * self._inverse_scale > FAR_DEVIATIONS
+            )
+        return self._describe_far_values(features, is_far) if is_far.any() else ()
+
+    def _find_brightness_warnings(self, pixels: AnyArray) -> tuple[RowWarning, ...]:
+        """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of
+        0..1; otherwise ().
+        """
+        if self.image_rule is None:
+            return ()
+        largest = float(pixels.max())
+        if not _MAX_UNIT_PIXEL < largest < np.inf:
+            return ()
+        message = (
+            f"a pixel is {largest:g}, but floating-point pixels must be in [0, 1]; pass uint8, or"
+            " divide by 255"
+        )
+        return (RowWarning("far_outside", "image", message),)
+
+    def _check_norm(self, features: AnyArray) -> None:
+        """Raise an error if features (d,) are not finite, or if their norm is larger than the
+        policy accepts.
+        """
+        if float(features.dot(features)) <= self._max_norm * self._max_norm:
+            return
+        invalid_indices = np.flatnonzero(~np.isfinite(features))
+        if len(invalid_indices):
+            name = self._get_feature_name(int(invalid_indices[0]))
+            raise InvalidInput(
+                f"{name} of the row is {features[invalid_indices[0]]}; numbers must be finite"
+            )
+        largest = float(np.abs(features).max())
+        norm = (
+            largest * float(np.linalg.norm(features.astype(np.float64) / largest))
+            if largest
+            else 0.0
+        )
+        if norm > self._max_norm:
+            raise InvalidInput(
+                f"the row has a norm of {norm:g}, the largest that the policy accepts is"
+                f" {self._max_norm:g}"
+            )
+
+    def _describe_far_values(self, features: AnyArray, is_far: AnyArray) -> tuple[RowWarning, ...]:
+        """Return warnings about features that are far from their training mean; ``is_far`` is True
+        for them.
+        """
+        assert self.feature_moments is not None
+        centre, scale = self.feature_moments
+        warnings = []
+        for position in np.argwhere(is_far)[:_MAX_FEATURE_WARNINGS]:
+            index = int(position[-1])
+            value = float(features[tuple(position)])
+            name = self._get_feature_name(index)
+            distance = abs(value - centre[index]) / scale[index]
+            description = (
+                f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
+            )
+            warnings.append(RowWarning("far_outside", name, f"{name} is {value:g}, {description}"))
+        n_more = int(is_far.sum()) - len(warnings)
+        if n_more > 0:
+            warnings.append(
+                RowWarning(
+                    "far_outside", "", f"{n_more} more numbers are far from their training mean"
+                )
+            )
+        return tuple(warnings)
+
+    def _get_feature_name(self, index: int) -> str:
+        """Return the name of a feature for messages."""
+        return (
+            repr(self._feature_names[index])
+            if index < len(self._feature_names)
+            else f"number {index}"
+        )
+
+    def _read_file_or_text(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
+        """Return the context and the warnings of an image file, or of a text for an encoder."""
+        if self._only_input_kind and self.table is not None:
+            return self._read_mapping({self.table.names[0]: row})
+        rule = self.image_rule
+        if rule is None:
+            raise InvalidInput(
+                f"row is an image file, but the policy takes contexts of shape {self.shape}, which"
+                " are not images"
+            )
+        content = read_image_bytes(row)
+        with convert_image_errors(
+            str(row)[-80:] if isinstance(row, str | os.PathLike) else "the row"
+        ):
+            from PIL import Image
+
+            with Image.open(io.BytesIO(content)) as image:
+                width, height = image.size
+                n_channels_by_layout = {
+                    "grey": 1,
+                    "channels_first": self.shape[0],
+                    "channels_last": self.shape[-1],
+                }
+                is_grey = rule.resize is None and n_channels_by_layout[rule.layout] == 1
+                grey_image = (
+                    np.array(to_eight_bits(image).convert("L"))[:, :, None] if is_grey else None
+                )
+            pixels = (
+                read_pixels(io.BytesIO(content), rule.resize, rule.crop)
+                if grey_image is None
+                else grey_image
+            )
+        context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        if rule.layout == "channels_last":
+            context = pixels
+        elif rule.layout == "grey":
+            context = context[0]
+        if context.shape != self.shape:
+            raise InvalidInput(
+                f"the image has {width} x {height} pixels, which is a context of shape"
+                f" {context.shape}; the policy takes {self.shape}"
+            )
+        if rule.resize is not None and min(width, height) < rule.resize:
+            message = (
+                f"the image has {width} x {height} pixels and was enlarged to {rule.resize} x"
+                f" {rule.resize}"
+            )
+            return context, (RowWarning("small_image", "image", message),)
+        return context, ()
+
+
+def _make_single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRows:
+    """Return one context (*shape) and its warnings as ``ReadRows``."""
+    return ReadRows(context[None], [warnings], True)
+
+
+def _read_batch(
+    read_one: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]
+) -> ReadRows:
+    """Return the contexts and warnings of a batch. ``read_one`` reads each row.
+
+    Errors name the row.
+    """
+    results = []
+    for index, row in enumerate(rows):
+        try:
+            results.append(read_one(row))
+        except InvalidInput as error:
+            raise InvalidInput(f"row {index}: {error}") from None
+    return ReadRows(
+        np.stack([context for context, _ in results]), [warnings for _, warnings in results], False
+    )

@@ -1,0 +1,318 @@
+"""Standardise contexts of any scale and offset: centre, scale and clip each column, and append a
+constant.
+
+``Standardise`` is the transform that users fit. ``StandardiseStep`` is the fitted transform for one
+domain, which files contain.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from daband.base._arguments import check_int
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, read_array, to_floats
+from daband.errors import InvalidInput, NotFitted
+from daband.features._pca import PCA, flatten_batches
+
+#: Division by a standard deviation of at least this size never overflows.
+_MIN_DEVIATION = 1e-200
+
+
+@dataclass(frozen=True)
+class StandardiseStep:
+    """A fitted ``Standardise`` for one domain. It maps flat contexts (n, d) to features (n, d + 1).
+
+    Each column is centred, divided by its standard deviation, clipped and multiplied by ``scale``.
+    With ``axes``, the result is projected on them. A 1 is appended.
+    """
+
+    #: The mean of each column, (d,).
+    mean: FloatArray
+    #: The standard deviation of each column, (d,).
+    deviation: FloatArray
+    #: Principal axes (m, d), for features (n, m + 1); None to keep the columns.
+    axes: FloatArray | None
+    #: Standardised columns are clipped at this many standard deviations.
+    clip: float
+    #: The factor that clipped columns are multiplied by.
+    scale: float
+    kind: ClassVar[str] = "standardise"
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim != 1 or self.deviation.shape != self.mean.shape:
+            raise ValueError(f"mean has shape {self.mean.shape}, deviation {self.deviation.shape}")
+        if self.axes is not None and (self.axes.ndim != 2 or self.axes.shape[1] != len(self.mean)):
+            raise ValueError(f"axes have shape {self.axes.shape}, there are {len(self.mean)} means")
+        if not (
+            (self.deviation > 0).all()
+            and np.isfinite(self.deviation).all()
+            and np.isfinite(self.mean).all()
+        ):
+            raise ValueError("means must be finite and standard deviations positive")
+        if not (0 < self.clip < np.inf and 0 < self.scale < np.inf):
+            raise ValueError(f"clip and scale must be positive, got {self.clip} and {self.scale}")
+
+    @property
+    def n_inputs(self) -> int:
+        """The number of dimensions of a context."""
+        return len(self.mean)
+
+    @property
+    def n_features(self) -> int:
+        """The number of features per context."""
+        return len(self.mean if self.axes is None else self.axes) + 1
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        """Return the features of rows (n, d)."""
+        features = np.empty((len(rows), len(self.mean) + 1))
+        features[:, -1] = 1.0
+        columns = features[:, :-1]
+        np.subtract(rows, self.mean, out=columns)
+        if self._may_overflow:
+            with np.errstate(over="ignore"):  # overflow is clipped
+                columns /= self.deviation
+        else:
+            columns /= self.deviation
+        low, high, scale = self._clip_arrays
+        np.maximum(columns, low, out=columns)
+        np.minimum(columns, high, out=columns)
+        columns *= scale
+        if self.axes is None:
+            return features
+        return np.concatenate([columns @ self.axes.T, features[:, -1:]], axis=1)
+
+    @functools.cached_property
+    def _clip_arrays(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The lower and upper clipping limit and the scale, as arrays. numpy would convert numbers
+        in every call.
+        """
+        return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
+
+    @functools.cached_property
+    def _may_overflow(self) -> bool:
+        """True if a division may overflow."""
+        return bool(self.deviation.min() < _MIN_DEVIATION)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings for a file header."""
+        return {"kind": self.kind, "clip": self.clip, "scale": self.scale}
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return the arrays for a file."""
+        arrays = {"mean": self.mean, "deviation": self.deviation}
+        return arrays if self.axes is None else {**arrays, "axes": self.axes}
+
+
+#: Standardised columns are clipped at this many standard deviations.
+CLIP_DEVIATIONS = 5.0
+#: The fraction of smallest values, and of largest values, that is winsorised.
+_TAIL_FRACTION = 0.001
+#: The smallest factor of standardised columns.
+_MIN_FEATURE_SCALE = 1.0 / 4.0
+#: The number of columns whose moments are computed at once.
+_N_BLOCK_COLUMNS = 64
+#: Approximate maximum size (rows times columns) of each domain's sample to which principal
+#: components are fitted.
+_MAX_PCA_VALUES = 1 << 23
+
+
+class Standardise:
+    """A transform that standardises each column of contexts.
+
+    Use it as ``transform=Standardise()`` of a policy.
+
+    Each column is centred by its mean, divided by its standard deviation, and clipped at five
+    standard deviations. It is then scaled by ``max(1 / sqrt(d), 1 / 4)``, so that a typical context
+    has norm 1 up to 16 dimensions and grows slowly beyond. A constant 1 is appended. With ridge 1,
+    one ``alpha`` is then sensible for contexts of any unit, offset and dimension. A constant column
+    becomes 0.
+
+    Means and standard deviations are robust. The 0.1% smallest and the 0.1% largest values of each
+    column, at least one each, are winsorised. The limits are the smallest and largest remaining
+    value, extended on each side by their difference. So one row of size 1e9 changes little.
+
+    ``uint8`` contexts are images, and are scaled to [0, 1] first.
+
+    Args:
+        components: if given, the standardised columns are replaced by this many leading principal
+            components.
+        by_domain: False to standardise all domains by a common mean and standard deviation of each
+            column. True to standardise each domain separately, for domains with their own units
+            (``shift="units"``) or style. A sequence of column indices to do so for these columns
+            only. ``fit`` then needs one batch per domain, in order. A domain without contexts gets
+            the statistics of the first domain with contexts.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
+    >>> policy.prepare([[1000.0, 0.1], [3000.0, 0.3], [2000.0, 0.2], [4000.0, 0.4]])
+    >>> policy.feature_shape  # the constant is the third
+    (3,)
+    """
+
+    def __init__(
+        self, *, components: int | None = None, by_domain: bool | Sequence[int] = False
+    ) -> None:
+        self.components = (
+            None if components is None else check_int("components", components, minimum=1)
+        )
+        if not isinstance(by_domain, bool):
+            by_domain = tuple(check_int("by_domain", index, minimum=0) for index in by_domain)
+        self.by_domain: bool | tuple[int, ...] = by_domain
+        #: The fitted step of each domain, or one step for all domains; empty before ``fit``.
+        self._steps: list[StandardiseStep] = []
+
+    def __repr__(self) -> str:
+        arguments = [
+            f"{name}={value!r}" for name, value in self.settings().items() if value is not None
+        ]
+        return f"Standardise({', '.join(arguments)})"
+
+    @property
+    def fitted(self) -> bool:
+        """True if ``fit`` has been called."""
+        return bool(self._steps)
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:
+        """Return the number of dimensions or components, plus one for the constant."""
+        return (math.prod(context_shape) if self.components is None else self.components) + 1
+
+    def fit(self, *contexts: ArrayLike) -> Standardise:
+        """Fit on batches of contexts (n_i, *C), with ``by_domain`` one per domain in order, and
+        return this object.
+        """
+        flat_batches, dim = flatten_batches(contexts)
+        if not any(len(batch) for batch in flat_batches):
+            raise InvalidInput("Standardise needs at least one context to be fitted on, got none")
+        has_own_statistics = np.full(dim, self.by_domain is True)
+        if not isinstance(self.by_domain, bool):
+            if max(self.by_domain, default=0) >= dim:
+                raise InvalidInput(
+                    f"by_domain must have column indices in 0..{dim - 1}, got {max(self.by_domain)}"
+                )
+            has_own_statistics[list(self.by_domain)] = True
+        n_steps = len(flat_batches) if has_own_statistics.any() else 1
+        mean = np.empty((n_steps, dim))
+        deviation = np.empty((n_steps, dim))
+        # a few columns at a time: quantiles sort a copy
+        for start in range(0, dim, _N_BLOCK_COLUMNS):
+            block = slice(start, start + _N_BLOCK_COLUMNS)
+            block_batches = [to_floats(batch[:, block]) for batch in flat_batches]
+            if not all(np.isfinite(batch).all() for batch in block_batches):
+                raise InvalidInput(
+                    "contexts to fit Standardise on must be finite, but one has a NaN or infinite"
+                    " value"
+                )
+            mean[:, block], deviation[:, block] = _compute_robust_moments(
+                np.concatenate(block_batches)
+            )
+            if has_own_statistics[block].any():
+                first_batch = next(batch for batch in block_batches if len(batch))
+                for domain, batch in enumerate(block_batches):
+                    moments = _compute_robust_moments(batch if len(batch) else first_batch)
+                    for all_moments, domain_moments in zip((mean, deviation), moments, strict=True):
+                        own_columns = has_own_statistics[block]
+                        all_moments[domain, block][own_columns] = domain_moments[own_columns]
+        axes = None
+        if self.components is not None:
+            steps = [_make_step(*moments) for moments in zip(mean, deviation, strict=True)]
+            max_rows = max(self.components, _MAX_PCA_VALUES // dim)
+            steps_and_batches = [
+                (steps[i % n_steps], batch) for i, batch in enumerate(flat_batches) if len(batch)
+            ]
+            samples = [
+                (step, batch[:: -(-len(batch) // max_rows)]) for step, batch in steps_and_batches
+            ]
+            n_components = min(self.components, max(1, sum(len(batch) for _, batch in samples)))
+            axes = (
+                PCA(n_components)
+                .fit(*[step(to_floats(batch))[:, :-1] for step, batch in samples])
+                .axes
+            )
+            # with fewer contexts than components
+            axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))
+        self._steps = [_make_step(*moments, axes) for moments in zip(mean, deviation, strict=True)]
+        return self
+
+    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
+        """Return features (n, d + 1) of contexts (n, *C) of a domain."""
+        step = self.get_step(domain)
+        rows = contexts.reshape(-1, len(step.mean))
+        return step(rows if rows.dtype == np.float64 else to_floats(rows))
+
+    def get_step(self, domain: int = 0) -> StandardiseStep:
+        """Return the fitted step for contexts of a domain."""
+        if not self._steps:
+            raise NotFitted(
+                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to"
+                " policy.prepare(...)"
+            )
+        return self._steps[min(domain, len(self._steps) - 1)]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments for an unfitted copy: ``Standardise(**settings)``."""
+        by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
+        return {"components": self.components, **({"by_domain": by_domain} if by_domain else {})}
+
+    def state(self) -> dict[str, AnyArray]:
+        """Return the fitted arrays; empty before ``fit``."""
+        if len(self._steps) < 2:  # with one domain, a file stores vectors
+            return self._steps[0].arrays() if self._steps else {}
+        step_arrays = [step.arrays() for step in self._steps]
+        stacked_arrays = {
+            name: np.stack([arrays[name] for arrays in step_arrays])
+            for name in ("mean", "deviation")
+        }
+        return {**step_arrays[0], **stacked_arrays}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore the arrays that ``state`` returned."""
+        if state:
+            mean = np.atleast_2d(read_array(state, "mean", np.zeros(state["mean"].shape)))
+            deviation = np.atleast_2d(read_array(state, "deviation", np.zeros(state["mean"].shape)))
+            axes = None
+            if self.components is not None:
+                axes = read_array(state, "axes", np.zeros((self.components, mean.shape[1])))
+            self._steps = [
+                _make_step(*moments, axes) for moments in zip(mean, deviation, strict=True)
+            ]
+
+
+def _make_step(
+    mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None
+) -> StandardiseStep:
+    """Return the step with the default clipping and scale."""
+    return StandardiseStep(
+        mean, deviation, axes, clip=CLIP_DEVIATIONS, scale=get_feature_scale(len(mean))
+    )
+
+
+def get_feature_scale(dim: int) -> float:
+    """Return the factor of standardised columns for contexts of this many dimensions."""
+    return max(1.0 / math.sqrt(dim), _MIN_FEATURE_SCALE)
+
+
+def _compute_robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the means and standard deviations (d,) of winsorised columns (n, d).
+
+    The standard deviation of a constant column is 1.
+    """
+    n = len(columns)
+    # at least one row on each side, if there are three
+    n_tail = min(max(1, round(_TAIL_FRACTION * n)), (n - 1) // 2)
+    partitioned_columns = np.partition(columns, (n_tail, n - 1 - n_tail), axis=0)
+    low = partitioned_columns[n_tail]
+    high = partitioned_columns[n - 1 - n_tail]
+    width = high - low
+    # If the middle is a single value, as in a column of mostly zeros, the column is not winsorised.
+    columns = np.where(width > 0, np.clip(columns, low - width, high + width), columns)
+    with np.errstate(over="ignore"):
+        # rounding depends on the range of a column, not on its offset
+        mean = low + (columns - low).mean(axis=0)
+        deviation = np.sqrt(np.square(columns - mean).mean(axis=0))
+    rounding_error = 1e-12 * np.maximum(np.abs(mean), np.abs(columns).max(axis=0))
+    return mean, np.where((deviation > rounding_error) & np.isfinite(deviation), deviation, 1.0)

@@ -1,0 +1,924 @@
+"""Convert raw table values to the features of a context.
+
+``TableTransform`` has one transform per column. It is fitted once, saved, and applied to tables
+(``apply``) and to single rows (``TableRowReader``). The functions ``as_number``, ``as_category``
+and ``as_date_or_time`` read one value. So the same rules hold for files, pandas and polars frames,
+mappings and HTTP requests:
+
+* A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not
+  count.
+* A number is a number, True or False, or a text with one of these: ``41``, ``" 41.0"`` and
+  ``4.1e1`` are equal.
+* A category is a text. Equal numbers are the same category: ``1``, ``1.0`` and ``"1.0"`` are the
+  category ``1``. A text with leading zeros is not a number here: ``"01"`` and ``"1"`` are two
+  categories.
+* A date is a date, a time of day, or a text such as ``2024-05-31``, ``31.05.2024``, ``2024-05-31
+  18:30`` or ``18:30``.
+
+``from_table`` fits a transform, which is then ``pair.table``. ``for_pair`` copies it to
+``policy.table``, and the file of a policy contains it. Applying a transform needs only numpy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+
+import numpy as np
+
+from daband.base._arrays import AnyArray, FloatArray, drop_prefix
+from daband.errors import DataError, InvalidInput, did_you_mean
+
+if TYPE_CHECKING:
+    from daband.features._input_encoders import InputEncoder
+
+T = TypeVar("T")
+#: A date, a time of day, or None for a missing value.
+DateOrTime: TypeAlias = datetime | time | None
+
+#: Texts that mean a missing value, in files and in rows.
+MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
+#: A regular expression for texts that are numbers. Leading zeros, or integers with more than 18
+#: digits, mean an id.
+NUMBER_PATTERN = (
+    r"[+-]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|0|[1-9][0-9]{0,17})(?:[eE][+-]?[0-9]+)?"
+)
+#: The name of a column that frames have if rows were dropped: the row number in the user's table,
+#: for messages.
+ROW_COLUMN = "row of the table"
+#: A number that is further from the training mean, in standard deviations, causes the warning
+#: "far_outside".
+FAR_DEVIATIONS = 8.0
+
+_NUMBER_REGEX = re.compile(NUMBER_PATTERN)
+#: Texts that are numbers, also with leading zeros and any number of digits.
+_ANY_NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+#: Dates with dots, which start with the day. Dates with slashes are ambiguous and not accepted.
+_DOTTED_DATE_PATTERN = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
+_TIME_OF_DAY_PATTERN = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
+#: The separators of words.
+_SEPARATOR_PATTERN = re.compile(r"[\s|,;/]+")
+_BOOLEAN_TEXTS = {"true": 1.0, "false": 0.0}
+#: The names of the types of pandas' missing values.
+_PANDAS_MISSING_TYPES = ("NAType", "NaTType")
+_CATEGORY_TYPES = (str, bool, int, float, np.bool_, np.integer, np.floating)
+#: The category of missing values, and the end of the name of a feature that is 1 if the value is
+#: missing.
+_MISSING_CATEGORY = "(missing)"
+#: The maximum number of categories or columns that one message lists.
+_MAX_LISTED = 8
+#: ``CategoricalColumn.fit`` warns if there are more categories than this, and fewer rows per
+#: category than ``_MIN_ROWS_PER_CATEGORY``.
+_MAX_CATEGORIES = 50
+_MIN_ROWS_PER_CATEGORY = 20
+#: The maximum number of words of ``WordsColumn``.
+_MAX_WORDS = 50
+#: The value of "format" in a saved transform.
+_FORMAT_NAME = "daband table transform"
+
+
+def is_missing(value: Any) -> bool:
+    """Return True if a value is None, NaN or missing in pandas.
+
+    Texts are never missing here; see ``as_text``.
+    """
+    is_nan = isinstance(value, float | np.floating) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ in _PANDAS_MISSING_TYPES
+
+
+def as_text(value: str) -> str | None:
+    """Return a text without surrounding spaces, or None if it means a missing value."""
+    text = value.strip()
+    return None if text in MISSING_TEXTS else text
+
+
+def as_number(value: Any, name: str) -> float:
+    """Return a value as a number, or NaN if it is missing. Errors name the column ``name``."""
+    if isinstance(value, str):
+        text = as_text(value)
+        if text is None:
+            return math.nan
+        number = (
+            float(text) if _ANY_NUMBER_PATTERN.fullmatch(text) else _BOOLEAN_TEXTS.get(text.lower())
+        )
+    else:
+        try:
+            # accepts real numbers only
+            number = math.nan if is_missing(value) else math.fsum((value,))
+        except (TypeError, ValueError):
+            number = None
+        except OverflowError:
+            number = math.inf
+    if number is None or math.isinf(number):
+        condition = "" if number is None else "finite "
+        raise InvalidInput(
+            f"{name!r} must be a {condition}number or None, got {repr(value)[:60]}"
+            f" ({type(value).__name__})"
+        )
+    return number
+
+
+def as_category(value: Any, name: str) -> str | None:
+    """Return a value as the text of its category, or None if it is missing.
+
+    Errors name the column ``name``.
+    """
+    if isinstance(value, str):
+        text = as_text(value)
+        if text is None or not _NUMBER_REGEX.fullmatch(text):
+            return text if text is None or text.lower() not in _BOOLEAN_TEXTS else text.lower()
+        return format_value(int(text) if text.lstrip("+-").isdigit() else float(text))
+    if is_missing(value):
+        return None
+    if not isinstance(value, _CATEGORY_TYPES):
+        raise InvalidInput(
+            f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})"
+        )
+    return format_value(value)
+
+
+def format_value(value: Any) -> str:
+    """Return a number or boolean as a text.
+
+    Equal numbers have equal texts: 1 and 1.0 are "1", and True is "true".
+    """
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    if isinstance(value, float | np.floating):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    return str(value)
+
+
+def as_date_or_time(value: Any, name: str) -> DateOrTime:
+    """Return a value as a date or a time of day, or None if it is missing.
+
+    Errors name the column ``name``.
+    """
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    if isinstance(value, str):
+        value = as_text(value)
+    if is_missing(value) or isinstance(value, datetime | time):
+        return None if is_missing(value) else value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day)
+    try:
+        text = _DOTTED_DATE_PATTERN.sub(r"\3-\2-\1", value)
+        if _TIME_OF_DAY_PATTERN.match(text):
+            return time.fromisoformat(f"0{text}" if text[1] == ":" else text)
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, or a time such as"
+            f" 18:30, got {value!r}"
+        ) from None
+
+
+def read_numbers(
+    frame: Any, name: str, *, table_name: str = "", is_context: bool = True
+) -> FloatArray:
+    """Return a column of a frame as numbers (n,), with NaN for missing values.
+
+    Errors name the column, the row, and the table if ``table_name`` is given. For context columns
+    they suggest a remedy.
+    """
+    column = _get_column(frame, name, table_name)
+    dtype = column.dtype
+    if (
+        dtype.is_numeric()
+        if hasattr(dtype, "is_numeric")
+        else isinstance(dtype, np.dtype) and dtype.kind in "iufb"
+    ):
+        values = np.array(column.cast(float) if hasattr(column, "cast") else column, np.float64)
+        if np.isinf(values).any():
+            row = row_number(frame, int(np.isinf(values).argmax()))
+            remedy = "put a number there, or leave it empty if it is missing"
+            raise DataError(f"column {name!r} has an infinite value in row {row}; {remedy}")
+        return values
+    remedy = "; list the column in `categorical` or in `dates`, or clean it" if is_context else ""
+    return np.array(_read_values(frame, name, table_name, as_number, remedy), np.float64)
+
+
+def read_categories(frame: Any, name: str, *, table_name: str = "") -> list[str | None]:
+    """Return a column of a frame as the texts of its categories (n,), with None for missing
+    values.
+    """
+    return _read_values(frame, name, table_name, as_category)
+
+
+def read_dates(frame: Any, name: str, *, table_name: str = "") -> list[DateOrTime]:
+    """Return a column of a frame as dates or times of day (n,), with None for missing values."""
+    return _read_values(frame, name, table_name, as_date_or_time)
+
+
+def row_number(frame: Any, row: int) -> int:
+    """Return the number that a row of a frame has in the user's table, which may have more rows."""
+    return int(frame[ROW_COLUMN][int(row)]) if ROW_COLUMN in frame.columns else int(row)
+
+
+def _read_values(
+    frame: Any, name: str, table_name: str, convert: Callable[[Any, str], T], remedy: str = ""
+) -> list[T]:
+    """Return ``convert(value, name)`` for each value of a column.
+
+    It is called once for equal values of one type.
+    """
+    results_by_value: dict[Any, T] = {}
+    results: list[T] = []
+    for row, value in enumerate(_get_column(frame, name, table_name).to_list()):
+        key = (type(value), value if isinstance(value, Hashable) else repr(value))
+        try:
+            if key not in results_by_value:
+                results_by_value[key] = convert(value, name)
+        except InvalidInput as error:
+            table = f" of the {table_name} table" if table_name else ""
+            raise InvalidInput(
+                f"column {error} in row {row_number(frame, row)}{table}{remedy}"
+            ) from None
+        results.append(results_by_value[key])
+    return results
+
+
+def _get_column(frame: Any, name: str, table_name: str) -> Any:
+    """Return a column of a frame, or raise an error that suggests the nearest name."""
+    if name not in frame.columns:
+        table = f"{table_name} table" if table_name else "table"
+        names = [str(column) for column in frame.columns if column != ROW_COLUMN]
+        raise InvalidInput(
+            f"the {table} has no column {name!r}{did_you_mean(name, names)} (it has"
+            f" {', '.join(names)})"
+        )
+    return frame[name]
+
+
+@dataclass(frozen=True, slots=True)
+class RowWarning:
+    """A warning about a row with a value or a column that the training data did not have."""
+
+    #: "extra_column", "missing_value", "unseen_category", "far_outside" or "small_image".
+    kind: str
+    #: The name of the column, or empty if the warning is about several columns.
+    column: str
+    message: str
+
+
+@dataclass(frozen=True)
+class NumericColumn:
+    """The transform of a numeric column.
+
+    Missing values are replaced by the median. The feature is the value minus the mean, divided by
+    the standard deviation.
+    """
+
+    name: str
+    median: float
+    mean: float
+    std: float
+    #: If True, a second feature is 1 for missing values and 0 for others. ``fit`` sets it if it saw
+    #: missing values.
+    flags_missing: bool
+    kind: ClassVar[str] = "numeric"
+
+    @classmethod
+    def fit(cls, name: str, tables: Mapping[str, Any]) -> NumericColumn:
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by
+        table name.
+        """
+        values = np.concatenate(
+            [read_numbers(frame, name, table_name=table) for table, frame in tables.items()]
+        )
+        is_nan = np.isnan(values)
+        if is_nan.all():
+            raise DataError(
+                f"column {name!r} has no value at all; remove it from the context columns"
+            )
+        median = float(np.median(values[~is_nan]))
+        values = np.where(is_nan, median, values)
+        # A constant column becomes 0.
+        return cls(
+            name, median, float(values.mean()), float(values.std()) or 1.0, bool(is_nan.any())
+        )
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the features of this column."""
+        return (
+            [self.name, f"{self.name} {_MISSING_CATEGORY}"] if self.flags_missing else [self.name]
+        )
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return the features (n, 1 or 2) of a frame's rows."""
+        values = read_numbers(frame, self.name)
+        is_nan = np.isnan(values)
+        scaled = (np.where(is_nan, self.median, values) - self.mean) / self.std
+        return np.stack(
+            [scaled, is_nan.astype(np.float64)] if self.flags_missing else [scaled], axis=1
+        )
+
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+        """Return the features of one value, and append its warnings to ``row_warnings``."""
+        number = as_number(value, self.name)
+        is_nan = math.isnan(number)
+        if is_nan:
+            number = self.median
+            if not self.flags_missing:
+                row_warnings.append(
+                    _make_missing_warning(
+                        self.name, f"the training median, {self.median:g}, is used"
+                    )
+                )
+        scaled = (number - self.mean) / self.std
+        if abs(scaled) > FAR_DEVIATIONS:
+            distance = (
+                f"{abs(scaled):.3g} standard deviations from the training mean, {self.mean:g}"
+            )
+            row_warnings.append(
+                RowWarning("far_outside", self.name, f"{self.name!r} is {number:g}, {distance}")
+            )
+        return [scaled, float(is_nan)] if self.flags_missing else [scaled]
+
+
+@dataclass(frozen=True)
+class CategoricalColumn:
+    """The one-hot encoding of a column.
+
+    Missing values are a category if ``fit`` saw some. The features of a category that ``fit`` did
+    not see are all 0.
+    """
+
+    name: str
+    categories: tuple[str, ...]
+    kind: ClassVar[str] = "categorical"
+
+    @classmethod
+    def fit(cls, name: str, tables: Mapping[str, Any]) -> CategoricalColumn:
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by
+        table name.
+        """
+        texts = [
+            text
+            for table, frame in tables.items()
+            for text in read_categories(frame, name, table_name=table)
+        ]
+        categories = sorted({text for text in texts if text is not None})
+        if len(categories) > _MAX_CATEGORIES and len(texts) < _MIN_ROWS_PER_CATEGORY * len(
+            categories
+        ):
+            warnings.warn(
+                f"column {name!r} has {len(categories):,} categories in {len(texts):,} rows, and"
+                " becomes as many features: too few rows of each to learn from. Group them,"
+                " convert them to numbers, or drop the column",
+                stacklevel=5,
+            )
+        return cls(name, (*categories, *([_MISSING_CATEGORY] if None in texts else [])))
+
+    @functools.cached_property
+    def index(self) -> dict[str | None, int]:
+        """The index of each category. The key of missing values is None."""
+        return {
+            None if text == _MISSING_CATEGORY else text: index
+            for index, text in enumerate(self.categories)
+        }
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the features of this column."""
+        return [f"{self.name} = {category}" for category in self.categories]
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return zeros and ones (n, number of categories) for a frame's rows."""
+        codes = np.array(
+            [self.index.get(text, -1) for text in read_categories(frame, self.name)], np.int64
+        )
+        return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
+
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+        """Return the features of one value, and append its warnings to ``row_warnings``."""
+        features = [0.0] * len(self.categories)
+        text = as_category(value, self.name)
+        if text in self.index:
+            features[self.index[text]] = 1.0
+        else:
+            row_warnings.append(self.make_unseen_warning(text))
+        return features
+
+    def make_unseen_warning(self, text: str | None) -> RowWarning:
+        """Return the warning for a category that ``fit`` did not see; None is a missing value."""
+        if text is None:
+            return _make_missing_warning(self.name, "it counts as none of the categories")
+        ellipsis = ["..."] if len(self.categories) > _MAX_LISTED else []
+        seen_list = ", ".join((*self.categories[:_MAX_LISTED], *ellipsis))
+        message = (
+            f"{self.name!r} is {text!r}, a category that training never saw (it saw {seen_list})"
+        )
+        return RowWarning("unseen_category", self.name, message)
+
+
+@dataclass(frozen=True)
+class DateColumn:
+    """The transform of a column of dates or times of day.
+
+    The features are the standardised year, and the sine and cosine of month, weekday and time of
+    day. So December is near January. There are no features of the time of day if no value in
+    ``fit`` had one, and no features of year, month and weekday if all values in ``fit`` were times
+    of day. The features of a missing date are 0.
+    """
+
+    name: str
+    #: The mean year; 0 if all values are times of day.
+    mean: float
+    #: The standard deviation of the year.
+    std: float
+    #: True if there are features of the time of day.
+    has_times: bool
+    #: If True, the last feature is 1 for missing dates and 0 for others. ``fit`` sets it if it saw
+    #: missing dates.
+    flags_missing: bool
+    kind: ClassVar[str] = "date"
+
+    @classmethod
+    def fit(cls, name: str, tables: Mapping[str, Any]) -> DateColumn:
+        """Return the transform fitted on the column ``name`` of all tables, which are frames by
+        table name.
+        """
+        values = [
+            value
+            for table, frame in tables.items()
+            for value in read_dates(frame, name, table_name=table)
+        ]
+        present_values = [value for value in values if value is not None]
+        if not present_values:
+            raise DataError(
+                f"column {name!r} has no value at all; remove it from the context columns"
+            )
+        years = np.array(
+            [value.year for value in present_values if isinstance(value, datetime)] or [0]
+        )
+        if years.min() > 0 and len(years) < len(present_values):
+            raise InvalidInput(
+                f"column {name!r} has dates and also times without a date; give all rows a date, or"
+                " remove the column"
+            )
+        has_times = not years.any() or any(
+            (value.hour, value.minute) != (0, 0) for value in present_values
+        )
+        return cls(
+            name,
+            float(years.mean()),
+            float(years.std()) or 1.0,
+            has_times,
+            len(present_values) < len(values),
+        )
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the features of this column."""
+        cycles = [
+            *(["month", "weekday"] if self._has_dates else []),
+            *(["time"] if self.has_times else []),
+        ]
+        suffixes = [*(["year"] if self._has_dates else [])]
+        suffixes += [f"{cycle} {axis}" for cycle in cycles for axis in ("sine", "cosine")]
+        return [
+            f"{self.name} {suffix}"
+            for suffix in (*suffixes, *([_MISSING_CATEGORY] if self.flags_missing else []))
+        ]
+
+    @property
+    def _has_dates(self) -> bool:
+        """True if the values are dates, not only times of day."""
+        return self.mean > 0  # the fit sets 0, which is not a year, if all values are times of day
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return the features (n, m) of a frame's rows."""
+        rows = [self._to_features(value) for value in read_dates(frame, self.name)]
+        return np.array(rows).reshape(len(rows), len(self.feature_names))
+
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
+        """Return the features of one value, and append its warnings to ``row_warnings``."""
+        date_or_time = as_date_or_time(value, self.name)
+        if date_or_time is None and not self.flags_missing:
+            year = f"the year {self.mean:.0f} and no month are used"
+            replacement = year if self._has_dates else "no time of day is used"
+            row_warnings.append(_make_missing_warning(self.name, replacement))
+        return self._to_features(date_or_time)
+
+    def _to_features(self, value: DateOrTime) -> list[float]:
+        """Return the features of a date or a time of day."""
+        if value is None:
+            return [0.0] * (len(self.feature_names) - self.flags_missing) + [
+                1.0
+            ] * self.flags_missing
+        scaled_year = []
+        fractions = []
+        if self._has_dates:
+            if isinstance(value, time):
+                raise InvalidInput(
+                    f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M}"
+                    " alone"
+                )
+            scaled_year = [(value.year - self.mean) / self.std]
+            fractions = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
+        if self.has_times:
+            fractions.append((value.hour + value.minute / 60) / 24)
+        angles = [2 * math.pi * fraction for fraction in fractions]
+        sines_and_cosines = [
+            coordinate for angle in angles for coordinate in (math.sin(angle), math.cos(angle))
+        ]
+        return [*scaled_year, *sines_and_cosines, *([0.0] if self.flags_missing else [])]
+
+
+@dataclass(frozen=True)
+class EncodedColumn:
+    """The transform of a column of images (bytes, base64 or paths) or texts to the features of a
+    frozen encoder.
+    """
+
+    name: str
+    encoder: InputEncoder
+    kind: ClassVar[str] = "encoded"
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the features of this column."""
+        return [f"{self.name} {number}" for number in range(self.encoder.n_features)]
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return the features (n, n_features) of a frame's rows."""
+        values = _get_column(frame, self.name, "").to_list()
+
+        def describe_row(row: int) -> str:
+            return (
+                f"column {self.name!r} has {str(values[row])[-80:]!r} in row"
+                f" {row_number(frame, row)}"
+            )
+
+        return self.encoder.encode_column(values, describe_row)
+
+    def state(self) -> dict[str, Any]:
+        """Return the settings in JSON types."""
+        return {"name": self.name, "encoder": self.encoder.state(), "digest": self.encoder.digest}
+
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:  # noqa: ARG002
+        """Return the features of one value, which has no warnings."""
+        try:
+            return self.encoder.encode_one(value).tolist()
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.name!r}: {error}") from None
+
+
+@dataclass(frozen=True)
+class WordsColumn:
+    """The transform of a column of texts or lists such as ``Action|Comedy``.
+
+    There is one feature per word in ``words``: 1 if the text has the word, otherwise 0.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    kind: ClassVar[str] = "words"
+
+    @classmethod
+    def fit(cls, name: str, tables: Mapping[str, Any]) -> WordsColumn:
+        """Return the transform for the 50 most frequent words that at least two rows have, but not
+        all rows.
+        """
+        texts = [
+            text
+            for table, frame in tables.items()
+            for text in read_categories(frame, name, table_name=table)
+        ]
+        counts = Counter(word for text in texts for word in split_words(text))
+        sorted_counts = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        words = [word for word, count in sorted_counts if 1 < count < len(texts)]
+        return cls(name, tuple(sorted(words[:_MAX_WORDS])))
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the features of this column."""
+        return [f"{self.name}: {word}" for word in self.words]
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return zeros and ones (n, number of words) for a frame's rows."""
+        rows = [self.encode_one(text, []) for text in read_categories(frame, self.name)]
+        return np.array(rows).reshape(len(rows), len(self.words))
+
+    def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:  # noqa: ARG002
+        """Return the features of one value. Unknown words are ignored, without a warning."""
+        words = split_words(as_category(value, self.name))
+        return [float(word in words) for word in self.words]
+
+
+def split_words(text: str | None) -> set[str]:
+    """Return the words of a text in lower case; none for None."""
+    return (
+        set() if text is None else {word for word in _SEPARATOR_PATTERN.split(text.lower()) if word}
+    )
+
+
+#: The transform of one column.
+AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn | WordsColumn
+#: The transforms of columns, by the name in a file.
+_COLUMN_CLASSES: dict[str, type[AnyColumn]] = {
+    column.kind: column
+    for column in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
+}
+
+
+def _make_missing_warning(name: str, replacement: str) -> RowWarning:
+    """Return the warning about a value that was never missing in training.
+
+    The message ends with ``replacement``.
+    """
+    return RowWarning(
+        "missing_value",
+        name,
+        f"{name!r} has no value, which never happened in training; {replacement}",
+    )
+
+
+@dataclass(frozen=True)
+class TableTransform:
+    """The transform of a table's rows to contexts, with one transform per column."""
+
+    #: The transform of each column, in the order of the features.
+    columns: tuple[AnyColumn, ...]
+    #: The names of columns that rows may have, but contexts do not use, such as an id. They cause
+    #: no warning.
+    ids: tuple[str, ...] = ()
+
+    @classmethod
+    def fit(
+        cls,
+        frame: Any,
+        *,
+        context: Sequence[str],
+        categorical: Sequence[str] = (),
+        dates: Sequence[str] = (),
+        ids: Sequence[str] = (),
+        encoders: Mapping[str, Any] | None = None,
+        words: Sequence[str] = (),
+    ) -> TableTransform:
+        """Return a transform that is fitted on the context columns of one or several frames.
+
+        Args:
+            frame: a polars or pandas frame, or a mapping from names to frames.
+            context: the names of the columns of a context. Those that are not listed below must be
+                numeric.
+            categorical: columns to encode one-hot (``CategoricalColumn``).
+            dates: columns of dates or times of day (``DateColumn``).
+            ids: columns that identify a row, and are not part of a context.
+            encoders: the encoder of each column of images or texts (``EncodedColumn``).
+            words: columns of texts or lists, with a feature for each frequent word
+                (``WordsColumn``).
+        """
+        tables = frame if isinstance(frame, Mapping) else {"": frame}
+        classes: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
+        classes |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
+        encoded = wrap_encoders(encoders or {})
+        columns = [
+            encoded.get(name) or classes.get(name, NumericColumn).fit(name, tables)
+            for name in context
+        ]
+        return cls(tuple(columns), tuple(ids))
+
+    def with_medians(self, frame: Any, own_units: Sequence[bool]) -> TableTransform:
+        """Return a copy that replaces missing values of some numeric columns by the medians of this
+        frame.
+
+        These are the columns that each domain measures in its own units. ``own_units`` (d,) is True
+        for their features.
+        """
+        columns = list(self.columns)
+        start = 0
+        for index, column in enumerate(self.columns):
+            if isinstance(column, NumericColumn) and own_units[start]:
+                values = read_numbers(frame, column.name)
+                if not np.isnan(values).all():
+                    columns[index] = replace(column, median=float(np.nanmedian(values)))
+            start += len(column.feature_names)
+        return replace(self, columns=tuple(columns))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns that a row must have."""
+        return tuple(column.name for column in self.columns)
+
+    @functools.cached_property
+    def feature_names(self) -> tuple[str, ...]:
+        """The name of each feature of a context."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    def apply(self, frame: Any) -> FloatArray:
+        """Return the contexts (n, d) of a polars or pandas frame with the columns of the fit."""
+        return np.concatenate([column.apply(frame) for column in self.columns], axis=1)
+
+    def contexts(self, rows: Any) -> FloatArray:
+        """Return the contexts (n, d) of one row such as ``{"age": 41, "city": "Oslo"}``, several
+        rows, or a frame.
+
+        Missing columns and values of another type raise an error. Other columns are ignored.
+        """
+        if hasattr(rows, "columns"):
+            return self.apply(rows)
+        row_list = (
+            [rows]
+            if isinstance(rows, Mapping)
+            else list(rows)
+            if isinstance(rows, Iterable)
+            else [rows]
+        )
+        contexts = np.empty((len(row_list), len(self.feature_names)))
+        for index, row in enumerate(row_list):
+            if not isinstance(row, Mapping):
+                raise InvalidInput(
+                    "rows must be a mapping from columns to values, a list of such mappings, or a"
+                    f" frame, got {type(rows).__name__}"
+                )
+            try:
+                contexts[index] = self.row_reader.read(row)[0]
+            except InvalidInput as error:
+                raise InvalidInput(f"row {index}: {error}") from None
+        return contexts
+
+    @functools.cached_property
+    def row_reader(self) -> TableRowReader:
+        """The reader of single rows for this transform."""
+        return TableRowReader(self)
+
+    def state(self) -> dict[str, Any]:
+        """Return the fitted state in JSON types, without the arrays of encoders.
+
+        ``from_state`` reads both.
+        """
+        columns = [
+            {
+                "kind": column.kind,
+                **(column.state() if isinstance(column, EncodedColumn) else asdict(column)),
+            }
+            for column in self.columns
+        ]
+        return {"format": _FORMAT_NAME, "columns": columns, "ids": list(self.ids)}
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return the arrays of encoders. Their names start with the digest of the encoder."""
+        encoders = [column.encoder for column in self.columns if isinstance(column, EncodedColumn)]
+        return {
+            f"{encoder.digest}/{name}": array
+            for encoder in encoders
+            for name, array in encoder.arrays().items()
+        }
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray] | None = None
+    ) -> TableTransform:
+        """Return the transform with this ``state`` and these ``arrays``."""
+        try:
+            if state["format"] != _FORMAT_NAME:
+                raise KeyError("format")
+            columns = tuple(_load_column(column, arrays or {}) for column in state["columns"])
+            return cls(columns, tuple(str(name) for name in state["ids"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"this is not the state of a table transform ({error})") from None
+
+
+def wrap_encoders(
+    encoders: Mapping[str, Any], framing: tuple[int, int] | None = None
+) -> dict[str, EncodedColumn]:
+    """Return the column transform for each of these encoders, by column name.
+
+    Encoders and ``framing`` are arguments of ``as_input_encoder``, which is called once per
+    encoder, even if several columns use it.
+    """
+    from daband.features._input_encoders import as_input_encoder
+
+    encoders_by_id = {
+        id(encoder): as_input_encoder(encoder, framing) for encoder in encoders.values()
+    }
+    return {
+        name: EncodedColumn(name, encoders_by_id[id(encoder)]) for name, encoder in encoders.items()
+    }
+
+
+def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> AnyColumn:
+    """Return the transform of a column that was saved as ``state`` and, if it has an encoder,
+    ``arrays``.
+    """
+    name = str(state["name"])
+    column_class = _COLUMN_CLASSES.get(state["kind"])
+    if column_class is None:
+        raise ValueError(f"column {name!r} is of the unknown kind {state['kind']!r}")
+    if column_class is EncodedColumn:
+        from daband.features._input_encoders import InputEncoder
+
+        return EncodedColumn(
+            name,
+            InputEncoder.from_state(state["encoder"], drop_prefix(f"{state['digest']}/", arrays)),
+        )
+    if column_class is WordsColumn:
+        return WordsColumn(name, tuple(str(word) for word in state["words"]))
+    if column_class is CategoricalColumn:
+        return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
+    field_types = {
+        field.name: float if field.type == "float" else bool for field in fields(column_class)[1:]
+    }
+    settings: dict[str, Any] = {
+        field_name: convert(state[field_name]) for field_name, convert in field_types.items()
+    }
+    if not all(map(math.isfinite, settings.values())) or not settings["std"] > 0:
+        raise ValueError(f"the numbers of column {name!r} are not finite, or its std is not > 0")
+    return column_class(name, **settings)
+
+
+class TableRowReader:
+    """A reader of single rows, which are mappings from columns to values.
+
+    See ``TableTransform.row_reader``.
+    """
+
+    def __init__(self, transform: TableTransform) -> None:
+        self.names = transform.names
+        self._known_names = frozenset((*self.names, *transform.ids))
+        self._columns = transform.columns
+        self._n_features = len(transform.feature_names)
+
+    @property
+    def encoded(self) -> dict[str, str]:
+        """The kind of input, "image" or "text", of each column with an encoder, by column name."""
+        return {
+            column.name: column.encoder.input_kind
+            for column in self._columns
+            if isinstance(column, EncodedColumn)
+        }
+
+    @property
+    def feature_moments(self) -> tuple[FloatArray, FloatArray]:
+        """The centre and scale (d,) of each feature.
+
+        The scale is infinite for features that cannot be outliers.
+        """
+        scale: list[float] = []
+        for column in self._columns:
+            n_features = len(column.feature_names)
+            first_scale = 1.0 if isinstance(column, NumericColumn) else math.inf
+            scale += [first_scale, *[math.inf] * (n_features - 1)][:n_features]
+        return np.zeros(self._n_features), np.array(scale)
+
+    def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
+        """Return the context (d,) of a row, and its warnings.
+
+        A missing column or an invalid value raises an error.
+        """
+        row_warnings: list[RowWarning] = []
+        features: list[float] = []
+        try:
+            for column in self._columns:
+                features += column.encode_one(row[column.name], row_warnings)
+        except KeyError as error:
+            raise self._make_missing_column_error(row, error.args[0]) from None
+        if len(row) != len(self.names):
+            row_warnings += self._make_extra_column_warnings(row)
+        return np.array(features), tuple(row_warnings)
+
+    def _make_missing_column_error(self, row: Mapping[str, Any], name: str) -> InvalidInput:
+        """Return the error for a row without the column ``name``.
+
+        It suggests a similar name that the row has.
+        """
+        extras = {str(key).lower(): str(key) for key in row if key not in self._known_names}
+        matches = difflib.get_close_matches(name.lower(), list(extras)[:100], n=1)
+        hint = (
+            f" but {extras[matches[0]]!r}, which is not a column of training and may be misspelt"
+            if matches
+            else ""
+        )
+        return InvalidInput(
+            f"the row has no {name!r}{hint}; if its value is missing, pass None, or null in JSON"
+            f" (columns: {', '.join(self.names)})"
+        )
+
+    def _make_extra_column_warnings(self, row: Mapping[str, Any]) -> list[RowWarning]:
+        """Return warnings about columns that the training data did not have."""
+        extra_names = [str(name) for name in row if name not in self._known_names]
+        row_warnings = [
+            RowWarning(
+                "extra_column", name, f"{name[:80]!r} is not a column of training and was ignored"
+            )
+            for name in extra_names[:_MAX_LISTED]
+        ]
+        if len(extra_names) > _MAX_LISTED:
+            message = (
+                f"{len(extra_names) - _MAX_LISTED:,} more columns are not columns of training and"
+                " were ignored"
+            )
+            row_warnings.append(RowWarning("extra_column", "", message))
+        return row_warnings

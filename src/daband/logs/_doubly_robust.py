@@ -1,0 +1,339 @@
+"""Compute doubly robust scores of logged rounds, to estimate values from logs and to learn policies
+from logs.
+
+The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``. It is the
+prediction m of a model, corrected by the reward r_i of the logged arm A_i with propensity p_i. If
+the propensities are right, the mean score of an arm is an unbiased estimate of its value for any
+model. A good model makes the variance small (Dudik, Langford, Li 2011). Models are cross-fitted: no
+round is predicted by a model that has seen its reward.
+
+The models (``RewardModel``) are ridge regressions, one per arm, fitted from sums over rounds
+(``RewardSums``). There is a sum per fold, so one pass over a log of any size gives the models for
+all folds, also models that exclude two folds. The penalty is chosen by generalised
+cross-validation. If rewards r become ``a r + b``, scores s become ``a s + b``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, check_memory, to_floats
+from daband.features._pca import PCA
+from daband.linear._kernels import draw_uniforms, make_draw_key
+from daband.linear._primal_ridge import RidgeSums
+
+#: Maximum number of dimensions of a context; larger contexts are reduced to principal components.
+_MAX_DIMENSIONS = 256
+#: The number of principal components of larger contexts.
+_N_COMPONENTS = 64
+#: Maximum number of rows to which principal components, means and standard deviations are fitted.
+_MAX_SAMPLE_ROWS = 4096
+#: Maximum size of the sample of these rows, in bytes.
+_MAX_SAMPLE_BYTES = 1 << 28
+#: The ridge penalties that are compared, divided by the number of rounds, for features of unit
+#: variance.
+_PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
+#: Minimum number of rounds for a regression; an arm with fewer rounds is predicted by its mean
+#: reward.
+_MIN_ROUNDS = 10
+#: Maximum degrees of freedom of a regression, as a fraction of its number of rounds.
+_MAX_FREEDOM_FRACTION = 0.9
+
+
+# Ridge regression from sums.
+
+
+class RidgePath:
+    """Ridge regressions with an unpenalised intercept, for any penalty, computed from sums over
+    rows.
+
+    A row has features z (d,) and targets y (m,). A 1 is prepended to z for the intercept.
+
+    Args:
+        gram: (1 + d, 1 + d), the sum of (1, z) (1, z)'.
+        moment: (1 + d, m), the sum of (1, z) y'.
+        squares: (m,), the sum of y^2.
+    """
+
+    def __init__(self, gram: FloatArray, moment: FloatArray, squares: FloatArray) -> None:
+        self.n_rows = float(gram[0, 0])
+        self._feature_means = gram[0, 1:] / self.n_rows
+        self._mean = moment[0] / self.n_rows
+        covariance = gram[1:, 1:] / self.n_rows - np.outer(self._feature_means, self._feature_means)
+        eigenvalues, self._eigenvectors = np.linalg.eigh(covariance)
+        self._eigenvalues = np.maximum(eigenvalues, 0.0)
+        centred_moment = moment[1:] / self.n_rows - np.outer(self._feature_means, self._mean)
+        self._projected_moment = self._eigenvectors.T @ centred_moment
+        self._variance = np.maximum(squares / self.n_rows - self._mean**2, 0.0)
+
+    def choose_penalty(self) -> float:
+        """Return the penalty with the smallest generalised cross-validation error, summed over the
+        m targets.
+        """
+        penalised_eigenvalues = self._eigenvalues + _PENALTIES[:, None]
+        shrinkage_factors = self._eigenvalues / penalised_eigenvalues
+        degrees_of_freedom = 1.0 + shrinkage_factors.sum(axis=1)
+        explained_variances = ((2.0 - shrinkage_factors) / penalised_eigenvalues) @ (
+            self._projected_moment**2
+        )
+        residual_variance = np.maximum(self._variance - explained_variances, 0.0).sum(axis=1)
+        residual_fraction = 1.0 - degrees_of_freedom / self.n_rows
+        is_allowed = residual_fraction > 1.0 - _MAX_FREEDOM_FRACTION
+        if not is_allowed.any():
+            return float(_PENALTIES[-1])
+        errors = np.where(
+            is_allowed, residual_variance / np.maximum(residual_fraction, 1e-9) ** 2, np.inf
+        )
+        return float(_PENALTIES[np.argmin(errors)])
+
+    def compute_coefficients(
+        self, penalty: float, prior_mean: FloatArray | float | None = None
+    ) -> FloatArray:
+        """Return intercept and slopes, (1 + d, m), for a penalty that is divided by the number of
+        rows.
+
+        With ``prior_mean``, the mean of a target is computed as if one more row had the target
+        ``prior_mean``.
+        """
+        slopes = self._eigenvectors @ (
+            self._projected_moment / (self._eigenvalues + penalty)[:, None]
+        )
+        mean = (
+            self._mean
+            if prior_mean is None
+            else (self.n_rows * self._mean + prior_mean) / (self.n_rows + 1.0)
+        )
+        return np.concatenate([(mean - self._feature_means @ slopes)[None], slopes])
+
+
+class RewardSums:
+    """Sums over the rounds of a log, by fold and head, from which reward models are fitted.
+
+    Args:
+        n_folds: the number of folds.
+        n_heads: the number of regressions: one per arm, or one in total if every arm has its own
+            context.
+        sample_features: the features of some rounds, (m, d). All features are standardised by the
+            means and standard deviations of these before they are summed, which keeps rounding
+            errors small.
+        typical_reward: a reward that is subtracted from all rewards, for the same reason.
+    """
+
+    def __init__(
+        self, n_folds: int, n_heads: int, sample_features: FloatArray, typical_reward: float
+    ) -> None:
+        self.n_folds = n_folds
+        self.n_heads = n_heads
+        self._feature_means = sample_features.mean(axis=0)
+        deviation = sample_features.std(axis=0)
+        is_varying = deviation > 1e-12 * (1.0 + np.abs(self._feature_means))
+        self._scale = np.where(is_varying, deviation, np.inf)  # a constant feature becomes 0
+        self._typical_reward = typical_reward
+        self._low = math.inf
+        self._high = -math.inf
+        self._n_columns = 1 + len(self._feature_means)
+        check_memory(
+            8.0 * n_folds * n_heads * (self._n_columns + 1) ** 2,
+            f"a reward model of {n_heads} arms and {self._n_columns} features",
+        )
+        self._sums = RidgeSums(n_folds * n_heads, self._n_columns + 1)
+
+    def add(
+        self,
+        features: FloatArray,
+        folds: IntArray,
+        heads: IntArray,
+        rewards: FloatArray,
+        weights: Weights = None,
+    ) -> None:
+        """Add rounds: features (n, d) of the chosen arm, and the folds, heads, rewards and weights
+        of the rounds, each (n,).
+        """
+        # contiguous columns are summed fastest
+        rows = np.empty((len(features), self._n_columns + 1), order="F")
+        rows[:, 0] = 1.0
+        rows[:, 1:-1] = self._standardise(features)
+        rows[:, -1] = rewards - self._typical_reward
+        self._sums.add(rows, folds * self.n_heads + heads, rewards, weights)
+        self._low, self._high = (
+            min(self._low, float(rewards.min())),
+            max(self._high, float(rewards.max())),
+        )
+
+    def fit(self, excluded: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
+        """Fit a model to all folds except ``excluded``, with the given penalties (heads,) or the
+        best ones.
+        """
+        grams, feature_scales = self._sum_grams(excluded)
+        total_gram = grams.sum(axis=0)
+        overall_mean = float(total_gram[0, -1] / max(1.0, total_gram[0, 0]))
+        coefficients = np.zeros((self.n_heads, self._n_columns))
+        for head, gram in enumerate(grams):
+            n_rounds = gram[0, 0]
+            if n_rounds < _MIN_ROUNDS:
+                coefficients[head, 0] = (gram[0, -1] + overall_mean) / (n_rounds + 1.0)
+            elif penalties is None:
+                path = RidgePath(gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1])
+                coefficients[head] = path.compute_coefficients(path.choose_penalty(), overall_mean)[
+                    :, 0
+                ]
+            else:
+                coefficients[head] = _solve_ridge(gram, float(penalties[head]), overall_mean)
+        coefficients *= feature_scales[:-1]
+        coefficients[:, 0] += self._typical_reward
+        return RewardModel(coefficients, self._standardise, (self._low, self._high))
+
+    def choose_penalties(self, excluded: Iterable[int]) -> FloatArray:
+        """Return the best penalty of every head (heads,) on all folds except ``excluded``."""
+        best_penalties = np.full(self.n_heads, _PENALTIES[-1])
+        for head, gram in enumerate(self._sum_grams(excluded)[0]):
+            if gram[0, 0] >= _MIN_ROUNDS:
+                best_penalties[head] = RidgePath(
+                    gram[:-1, :-1], gram[:-1, -1:], gram[-1:, -1]
+                ).choose_penalty()
+        return best_penalties
+
+    def _sum_grams(self, excluded: Iterable[int]) -> tuple[FloatArray, FloatArray]:
+        """Return the Gram matrices (heads, d + 2, d + 2) of all folds except ``excluded``, and the
+        scales (d + 2,).
+
+        The columns are a constant, d features with unit variance, and the reward. The scales are
+        the factors that the columns were multiplied by for this; they are 1 for the constant and
+        the reward.
+        """
+        is_included = np.ones(self.n_folds, np.bool_)
+        is_included[list(excluded)] = False
+        grams = self._sums.gram.reshape(self.n_folds, self.n_heads, self._n_columns + 1, -1)[
+            is_included
+        ].sum(axis=0)
+        total_gram = grams.sum(axis=0)
+        n_rounds = max(1.0, total_gram[0, 0])
+        variance = total_gram.diagonal()[1:-1] / n_rounds - (total_gram[0, 1:-1] / n_rounds) ** 2
+        # the standard deviations of the sample are only approximate
+        scales = np.ones(self._n_columns + 1)
+        scales[1:-1] = np.where(variance > 1e-12, 1.0 / np.sqrt(np.maximum(variance, 1e-12)), 0.0)
+        return grams * np.outer(scales, scales), scales
+
+    def _standardise(self, features: FloatArray) -> FloatArray:
+        """Return features (n, d), centred and scaled by the sample."""
+        return (features - self._feature_means) / self._scale
+
+
+class RewardModel:
+    """A model of the reward of every arm.
+
+    It is linear in features, and clipped to the range of observed rewards.
+
+    Args:
+        coefficients: intercept and slopes, (heads, 1 + d).
+        standardise: the function that standardises features (n, d) before they are multiplied by
+            the coefficients.
+        bounds: the smallest and the largest prediction.
+    """
+
+    def __init__(
+        self,
+        coefficients: FloatArray,
+        standardise: Callable[[FloatArray], FloatArray],
+        bounds: tuple[float, float],
+    ) -> None:
+        self._coefficients = coefficients
+        self._standardise = standardise
+        self._bounds = bounds
+
+    def predict(self, features: FloatArray) -> FloatArray:
+        """Return rewards (n, K) for features (n, d), or (n, K, d) with a context per arm."""
+        rows = self._standardise(
+            features.reshape(math.prod(features.shape[:-1]), features.shape[-1])
+        )
+        predictions = (rows @ self._coefficients[:, 1:].T + self._coefficients[:, 0]).reshape(
+            len(features), -1
+        )
+        return np.clip(predictions, *self._bounds, out=predictions)
+
+
+def _solve_ridge(gram: FloatArray, penalty: float, prior_mean: float) -> FloatArray:
+    """Return ``RidgePath.compute_coefficients`` (1 + d,) for one penalty and one target, but
+    faster.
+
+    ``gram`` (d + 2, d + 2) has the columns of ``RewardSums``: a constant, the features and the
+    reward.
+    """
+    n_rounds = gram[0, 0]
+    centre = gram[0, 1:] / n_rounds
+    covariance = gram[1:, 1:] / n_rounds - np.outer(centre, centre)
+    penalised_covariance = covariance[:-1, :-1] + penalty * np.eye(len(covariance) - 1)
+    slopes = np.linalg.solve(penalised_covariance, covariance[:-1, -1])
+    mean = (gram[0, -1] + prior_mean) / (n_rounds + 1.0)
+    return np.concatenate([[mean - centre[:-1] @ slopes], slopes])
+
+
+def compute_doubly_robust_scores(
+    predictions: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray
+) -> FloatArray:
+    """Return the scores (n, K) from predicted rewards (n, K) and logged arms, rewards and
+    propensities (n,).
+    """
+    scores = predictions.copy()
+    rows = np.arange(len(arms))
+    scores[rows, arms] += (rewards - predictions[rows, arms]) / propensities
+    return scores
+
+
+def assign_folds(first_row: int, n_rows: int, n_folds: int, seed: int) -> IntArray:
+    """Return the folds (n_rows,) of the rows from ``first_row`` on, as integers in 0..n_folds - 1.
+
+    The fold of a row depends only on its index and the seed. The rows from 0 on are divided into
+    blocks of ``n_folds`` rows, and each block has one row in every fold.
+    """
+    first_block, n_skipped = divmod(first_row, n_folds)
+    draws = draw_uniforms(
+        make_draw_key(seed), first_block, -(-(n_skipped + n_rows) // n_folds), n_folds
+    )
+    return draws.argsort(axis=1).reshape(-1)[n_skipped : n_skipped + n_rows]
+
+
+# Features of contexts.
+
+
+def extract_features(*batches: AnyArray) -> list[FloatArray]:
+    """Return the features (n, d) of each batch of contexts (n, *C).
+
+    Contexts with more than 256 dimensions become their first 64 principal components, fitted to all
+    batches together.
+    """
+    n_dimensions = math.prod(batches[0].shape[1:])
+    flat_batches = [batch.reshape(-1, n_dimensions) for batch in batches]
+    sampled_batches = flat_batches if needs_components(n_dimensions) else []
+    samples = [batch[sample_rows(len(batch), batch[0].nbytes)] for batch in sampled_batches]
+    to_features = build_feature_map(n_dimensions, samples)
+    return [to_features(batch) for batch in flat_batches]
+
+
+def build_feature_map(
+    n_dimensions: int, samples: Sequence[AnyArray]
+) -> Callable[[AnyArray], FloatArray]:
+    """Return a function from rows (n, n_dimensions) to features (n, d).
+
+    Rows with more than 256 dimensions become principal components, which are fitted to ``samples``.
+    """
+    if not needs_components(n_dimensions):
+        return to_floats
+    return PCA(min(_N_COMPONENTS, sum(map(len, samples)))).fit(*samples)
+
+
+def needs_components(n_dimensions: int) -> bool:
+    """Return True if contexts with this many dimensions are reduced to principal components."""
+    return n_dimensions > _MAX_DIMENSIONS
+
+
+def sample_rows(n: int, row_bytes: int) -> IntArray:
+    """Return the indices of a sample of n rows, (m,), for ``build_feature_map`` and ``RewardSums``.
+
+    ``row_bytes`` is the size of a row. The sample has at most 4,096 rows, and about 256 MiB.
+    """
+    n_sample = min(_MAX_SAMPLE_ROWS, n, max(_N_COMPONENTS, _MAX_SAMPLE_BYTES // max(1, row_bytes)))
+    return np.linspace(0, n - 1, n_sample).astype(np.int64)

@@ -1,0 +1,182 @@
+"""Files: digests of finished folders, archives that would fill the memory, orphans, and disks that
+take nothing.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+import daband
+from daband.base import _files as files
+from daband.base._files import (
+    finish_folder,
+    lock_folder,
+    make_folder,
+    read_bytes,
+    read_npz,
+    write_bytes,
+    write_text,
+)
+from daband.errors import DataError, InvalidInput
+from daband.policies import policies
+
+
+def test_a_finished_folder_knows_its_files(tmp_path):
+    write_text(tmp_path / "a.json", '{"n": 1}')
+    assert read_bytes(tmp_path / "a.json") == b'{"n": 1}'
+    finish_folder(tmp_path, ("a.json", "not-there.json"))
+    assert read_bytes(tmp_path / "a.json") == b'{"n": 1}'
+    (tmp_path / "a.json").write_text('{"n": 3}')  # one bit
+    with pytest.raises(
+        DataError, match=r"a\.json is damaged: its content does not match its digest"
+    ):
+        read_bytes(tmp_path / "a.json")
+    (tmp_path / "done").write_text("{")
+    with pytest.raises(DataError, match="done is damaged"):
+        read_bytes(tmp_path / "a.json")
+    (tmp_path / "done").write_text("")  # of an older version
+    assert read_bytes(tmp_path / "a.json") == b'{"n": 3}'
+
+
+def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
+    zeros = io.BytesIO()
+    np.lib.format.write_array(zeros, np.zeros(1 << 14))
+    with (
+        zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("x.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(zeros.getvalue())
+        for _ in range(1024):
+            member.write(bytes(1 << 17))
+    assert (tmp_path / "bomb.npz").stat().st_size < 1 << 20
+    with pytest.raises(DataError, match="would expand to 134,"):
+        read_npz(tmp_path / "bomb.npz")
+
+
+def test_every_changed_byte_of_an_archive_is_an_error_of_ours_or_harmless(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.arange(50), y=np.ones(3))
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << (place % 8)
+        path.write_bytes(changed)
+        with contextlib.suppress(DataError):
+            read_npz(path)
+
+
+@pytest.mark.slow
+def test_old_temporary_files_of_the_killed_are_removed(tmp_path):
+    code = (
+        "import os, sys, time; from daband import _files as files; "
+        "files.os.replace = lambda *_: (print('written', flush=True), time.sleep(60)); "
+        "files.write_bytes(sys.argv[1], bytes(1000))"
+    )
+    # Killed before the rename: the file stays as an orphan.
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "p")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "written\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    (orphan,) = tmp_path.glob(".p.*.tmp")
+    young = tmp_path / ".young.1.1.tmp"
+    young.write_bytes(b"")
+    foreign = tmp_path / ".notes.tmp"
+    foreign.write_bytes(b"")
+    old = time.time() - 90_000
+    for path in (orphan, foreign):
+        os.utime(path, (old, old))
+    os.utime(young, (old + 7_200, old + 7_200))
+    write_bytes(tmp_path / "q", b"x")
+    assert not orphan.exists()
+    assert young.exists()
+    assert foreign.exists()
+
+
+POSIX_MODULES = ("fcntl", "grp", "pwd", "resource", "termios")
+WINDOWS = """
+import sys
+import warnings
+sys.modules.update(dict.fromkeys(sys.argv[2:]))  # these modules cannot be imported on Windows
+warnings.simplefilter("ignore")  # filelock warns on POSIX systems without fcntl
+import daband
+import daband.service
+from daband.policies import policies
+pair = daband.domains.load("synthetic", tiny=True)
+for name in policies.names():
+    policy = policies.get(name).for_pair(pair, seed=0)
+    settings = dict(source=pair.source, episodes=1, episode_length=10)
+    daband.train(policy, **settings, directory=f"{sys.argv[1]}/{name}")
+    policy.save(f"{sys.argv[1]}/{name}.safetensors")
+    loaded = daband.load(f"{sys.argv[1]}/{name}.safetensors")
+    contexts = pair.target.read(range(20))
+    assert (loaded.decide(contexts).arm == policy.decide(contexts).arm).all()
+    print(name)
+"""
+
+
+@pytest.mark.slow
+def test_every_policy_is_trained_and_saved_without_the_modules_that_windows_lacks(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WINDOWS, str(tmp_path), *POSIX_MODULES],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == set(policies.names())
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "choose a folder"),
+        (errno.EACCES, "choose a folder"),
+    ],
+)
+def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, remedy):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.os, "fsync", refuse)
+    with pytest.raises(DataError, match=rf"p cannot be written: {os.strerror(number)}; {remedy}"):
+        write_bytes(tmp_path / "p", b"x")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(files.os, "open", refuse)
+    expected = rf"cannot be written: {os.strerror(number)}; {remedy}"
+    with pytest.raises(DataError, match=expected), lock_folder(tmp_path, wait=False):
+        pass
+    monkeypatch.setattr(files.Path, "mkdir", refuse)
+    with pytest.raises(DataError, match=rf"cannot be created: {os.strerror(number)}; {remedy}"):
+        make_folder(tmp_path / "new")
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_folder_can_be_used_on_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    for _ in range(2):
+        with lock_folder(tmp_path, wait=False):
+            assert list(tmp_path.iterdir())
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a" * 10_000, "a/" * 3_000, "a" * 256])
+def test_a_name_longer_than_a_file_can_have_is_an_error_of_ours(name):
+    policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
+    for use in (daband.evaluate_log, daband.fit_log, daband.learn_log):
+        with pytest.raises(InvalidInput, match=r"^log must be shorter, got [\d,]+ characters"):
+            use(policy, name)

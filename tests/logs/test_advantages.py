@@ -1,0 +1,144 @@
+"""Advantages from a log: choices by context only where the log proves that they gain."""
+
+import numpy as np
+import pytest
+
+from daband.domains._contract import LoggedRounds
+from daband.features._piecewise import fit_ramps
+from daband.logs._advantages import learn_advantages
+from daband.logs._weighted_log import score_rounds
+
+K = 3
+
+
+def log(n=3_000, effect=0.0, best=0.3, seed=0, rule=None):
+    """Arm 0 is best by ``best``, but with ``effect`` arm 2 gains that where the rule says so."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 5))
+    arms = rng.integers(0, K, n)
+    helped = (x[:, 0] + x[:, 1] > 0) if rule is None else rule(x)
+    means = np.stack([np.full(n, best), np.zeros(n), effect * helped], axis=1) + 0.5 * x[:, [2]]
+    return x, arms, means[np.arange(n), arms] + rng.normal(size=n), np.full(n, 1 / K)
+
+
+def choices(advantages, x):
+    return (advantages.step(x) @ advantages.theta.T).argmax(axis=1)
+
+
+def test_without_effects_the_best_arm_is_chosen_everywhere():
+    x, *rounds = log()
+    found = learn_advantages(x, *rounds, K)
+    assert found.evidence.arm == 0
+    assert not found.evidence.personalises
+    assert found.evidence.low <= 0.0
+    assert (choices(found, x) == 0).all()
+    assert found.evidence.value == pytest.approx(0.3, abs=0.1)
+
+
+def test_a_large_effect_is_used():
+    x, *rounds = log(effect=1.7, best=1.0)
+    found = learn_advantages(x, *rounds, K)
+    there = np.random.default_rng(9).normal(size=(2_000, 5))
+    helped = there[:, 0] + there[:, 1] > 0
+    assert found.evidence.personalises
+    assert 0.1 < found.evidence.low < found.evidence.gain < 0.5  # the truth is half of 1.7 - 1.0
+    assert np.mean(choices(found, there) == np.where(helped, 2, 0)) > 0.9
+    assert 0.4 < found.evidence.fraction < 0.6
+
+
+def test_an_effect_in_the_middle_needs_pieces():
+    x, *rounds = log(6_000, effect=1.5, rule=lambda x: np.abs(x[:, 0]) < 0.6)
+    found = learn_advantages(x, *rounds, K)
+    there = np.zeros((3, 5))
+    there[:, 0] = [-2.0, 0.0, 2.0]
+    assert choices(found, there).tolist() == [0, 2, 0]
+
+
+@pytest.mark.slow
+def test_noise_is_seldom_taken_for_evidence():
+    """Without any effect the limit is above 0 in at most 2.5% of the logs; arms are equal, which is
+    hardest.
+    """
+    used = [
+        learn_advantages(*log(400, best=0.0, seed=seed), K).evidence.personalises
+        for seed in range(40)
+    ]
+    assert np.mean(used) <= 0.05
+
+
+@pytest.mark.parametrize("effect", [0.0, 1.3])
+def test_units_change_no_choice(effect):
+    x, arms, rewards, chances = log(800, effect=effect)
+    here = learn_advantages(x, arms, rewards, chances, K)
+    there = learn_advantages(
+        x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0, arms, 1000.0 * rewards + 7.0, chances, K
+    )
+    np.testing.assert_array_equal(
+        choices(here, x), choices(there, x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0)
+    )
+    assert there.evidence.gain == pytest.approx(1000.0 * here.evidence.gain, rel=1e-6)
+    assert there.evidence.value == pytest.approx(1000.0 * here.evidence.value + 7.0, rel=1e-6)
+
+
+def test_predictions_are_rewards():
+    x, arms, rewards, chances = log(effect=1.3)
+    found = learn_advantages(x, arms, rewards, chances, K)
+    predicted = found.step(x) @ found.theta.T
+    assert np.mean(predicted[np.arange(len(arms)), arms] - rewards) == pytest.approx(0.0, abs=0.05)
+
+
+def test_unequal_propensities_are_undone():
+    """The log prefers arm 1 where rewards are high anyway; its mean reward is the highest, and it
+    is not the best.
+    """
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(6_000, 2))
+    first = np.where(x[:, 0] > 0, 0.8, 0.1)
+    arms = (rng.random(6_000) < first).astype(int)
+    rewards = 2.0 * x[:, 0] - 0.3 * arms + rng.normal(size=6_000)
+    assert rewards[arms == 1].mean() > rewards[arms == 0].mean() + 0.5
+    found = learn_advantages(x, arms, rewards, np.where(arms == 1, first, 1 - first), 2)
+    assert found.evidence.arm == 0
+    assert (choices(found, x) == 0).all()
+
+
+def test_arms_with_few_rounds_are_never_chosen():
+    x, arms, rewards, chances = log(effect=1.3)
+    arms = np.where(arms == 1, 0, arms)
+    arms[:3], rewards[:3] = 1, 50.0
+    found = learn_advantages(x, arms, rewards, chances, 5)
+    assert set(choices(found, x)) <= {0, 2}
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 60])
+def test_short_logs(n):
+    x, arms, rewards, chances = log(n, best=3.0)
+    arms[0], rewards[0] = 0, 3.0
+    found = learn_advantages(x, arms, rewards, chances, K)
+    assert found.evidence.arm == 0
+    assert (choices(found, x) == 0).all()
+
+
+def test_constant_columns_and_outliers():
+    x, arms, rewards, chances = log(500)
+    x[:, 1], x[3, 0] = 7.0, 1e9
+    assert np.isfinite(learn_advantages(x, arms, rewards, chances, K).theta).all()
+    none = learn_advantages(np.zeros((500, 2)), arms, rewards, chances, K)
+    assert not none.evidence.personalises
+    assert none.evidence.gain == 0.0
+
+
+def test_scores_average_to_the_values_of_the_arms():
+    x, *rounds = log(20_000, effect=1.0)
+    scores = score_rounds(LoggedRounds(x, *rounds), K)
+    np.testing.assert_allclose(scores.mean(axis=0), [0.3, 0.0, 0.5], atol=0.06)
+
+
+def test_ramps_cover_what_was_trimmed():
+    rows = np.random.default_rng(0).normal(size=(1_000, 1))
+    step = fit_ramps(rows, 1, clip_quantile=0.1)
+    low, high = np.quantile(rows, [0.1, 0.9])
+    np.testing.assert_array_equal(step(np.array([[-9.0]])), step(np.array([[low - 0.1]])))
+    np.testing.assert_array_equal(step(np.array([[9.0]])), step(np.array([[high + 0.1]])))
+    assert step(rows)[:, 1].std() == pytest.approx(1.0, abs=0.05)
+    assert fit_ramps(rows, 8)(rows).shape == (1_000, 9)

@@ -1,0 +1,201 @@
+"""Estimates from a log in Parquet files are those of the same rounds in memory, whatever is in the
+files.
+"""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.domains.readers import _parquet_log as parquet_log
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._parquet_log import ParquetLog
+from daband.errors import DataError, InvalidInput
+from daband.logs._doubly_robust import assign_folds
+from daband.logs._off_policy import ESTIMATORS
+
+pl = pytest.importorskip("polars")
+K = 3
+D = 4
+
+
+def every_estimate(policy, log, estimators=ESTIMATORS):
+    return {name: daband.evaluate_log(policy, log, name) for name in estimators}
+
+
+def rounds(n=3_000, *, d=D, offset=0.0, seed=0):
+    """Contexts with an offset, arms, rewards around 7, and propensities."""
+    rng = np.random.default_rng(seed)
+    x = (offset + rng.normal(size=(n, d)) * np.linspace(0.1, 3.0, d)).astype(np.float64)
+    share = np.exp(2 * (x[:, :1] - offset) * np.array([1.0, 0.0, -1.0]))
+    share = 0.05 + (1 - K * 0.05) * share / share.sum(axis=1, keepdims=True)
+    arms = (rng.random(n)[:, None] > share.cumsum(axis=1)).sum(axis=1).clip(max=K - 1)
+    rewards = 7.0 + arms * 0.3 + (x[:, 1] - offset) * (arms == 1) + rng.normal(size=n)
+    return x, arms, rewards, share[np.arange(n), arms]
+
+
+def write(folder, log, files=3, **more):
+    x, arms, rewards, chances = log
+    folder.mkdir(exist_ok=True)
+    for number, rows in enumerate(np.array_split(np.arange(len(arms)), files)):
+        flat = x[rows].reshape(len(rows), -1)
+        columns = {f"x{i}": flat[:, i] for i in range(flat.shape[1])}
+        columns |= {"arm": arms[rows], "reward": rewards[rows], "propensity": chances[rows]}
+        pl.DataFrame({**columns, **more}).write_parquet(folder / f"{number}.parquet")
+    return folder
+
+
+def fitted(log, **options):
+    policy = daband.LinUCB(context_shape=log[0].shape[-1:], n_arms=K, epsilon=0.1, **options)
+    policy.prepare(log[0])
+    policy.update(log[0][:300], log[1][:300], log[2][:300])
+    return policy
+
+
+def assert_same(found, expected):
+    for name, one in expected.items():
+        other = found[name]
+        assert other.warnings == one.warnings
+        assert (other.rounds, other.estimator, other.domain) == (
+            one.rounds,
+            one.estimator,
+            one.domain,
+        )
+        for field in ("value", "low", "high", "error", "effective_sample_size"):
+            assert getattr(other, field) == pytest.approx(getattr(one, field), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_every_estimator_is_that_of_the_rounds_in_memory(tmp_path, monkeypatch, offset):
+    monkeypatch.setattr(parquet_log.ParquetLog.batches, "__defaults__", (700,))
+    log = rounds(offset=offset)
+    policy = fitted(log, transform=daband.Standardise())
+    expected = every_estimate(policy, log)
+    assert_same(every_estimate(policy, write(tmp_path / "log", log)), expected)
+
+
+def test_numbers_of_many_rounds_are_in_a_mapped_file(tmp_path, monkeypatch):
+    log = rounds(600)
+    policy = fitted(log, transform=daband.Standardise())
+    expected = every_estimate(policy, log)
+    monkeypatch.setenv("DABAND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("daband.domains._registry._MAX_MEMORY_BYTES", 1000)
+    assert_same(every_estimate(policy, write(tmp_path / "log", log)), expected)
+    assert not list((tmp_path / "cache" / "arrays").iterdir())
+
+
+def test_shared_arms_and_functions(tmp_path):
+    x, arms, rewards, chances = rounds(900)
+    shared = np.random.default_rng(1).normal(size=(900, K, D))
+    policy = fitted((shared, arms, rewards, chances), arms="shared", transform=None)
+    folder = write(tmp_path / "shared", (shared, arms, rewards, chances))
+    assert_same(
+        every_estimate(policy, folder), every_estimate(policy, (shared, arms, rewards, chances))
+    )
+
+    def even(contexts):
+        return np.full((len(contexts), K), 1 / K)
+
+    own = write(tmp_path / "own", (x, arms, rewards, chances))
+    log = ParquetLog(own, n_arms=K)
+    assert_same(every_estimate(even, log), every_estimate(even, (x, arms, rewards, chances)))
+    with pytest.raises(InvalidInput, match="number of arms"):
+        daband.evaluate_log(even, own)
+    with pytest.raises(InvalidInput, match="row 0 of log"):
+        daband.evaluate_log(lambda contexts: np.ones((len(contexts), K)), log)
+
+
+def test_long_contexts_are_reduced_alike(tmp_path):
+    log = rounds(120, d=260)
+    policy = fitted(log, transform=daband.PCA(4))
+    assert_same(every_estimate(policy, write(tmp_path / "log", log)), every_estimate(policy, log))
+
+
+def test_an_arm_that_was_never_pulled_and_a_constant_column(tmp_path):
+    x, arms, rewards, chances = rounds(500)
+    x[:, 2] = 3.25
+    log = x, np.where(arms == 2, 0, arms), rewards, chances
+    policy = fitted((x, arms, rewards, chances), transform=daband.Standardise())
+    expected = every_estimate(policy, log)
+    assert any("never chose arm 2" in warning for warning in expected["dr"].warnings)
+    assert_same(every_estimate(policy, write(tmp_path / "log", log)), expected)
+
+
+def test_a_log_without_weight_and_a_small_one(tmp_path):
+    def first(contexts):
+        return np.tile([1.0, 0.0], (len(contexts), 1))
+
+    x = np.zeros((30, 1))
+    ones = np.ones(30, np.int64)
+    log = x, ones, np.ones(30), np.full(30, 0.5)
+    stream = ParquetLog(write(tmp_path / "log", log), n_arms=2)
+    found = every_estimate(first, stream)
+    expected = every_estimate(first, log)
+    assert np.isnan(found["snips"].value)
+    del found["snips"], expected["snips"]
+    assert_same(found, expected)
+    few = ParquetLog(
+        write(tmp_path / "few", tuple(column[:9] for column in log), files=1), n_arms=2
+    )
+    with pytest.raises(InvalidInput, match="at least 10 rows"):
+        daband.evaluate_log(first, few)
+    assert daband.evaluate_log(first, few, "ips").rounds == 9
+
+
+def test_columns_tables_and_progress(tmp_path):
+    log = rounds(400)
+    policy = fitted(log, transform=daband.Standardise())
+    folder = write(tmp_path / "log", log, more="text")
+    with pytest.raises(DataError, match="'more'"):
+        daband.evaluate_log(policy, folder)
+    columns = Columns(
+        tuple(f"x{i}" for i in range(D)), arm="arm", reward="reward", propensity="propensity"
+    )
+    seen = []
+    found = daband.evaluate_log(policy, folder, "dr", columns=columns, progress=seen.append)
+    assert_same({"dr": found}, every_estimate(policy, log, ["dr"]))
+    assert [record["pass"] for record in seen if record["rows"] == 400] == [1, 2]
+    with pytest.raises(InvalidInput, match="in memory"):
+        daband.evaluate_log(policy, log, columns=columns)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    log = rounds(600)
+    policy = fitted(log, transform=daband.Standardise())
+    folder = write(tmp_path / "log", log)
+    content = bytearray((folder / "1.parquet").read_bytes())
+    content[10:3000] = bytes(2990)  # the footer is well
+    (folder / "1.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"1\.parquet is damaged"):
+        daband.evaluate_log(policy, folder)
+    (folder / "1.parquet").write_bytes(content[:100])
+    with pytest.raises(DataError, match=r"1\.parquet cannot be read as Parquet"):
+        daband.evaluate_log(policy, folder)
+
+
+def test_propensities_of_files_are_checked(tmp_path):
+    x, arms, rewards, chances = rounds(60)
+    policy = fitted((x, arms, rewards, chances), transform=daband.Standardise())
+    for wrong in (0.0, 1.5, float("nan")):
+        chances[45] = wrong
+        folder = write(tmp_path / "log", (x, arms, rewards, chances))
+        with pytest.raises(DataError, match=r"2\.parquet .*row 5 .*'propensity'"):
+            daband.evaluate_log(policy, folder)
+
+
+def test_what_needs_all_contexts_at_once_says_so(tmp_path, monkeypatch):
+    log = rounds(400)
+    policy = fitted(log, transform=daband.Standardise())
+    folder = write(tmp_path / "log", log)
+    assert daband.evaluate_log(policy, folder, target=log[0]).domain == "target"
+    monkeypatch.setattr("daband.logs._off_policy._MAX_CONTEXT_BYTES", 1000)
+    with pytest.raises(InvalidInput, match="target needs all contexts of the log in memory"):
+        daband.evaluate_log(policy, folder, target=log[0])
+
+
+def test_folds_do_not_depend_on_batches():
+    folds = assign_folds(0, 103, 5, 3)
+    assert np.bincount(folds[:100]).tolist() == [20] * 5
+    np.testing.assert_array_equal(
+        np.concatenate([assign_folds(a, b - a, 5, 3) for a, b in ((0, 7), (7, 103))]), folds
+    )
+    assert (folds != assign_folds(0, 103, 5, 4)).any()
