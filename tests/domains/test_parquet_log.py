@@ -212,12 +212,13 @@ def test_a_log_in_csv_is_read_as_one_in_parquet(tmp_path):
 
 def test_rounds_without_a_reward_keep_the_row_numbers_of_the_others(tmp_path):
     table = frame(30).with_columns(reward=pl.when(pl.int_range(30) > 9).then("reward"))
-    table = table.with_columns(
-        propensity=pl.when(pl.int_range(30) == 12).then(0.0).otherwise("propensity")
-    )
     log = ParquetLog(write(tmp_path / "log", table), n_arms=3, skip_unrewarded=True)
     assert (len(log), log.unrewarded) == (20, {str(tmp_path / "log" / "0.parquet"): 10})
     np.testing.assert_array_equal(log.read(np.array([0]))[0], contexts(table)[10])
+    table = table.with_columns(
+        propensity=pl.when(pl.int_range(30) == 12).then(0.0).otherwise("propensity")
+    )
+    log = ParquetLog(write(tmp_path / "bad", table), n_arms=3, skip_unrewarded=True)
     with pytest.raises(DataError, match="in row 12 of 'propensity'"):
         log.read_log(np.arange(20))
 

@@ -128,6 +128,9 @@ class _Subset(Contexts):
     def read(self, indices: IntArray) -> AnyArray:
         return self._domain.read(self._indices[indices])
 
+    def read_rounds(self, indices: IntArray) -> Any:
+        return self._domain.read_rounds(self._indices[indices])
+
 
 class RewardSubset(_Subset, RewardDomain):
     """A subset of the rounds of a reward domain."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,6 @@ from daband.domains.readers._reading import compute_digests
 from daband.errors import InvalidInput
 from daband.features._shift import ShiftLike, as_shift
 from daband.linear._propensities import estimate_propensities
-
-#: Maximum number of rounds that are checked for propensities of 1.
-_MAX_CHECKED_ROUNDS = 65_536
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
@@ -123,7 +119,7 @@ def from_log(
     Args:
         source: a tuple of contexts (n, *C), arms (n,) of integers, rewards (n,) and propensities
             (n,) in (0, 1]; or a folder or a glob of Parquet files (a ``ParquetLog`` if columns have
-            other names), which may be larger than memory. If propensities are None or the tuple has
+            other names), which are read into memory. If propensities are None or the tuple has
             three elements, propensities are estimated, with a warning that describes the method. An
             optional fifth element is a boolean mask (n, K) of the arms that could be chosen.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
@@ -134,8 +130,7 @@ def from_log(
             None.
         target_labelled: target contexts with labels or rewards, for continued training.
         source_test: logged rounds that training does not use, as ``source``, or the fraction of
-            ``source`` to hold out (a fixed split by arm; for Parquet files, by blocks of rows), or
-            None.
+            ``source`` to hold out (a fixed split by arm), or None.
         n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have
             been chosen. It is not needed with ``arms``.
         class_names: a name per arm; by default "0", "1" and so on.
@@ -178,8 +173,8 @@ def from_log(
         raise InvalidInput("from_log needs n_arms, the number of arms, or arms, a table of them")
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)
     n_arms = check_n_arms(n_arms, n_rows=len(log))
-    first_arms, _, propensities = log.read_log(np.arange(min(len(log), _MAX_CHECKED_ROUNDS)))
-    if (propensities == 1.0).all() and (first_arms != first_arms[0]).any():
+    played_arms, _, propensities = log.read_log(np.arange(len(log)))
+    if (propensities == 1.0).all() and (played_arms != played_arms[0]).any():
         raise InvalidInput(
             "source: propensities are 1 in all rounds, although several arms were chosen; give the"
             " probability with which each arm was drawn. If arms were not randomised, omit the"
@@ -198,11 +193,9 @@ def from_log(
                 f" {log.context_shape}"
             )
     else:
-        split_log = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out, log)
-        training_log, held_out_log = split_log(fraction=source_test, name=name)
-    for split in (training_log, held_out_log):
-        if isinstance(split, ParquetLog):
-            split.log_parts = frozenset(compute_digests(split.parts()).values())
+        training_log, held_out_log = hold_out(log, fraction=source_test, name=name)
+    if isinstance(log, ParquetLog):
+        training_log.log_parts = frozenset(compute_digests(log.parts()).values())
     has_arm_axis = isinstance(log, ParquetLog) and log.shared
     target_fields = build_target_fields(
         target,

@@ -6,28 +6,33 @@ skips the parts that it has read. The columns, types and numbers of rows of all 
 before the first row is read. Values are checked batch by batch, and errors name the file and the
 row.
 
-``train`` reads the same log by index, in random order, like any other domain. It reads one block of
-rows at a time.
+``train`` takes the same log as a source, like any other domain. It then reads all rounds into memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_fraction, check_int
-from daband.base._arrays import MAX_WEIGHT, AnyArray, BoolArray, FloatArray, IntArray
+from daband.base._arguments import check_int
+from daband.base._arrays import (
+    MAX_WEIGHT,
+    AnyArray,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    check_memory,
+)
 from daband.base._lazy_polars import pl
-from daband.domains._contract import LoggedDomain, LoggedRounds, gather_rows
+from daband.domains._contract import LoggedDomain, LoggedRounds
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogPart,
@@ -69,9 +74,6 @@ _NAME_REMEDY = (
 )
 #: Maximum number of rows that are checked for repeated ids.
 _MAX_CHECKED_ROWS = 1_000_000
-#: Maximum number of rows of a block. ``train`` reads blocks in random order, and shuffles the rows
-#: of each block.
-_MAX_BLOCK_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,8 @@ class ParquetLog(LoggedDomain):
         skip_unrewarded: True to ignore rounds without a reward; ``unrewarded`` has their number by
             file.
 
-    ``batches`` reads a part in batches. ``train`` takes the log like any other source. The order of
-    rounds is random within blocks of at most 65,536 rows, and the order of blocks is random too, so
-    that only one block is in memory.
+    ``batches`` reads a part in batches. ``train`` takes the log like any other source, and reads all
+    rounds into memory.
     """
 
     def __init__(
@@ -155,8 +156,7 @@ class ParquetLog(LoggedDomain):
                     self._log_columns += [roles["weights"]] if roles and "weights" in roles else []
                     n_features = self._count_features(query, path)
                 self.files.append(self._open_file(query, path))
-        parts = [LogPart(file.path, 0, file.n_rows) for file in self.files]
-        if not any(map(len, parts)):
+        if not len(self):
             raise DataError(f"the log {path} has no rows")
         n_context_features, remainder = (
             divmod(n_features, self.n_arms) if shared else (n_features, 0)
@@ -171,9 +171,6 @@ class ParquetLog(LoggedDomain):
                 f" contexts of shape {self.context_shape}{arms_text}{_CONTEXT_REMEDY}"
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
-        rows_per_block = min(_MAX_BLOCK_ROWS, math.ceil(sum(map(len, parts)) / 64))
-        self._set_blocks([block for part in parts for block in _split_part(part, rows_per_block)])
-        self._read_cached_block = lru_cache(maxsize=2)(self._read_block)
 
     def _open_file(self, query: pl.LazyFrame, path: Path) -> LogFile:
         """Return the file with arm indices instead of names, and without unrewarded rounds if they
@@ -204,39 +201,8 @@ class ParquetLog(LoggedDomain):
                 )
         return LogFile(str(path), int(query.select(pl.len()).collect().item()), query)
 
-    def _set_blocks(self, blocks: list[LogPart]) -> None:
-        """Set the blocks of rows that this log consists of."""
-        self._blocks = blocks
-        self._block_ends = np.cumsum([len(block) for block in blocks])
-
     def __len__(self) -> int:
-        return int(self._block_ends[-1])
-
-    def hold_out(
-        self, fraction: float | None, *, name: str
-    ) -> tuple[ParquetLog, ParquetLog | None]:
-        """Return the log without ``fraction`` of its blocks, and a log of these blocks, or None if
-        there are none.
-
-        Whole blocks are held out, because ranges of rows can be skipped when a large log is read,
-        but not single rows. The random split depends on ``name``.
-        """
-        fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
-        n_held_out = min(round(fraction * len(self._blocks)), len(self._blocks) - 1)
-        if n_held_out < 1:
-            return self, None
-        generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
-        held_out_indices = set(generator.permutation(len(self._blocks))[:n_held_out].tolist())
-        training_log = copy.copy(self)
-        held_out_log = copy.copy(self)
-        training_log._set_blocks(
-            [block for index, block in enumerate(self._blocks) if index not in held_out_indices]
-        )
-        held_out_log._set_blocks(
-            [block for index, block in enumerate(self._blocks) if index in held_out_indices]
-        )
-        held_out_log.passes = 1
-        return training_log, held_out_log
+        return sum(file.n_rows for file in self.files)
 
     # Reading the log in order, part by part.
 
@@ -244,17 +210,10 @@ class ParquetLog(LoggedDomain):
         """Return the parts of the log in order: files, split into ranges of at most ``max_rows``
         rows.
         """
-        merged_blocks: list[LogPart] = []
-        for block in self._blocks:
-            if merged_blocks and (merged_blocks[-1].path, merged_blocks[-1].stop) == (
-                block.path,
-                block.start,
-            ):
-                merged_blocks[-1] = LogPart(block.path, merged_blocks[-1].start, block.stop)
-            else:
-                merged_blocks.append(block)
         return [
-            part for merged_block in merged_blocks for part in _split_part(merged_block, max_rows)
+            LogPart(file.path, start, min(start + max_rows, file.n_rows))
+            for file in self.files
+            for start in range(0, file.n_rows, max_rows)
         ]
 
     def batches(self, part: LogPart, max_rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
@@ -335,25 +294,21 @@ class ParquetLog(LoggedDomain):
 
     # Reading the log as a domain, by index.
 
-    def order_of_pass(self, pass_number: int, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of rounds ``start`` to ``stop - 1`` of a pass: blocks and their rows
-        in random order.
-        """
-        entropy = [seed, pass_number, len(self), self._order_seed]
-        block_lengths = np.diff(self._block_ends, prepend=0)
-        block_numbers = np.random.default_rng(entropy).permutation(len(block_lengths))
-        first_rounds = np.cumsum(block_lengths[block_numbers]) - block_lengths[block_numbers]
-        first_indices = self._block_ends - block_lengths
-        index_blocks = []
-        for number, first_round in zip(block_numbers.tolist(), first_rounds.tolist(), strict=True):
-            if first_round < stop and first_round + block_lengths[number] > start:
-                order = np.random.default_rng([*entropy, number]).permutation(
-                    int(block_lengths[number])
-                )
-                index_blocks.append(
-                    first_indices[number] + order[max(0, start - first_round) : stop - first_round]
-                )
-        return np.concatenate(index_blocks)
+    @functools.cached_property
+    def _all_rounds(self) -> LoggedRounds:
+        """All rounds of the log."""
+        n_bytes = 8 * len(self) * math.prod(self._row_shape)
+        check_memory(n_bytes, f"a source of {len(self):,} logged rounds (fit_log needs less)")
+        batches = [batch for part in self.parts() for batch in self.batches(part)]
+        names = [field.name for field in fields(LoggedRounds)][: 6 if self.columns.offered else 5]
+        return LoggedRounds(
+            *(np.concatenate([getattr(batch, name) for batch in batches]) for name in names)
+        )
+
+    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+        arrays: list[Any] = list(vars(self._all_rounds).values())
+        selected: list[Any] = [None if array is None else array[indices] for array in arrays]
+        return LoggedRounds(*selected)
 
     def read(self, indices: IntArray) -> AnyArray:
         return self.read_rounds(indices).contexts
@@ -364,35 +319,6 @@ class ParquetLog(LoggedDomain):
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
         return None if self.columns.offered is None else self.read_rounds(indices).offered
-
-    def read_rounds(self, indices: IntArray) -> LoggedRounds:
-        block_numbers = np.searchsorted(self._block_ends, indices, side="right")
-        offsets = indices - np.concatenate([[0], self._block_ends])[block_numbers]
-
-        def read_rows(number: int, rows: IntArray) -> list[AnyArray]:
-            """Return the arrays of a block for these rows of the result, whose rows in the block
-            are ``offsets``.
-            """
-            return [array[offsets[rows]] for array in self._read_cached_block(self._blocks[number])]
-
-        return LoggedRounds(*gather_rows(block_numbers, read_rows))
-
-    def _read_block(self, block: LogPart) -> list[AnyArray]:
-        """Return the contexts, arms, rewards, propensities and weights of a block, and the offered
-        arms if the log has them.
-        """
-        names = [field.name for field in fields(LoggedRounds)][: 6 if self.columns.offered else 5]
-        batches = list(self.batches(block))
-        return [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in self.__dict__.items() if name != "_read_cached_block"
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._read_cached_block = lru_cache(maxsize=2)(self._read_block)
 
     # Converting frames to rounds.
 
@@ -622,15 +548,6 @@ def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None
         if frame[name].null_count():
             row = row_number(frame, int(frame[name].is_null().arg_max() or 0))
             raise DataError(f"{path} has no value in row {row} of {name!r}; drop or fill such rows")
-
-
-def _split_part(part: LogPart, max_rows: int) -> list[LogPart]:
-    """Return the rows of a part as parts of at most ``max_rows`` rows."""
-    first_rows = range(part.start, part.stop, max_rows)
-    return [
-        LogPart(part.path, first_row, min(first_row + max_rows, part.stop))
-        for first_row in first_rows
-    ]
 
 
 def open_log(
