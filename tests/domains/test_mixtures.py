@@ -121,11 +121,11 @@ class TestMixture:
                     "targets": {"a": rounds()[0], "b": rounds()[0]},
                     "target_test": {"a": rounds()},
                 },
-                "target_test has nothing for 'b'; give it for each of a, b, or omit it",
+                "target_test must have a value for each of a, b, got a",
             ),
             (
                 {"source": rounds(), "targets": {"a": rounds()[0]}, "target_test": {"A": rounds()}},
-                r"target_test has 'A', which is not one of the targets \(a\)",
+                "target_test must have a value for each of a, got",
             ),
             (
                 {
@@ -133,11 +133,11 @@ class TestMixture:
                     "target": rounds()[0],
                     "source_test": {"b": rounds()},
                 },
-                "source_test has nothing for 'a'",
+                "source_test must have a value for each of a, b, got b",
             ),
             (
                 {"sources": {"a": rounds()}, "target": rounds()[0], "source_test": {"b": rounds()}},
-                r"source_test has 'b', which is not one of the sources \(a\)",
+                "source_test must have a value for each of a, got",
             ),
         ],
     )

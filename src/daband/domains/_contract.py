@@ -171,19 +171,13 @@ class Contexts(ABC):
         start,).
         """
         self.check_rounds(start, stop)
-        index_blocks = []
-        while start < stop:
-            pass_number, offset = divmod(start, len(self))
-            end = min(stop - pass_number * len(self), len(self))
-            index_blocks.append(self.order_of_pass(pass_number, offset, end, seed=seed))
-            start = pass_number * len(self) + end
-        return np.concatenate(index_blocks) if index_blocks else np.empty(0, dtype=np.int64)
-
-    def order_of_pass(self, pass_number: int, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1`` of
-        one pass.
-        """
-        return _draw_permutation(len(self), seed, pass_number, self._order_seed)[start:stop]
+        pass_numbers, offsets = np.divmod(np.arange(start, stop), len(self))
+        indices = np.empty(stop - start, np.int64)
+        for number in np.unique(pass_numbers).tolist():
+            is_in_pass = pass_numbers == number
+            order = _draw_permutation(len(self), seed, number, self._order_seed)
+            indices[is_in_pass] = order[offsets[is_in_pass]]
+        return indices
 
     def read_rounds(self, indices: IntArray) -> Any:
         """Return the contexts at these indices; in a subclass, rounds that have these contexts and

@@ -1,9 +1,7 @@
 """Read several domains as one: the rounds of all sources, or the contexts of all targets.
 
 The component domains of a mixture are called parts. The contexts of the first part have the first
-indices of the mixture, followed by those of the second part, and so on. The part of the next round
-is drawn in proportion to the remaining rounds of each part. Every part keeps its own order, so that
-reading in blocks stays fast.
+indices of the mixture, followed by those of the second part, and so on.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -42,14 +40,6 @@ def _locate(parts: Mapping[Any, Any], indices: IntArray) -> tuple[IntArray, IntA
     starts = np.cumsum([0, *map(len, parts.values())])
     part_numbers = np.searchsorted(starts, indices, side="right") - 1
     return part_numbers, indices - starts[part_numbers]
-
-
-@lru_cache(maxsize=8)
-def _draw_part_numbers(sizes: tuple[int, ...], entropy: tuple[int, ...]) -> IntArray:
-    """Return the part number of every round of one pass, in random order. ``entropy`` is
-    the seed.
-    """
-    return np.random.default_rng(entropy).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
 def _get_common(parts: Mapping[str, Any], attribute: str) -> Any:
@@ -83,36 +73,6 @@ class MixedContexts(Contexts):
     @property
     def by_name(self) -> Mapping[str | None, Contexts]:
         return dict(self.parts.items())
-
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop -
-        start,).
-
-        A pass has n rounds and shows every context once. ``part_of_round`` has the part number of
-        each of its rounds.
-        """
-        self.check_rounds(start, stop)
-        sizes = tuple(map(len, self.parts.values()))
-        n = sum(sizes)
-        first_indices = np.cumsum([0, *sizes])
-        indices = np.empty(stop - start, np.int64)
-        for pass_number in range(start // n, -(-stop // n)):
-            entropy = (seed, pass_number, n, self._order_seed)
-            part_of_round = _draw_part_numbers(sizes, entropy)
-            part_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-            start_round = max(start - pass_number * n, 0)
-            stop_round = min(stop - pass_number * n, n)
-            pass_indices = indices[
-                start_round + pass_number * n - start : stop_round + pass_number * n - start
-            ]
-            # Each part continues its own order after the rounds that it has had in this pass.
-            for number, part in enumerate(self.parts.values()):
-                rows = np.flatnonzero(part_of_round[start_round:stop_round] == number)
-                n_before = int(np.count_nonzero(part_of_round[:start_round] == number))
-                pass_indices[rows] = first_indices[number] + part.order(
-                    n_before, n_before + len(rows), seed=part_seed
-                )
-        return indices
 
     def read(self, indices: IntArray) -> AnyArray:
         return self._gather(indices, lambda part, rows: [part.read(rows)])[0]
@@ -326,21 +286,17 @@ def read_all_domains(
                 f"{role}s must be a mapping with a {role} by name, got {domains_by_name!r}"
             )
     for role, options in (("source", source_options), ("target", target_options)):
+        names_text = ", ".join(domains[role])
         for field, value in options.items():
-            unknown_names = (
-                sorted(set(value) - set(domains[role])) if isinstance(value, Mapping) else []
-            )
-            if unknown_names:
-                names_text = ", ".join(domains[role])
+            if isinstance(value, Mapping) and set(value) != set(domains[role]):
                 raise InvalidInput(
-                    f"{field} has {unknown_names[0]!r}, which is not one of the {role}s"
-                    f" ({names_text})"
+                    f"{field} must have a value for each of {names_text}, got {', '.join(value)}"
                 )
-    for field, value in target_options.items():
-        if value is not None and not isinstance(value, Mapping) and len(domains["target"]) > 1:
-            raise InvalidInput(
-                f"{field} must be a mapping with a value for each of {', '.join(domains['target'])}"
-            )
+            is_one_value = value is not None and not isinstance(value, Mapping)
+            if role == "target" and is_one_value and len(domains[role]) > 1:
+                raise InvalidInput(
+                    f"{field} must be a mapping with a value for each of {names_text}"
+                )
 
     def read_each(role: str, other_role: str, options: Mapping[str, Any]) -> dict[str, Pair]:
         """Return a pair for each domain of a role.
@@ -350,11 +306,9 @@ def read_all_domains(
         pairs = {}
         for name, domain in domains[role].items():
             both_domains = {role: domain, other_role: next(iter(domains[other_role].values()))}
-            own_options = dict(options)
-            own_options |= {
-                field: value.get(name)
+            own_options = {
+                field: value[name] if isinstance(value, Mapping) else value
                 for field, value in options.items()
-                if isinstance(value, Mapping)
             }
             full_name = pair_name if len(domains[role]) == 1 else f"{pair_name}, {name}"
             pairs[name] = read(**both_domains, name=full_name, **own_options, **common_arguments)
@@ -362,12 +316,6 @@ def read_all_domains(
 
     sources = read_each("source", "target", source_options)
     targets = read_each("target", "source", target_options)
-    for pairs, options in ((sources, source_options), (targets, target_options)):
-        for field in (field for field, value in options.items() if isinstance(value, Mapping)):
-            missing_names = [name for name, pair in pairs.items() if getattr(pair, field) is None]
-            if missing_names:
-                remedy = f"give it for each of {', '.join(pairs)}, or omit it"
-                raise InvalidInput(f"{field} has nothing for {missing_names[0]!r}; {remedy}")
     _get_common({**sources, **targets}, "class_names")
     return join_pairs(sources, targets, name=pair_name)
 
