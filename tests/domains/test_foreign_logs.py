@@ -58,33 +58,6 @@ DSJSON = [
     {"_label_cost": -1.0, "_skipLearn": True, "c": {}},
     {"RewardValue": 1.0, "EventId": "e9"},
 ]
-PERSONALIZER = [
-    {
-        "eventId": "visit-1",
-        "contextFeatures": [{"user": {"age": 41}}, {"city": "Oslo"}],
-        "actions": [
-            {"id": "card", "features": [{"price": 9}, {"text": {"kind": "bank"}}]},
-            {"id": "loan", "features": []},
-            {"id": "fund", "features": [{"price": 1}]},
-        ],
-        "excludedActions": ["fund"],
-        "deferActivation": False,
-    },
-    {
-        "eventId": "visit-1",
-        "rewardActionId": "loan",
-        "ranking": [{"id": "loan", "probability": 0.6}, {"id": "card", "probability": 0.4}],
-    },
-    {"eventId": "visit-1", "value": 2.0},
-    {
-        "eventId": "visit-2",
-        "contextFeatures": [{"city": "Rome"}],
-        "actions": [{"id": "card", "features": []}],
-        "rewardActionId": "card",
-        "ranking": [{"id": "card", "probability": 1.0}],
-    },
-    {"eventId": "never shown", "contextFeatures": [], "actions": [{"id": "card"}]},
-]
 
 
 def written(path, objects):
@@ -161,34 +134,6 @@ def test_equal_actions_of_dsjson_do_not_move_the_label(tmp_path):
     assert log["arm"].to_list() == ['{"price": 1}']
 
 
-def test_calls_of_personalizer_are_joined_by_their_event(tmp_path):
-    file = written(tmp_path / "calls.jsonl", PERSONALIZER)
-    assert guess_format(file) == "personalizer"
-    log, arms = read_foreign_log(file, "personalizer")
-    assert log.to_dicts() == [
-        {
-            "user.age": 41.0,
-            "city": "Oslo",
-            "arm": "loan",
-            "reward": 2.0,
-            "propensity": 0.6,
-            "offered": "card|loan",
-        },
-        {
-            "user.age": None,
-            "city": "Rome",
-            "arm": "card",
-            "reward": 0.0,
-            "propensity": 1.0,
-            "offered": "card",
-        },
-    ]
-    assert arms.to_dicts() == [
-        {"id": "card", "price": 9.0, "text.kind": "bank"},
-        {"id": "loan", "price": None, "text.kind": None},
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -198,12 +143,7 @@ def test_calls_of_personalizer_are_joined_by_their_event(tmp_path):
         ("shared | a:1\n| b:1\n", "no event in the format 'vw'"),
         ("shared | arm:1\n0:1:0.5 | b:1\n", "'arm' has a reserved name"),
         ('{"c": 1, "_label_cost": 1}\n', "line 1 is not an event of dsjson"),
-        ('{"eventId": "a"}\n{"eventId"\n', "line 2 is not a JSON object"),
-        ('{"actions": []}\n', "must have a text as eventId"),
-        (
-            '{"eventId": "a", "actions": [], "rewardActionId": "x", "ranking": []}\n',
-            "event a is not a rank call",
-        ),
+        ('{"c": 1}\n{"c"\n', "line 2 is not an event of dsjson"),
     ],
 )
 def test_damaged_logs_have_clear_errors(tmp_path, text, says):

@@ -335,8 +335,8 @@ def convert_command(
 ) -> None:
     """Convert logs of Vowpal Wabbit and Personalizer to a log and a catalogue of arms.
 
-    Formats are text of --cb_explore_adf (vw), dsjson, and JSON lines of Personalizer's calls. A log
-    has the columns arm, reward and propensity, and the context.
+    Formats are text of --cb_explore_adf (vw), and dsjson. A log has the columns arm, reward and
+    propensity, and the context.
 
     Example: daband convert events.dsjson log.csv --arms offers.csv
     """

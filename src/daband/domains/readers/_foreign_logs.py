@@ -1,16 +1,13 @@
 """Convert logs of Vowpal Wabbit and Azure Personalizer to a log and a catalogue of daband.
 
-There are three formats:
+There are two formats:
 
 - "vw": text of ``--cb_explore_adf``. Events are separated by empty lines. The first line may be
   ``shared``, and one action has the label ``action:cost:probability``. The feature ``city=Oslo`` is
   a category, ``age:41`` is a number, and ``young`` is the number 1. A number that an event or an
   action lacks is 0.
 - "dsjson": a JSON object per line with ``c``, ``_multi``, ``_labelIndex``, ``_label_cost`` and
-  ``_label_probability``. Personalizer's own logs have this format.
-- "personalizer": JSON lines of the calls of Personalizer: rank requests, rank responses and
-  rewards, joined by ``eventId``. An event without a reward has the reward 0, Personalizer's
-  default.
+  ``_label_probability``. The logs that Personalizer exported have this format.
 
 An action's name is its ``id`` or tag, or the text of its features if it has no tag. Rewards are
 negative costs.
@@ -46,31 +43,27 @@ class _Event(NamedTuple):
 
 
 def guess_format(path: Path) -> str:
-    """Return the format of a file ("vw", "dsjson" or "personalizer"), guessed from its
-    first line.
-    """
+    """Return the format of a file, "vw" or "dsjson", guessed from its first line."""
     with open(path, encoding="utf-8") as file:
         first_line = next((line for line in file if line.strip()), "")
-    if not first_line.lstrip().startswith("{"):
-        return "vw"
-    return "dsjson" if '"_label' in first_line or '"c":' in first_line else "personalizer"
+    return "dsjson" if first_line.lstrip().startswith("{") else "vw"
 
 
 def read_foreign_log(path: Path, log_format: str) -> tuple[Any, Any]:
     """Return the log and the catalogue in a file, as polars frames.
 
-    ``log_format`` is "vw", "dsjson" or "personalizer".
+    ``log_format`` is "vw" or "dsjson".
 
     The log has the context columns, ``arm``, ``reward`` and ``propensity``, and ``offered`` if
     events have different actions. The catalogue has the column ``id``, and the features that an
     action had when it first appeared.
     """
-    readers = {"vw": _read_vw, "dsjson": _read_dsjson, "personalizer": _read_personalizer}
+    read_events = _read_vw if log_format == "vw" else _read_dsjson
     rows: list[dict[str, Any]] = []
     features_by_arm: dict[str, dict[str, Any]] = {}
     offered_names: list[list[str]] = []
     with open(path, encoding="utf-8") as file:
-        for event in readers[log_format](file):
+        for event in read_events(file):
             reserved_name = next((name for name in event.context if name in _ROLE_COLUMNS), None)
             if reserved_name is not None:
                 raise DataError(
@@ -188,19 +181,6 @@ def _parse_vw_features(sections: str, line_number: int) -> dict[str, Any]:
     return features
 
 
-def _read_json_lines(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the JSON objects of a file with their line numbers."""
-    for line_number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                json_object = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"line {line_number} is not a JSON object: {error}") from None
-            if not isinstance(json_object, dict):
-                raise DataError(f"line {line_number} is not a JSON object: {line[:60]!r}")
-            yield line_number, json_object
-
-
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return the features in nested objects and lists, by names such as ``user.age``.
 
@@ -227,10 +207,11 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
     """Yield the labelled events of a dsjson file."""
-    for line_number, event in _read_json_lines(lines):
-        if "_label_cost" not in event or event.get("_skipLearn"):
-            continue
+    for line_number, line in enumerate(lines, start=1):
         try:
+            event = json.loads(line) if line.strip() else {}
+            if "_label_cost" not in event or event.get("_skipLearn"):
+                continue
             shared_dict = {**event["c"]}
             action_dicts = event["c"]["_multi"]
             names = [
@@ -245,38 +226,6 @@ def _read_dsjson(lines: Iterable[str]) -> Iterator[_Event]:
             context = _flatten(shared_dict | {"_multi": None})
             reward = 0.0 - float(event["_label_cost"])
             yield _Event(context, actions, names[arm_index], reward, propensity)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             problem = f"line {line_number} is not an event of dsjson with c, _multi and a label"
             raise DataError(f"{problem}: {error!r}") from None
-
-
-def _read_personalizer(lines: Iterable[str]) -> Iterator[_Event]:
-    """Yield the events of a log of Personalizer's calls, which are joined by ``eventId``."""
-    events: dict[str, dict[str, Any]] = {}
-    for line_number, call in _read_json_lines(lines):
-        if not isinstance(call.get("eventId"), str):
-            raise DataError(
-                f"line {line_number}: a call of Personalizer must have a text as eventId"
-            )
-        events.setdefault(call["eventId"], {}).update(call)
-    for event_id, event in events.items():
-        if "rewardActionId" not in event or "actions" not in event:
-            continue
-        try:
-            excluded_ids = event.get("excludedActions") or []
-            allowed_actions = [
-                action for action in event["actions"] if action["id"] not in excluded_ids
-            ]
-            actions = {
-                action["id"]: _flatten(action.get("features") or []) for action in allowed_actions
-            }
-            probabilities = {
-                action["id"]: float(action["probability"]) for action in event["ranking"]
-            }
-            arm = event["rewardActionId"]
-            context = _flatten(event.get("contextFeatures") or [])
-            yield _Event(context, actions, arm, float(event.get("value", 0.0)), probabilities[arm])
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"event {event_id} is not a rank call with its response: {error!r}"
-            ) from None
