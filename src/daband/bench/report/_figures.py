@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from daband.base._arrays import FloatArray
 from daband.bench._records import Metric
-from daband.bench.report._method_summaries import MethodKey, get_label
+from daband.bench.report._method_summaries import LABEL_BY_METHOD, MethodKey, get_label
 from daband.bench.report._run_files import RunCurves
 
 #: Matplotlib's settings for every figure of a report.
@@ -36,30 +36,19 @@ COLOURS = (
 )
 #: Colour of dots and of the outlines of diamonds.
 _DARK_COLOUR = "#1b1f24"
-#: Colour and line style by method.
-_STYLE_BY_METHOD = {
-    "daband": ("#d55e00", "-"),
-    "mixture": ("#e69f00", "-"),
-    "nlinucb": ("#0072b2", "-"),
-    "linucb": ("#009e73", "-"),
-    "trees": ("#8c510a", "-"),
-    "nlinucb-p": ("#56b4e9", "--"),
-    "linucb-p": ("#cc79a7", "--"),
-    "random": ("#7a7f87", ":"),
-    "constant": ("#b3a100", ":"),
-}
 
 
 def get_style(method: str, variant: str = "default") -> tuple[str, str]:
     """Return the colour and the line style of a method in all figures.
 
-    Methods and variants without an entry in ``_STYLE_BY_METHOD`` get a colour and a style by a hash
-    of their name.
+    The methods of ``LABEL_BY_METHOD`` have different colours. Others get a colour by a hash of
+    their name.
     """
-    if method in _STYLE_BY_METHOD and variant == "default":
-        return _STYLE_BY_METHOD[method]
-    hash_byte = hashlib.sha256(f"{method} {variant}".encode()).digest()[0]
-    return COLOURS[hash_byte % len(COLOURS)], ("-", "--", "-.")[hash_byte % 3]
+    known_methods = list(LABEL_BY_METHOD)
+    index = zlib.crc32(f"{method} {variant}".encode())
+    if method in known_methods and variant == "default":
+        index = known_methods.index(method)
+    return COLOURS[index % len(COLOURS)], "--" if method.endswith("-p") else "-"
 
 
 def shorten_text(text: str, length: int) -> str:

@@ -47,7 +47,7 @@ ABLATION_BASES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 #: Method names as in the paper.
-_LABEL_BY_METHOD = {
+LABEL_BY_METHOD = {
     "daband": "DABand",
     "nlinucb": "NLinUCB",
     "nlinucb-p": "NLinUCB-P",
@@ -64,7 +64,7 @@ def get_label(method: str, variant: str = "default") -> str:
     """Return the name of a method in tables and figures, with its variant in brackets unless it is
     the default.
     """
-    name = _LABEL_BY_METHOD.get(method, method)
+    name = LABEL_BY_METHOD.get(method, method)
     return name if variant == "default" else f"{name} ({variant})"
 
 

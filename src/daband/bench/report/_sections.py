@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,7 +36,6 @@ from daband.bench.report import _figures as figures
 from daband.bench.report import _method_summaries as summaries
 from daband.bench.report._method_summaries import (
     BASELINE,
-    UNKNOWN,
     Mean,
     MethodKey,
     MethodSummary,
@@ -44,8 +44,6 @@ from daband.bench.report._method_summaries import (
 from daband.bench.report._run_files import RunFiles, merge_curves
 from daband.training._collapse_watch import CollapseWatch
 
-#: Maximum number of classes of a table that is shown without a click.
-_MAX_OPEN_CLASSES = 16
 #: Maximum number of curves in a figure. More curves cannot be distinguished.
 _MAX_CURVES = 8
 #: Maximum number of warnings in the report.
@@ -63,17 +61,6 @@ _ENVIRONMENT_FIELDS = (
     "device",
     "accelerator",
 )
-#: The terms of the regret bound that need no target rewards (all but psi), with their names in the
-#: table.
-_BOUND_TERMS = {
-    "source_regret": "source regret",
-    "regression_error": "regression error",
-    "divergence": "divergence",
-    "predicted_reward_target": "predicted reward, target",
-    "predicted_reward_source": "predicted reward, source",
-    "exploration": "exploration",
-    "total": "sum, without psi",
-}
 
 
 class Bold(str):
@@ -207,12 +194,7 @@ def _build_comparison_sections(pair: str, records: Records, *, with_classes: boo
     if not with_classes or not class_names or metric is not TARGET_ACCURACY:
         return [Section(metric.name.capitalize(), texts, [drawing], tables)]
     class_table = _build_class_table(pair, rows, records, class_names)
-    if len(class_names) <= _MAX_OPEN_CLASSES:
-        return [Section(metric.name.capitalize(), texts, [drawing], [*tables, class_table])]
-    class_section = Section(
-        f"Every class ({len(class_names)})", tables=[class_table], is_folded=True
-    )
-    return [Section(metric.name.capitalize(), texts, [drawing], tables), class_section]
+    return [Section(metric.name.capitalize(), texts, [drawing], [*tables, class_table])]
 
 
 def _rank_methods(records: Records) -> list[MethodSummary]:
@@ -239,34 +221,32 @@ def build_comparison_tables(pair: str, records: Records) -> list[Table]:
     ]
     n_decimals = metric.count_decimals(*(row.score.value for row in rows), n_digits=4)
     gains = [_compute_gain(records, row.key, metric) for row in rows]
-    reference_name = "NLinUCB" if is_accuracy else "the best constant arm"
-    reference_values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
-    reference_texts = [
-        f"the {name} has {value:,.{count_decimals(value, n_digits=4)}f}"
-        for name, value in reference_values.items()
-        if value is not None
-    ]
-    n_regret_decimals = count_decimals(*(row.regret.value for row in rows), n_digits=4)
-    n_source_decimals = 0 if is_accuracy else _count_source_regret_decimals(rows)
     columns = {
         "method": [row.label for row in rows],
         metric.name: _format_scores(rows, n_decimals),
         "by class": [
             Mean(row.accuracy_macro.value, 0.0, 1).format(4) if is_accuracy else "" for row in rows
         ],
-        "target regret": [
-            "" if is_accuracy else row.regret.format(n_regret_decimals) for row in rows
+        "target regret": [] if is_accuracy else _format_means([row.regret for row in rows]),
+        f"over {'NLinUCB' if is_accuracy else 'the best constant arm'}": [
+            _format_change(gain, n_decimals) for gain in gains
         ],
-        f"over {reference_name}": [_format_change(gain, n_decimals) for gain in gains],
         "95% interval": [_format_limits(gain, n_decimals) for gain in gains],
         "paper": [
             "" if row is None else _format_paper(row.average, row.average_deviation)
             for row in paper_rows
         ],
-        "source regret": [row.source_regret.format(n_source_decimals) for row in rows],
+        "source regret": _format_means(
+            [row.source_regret for row in rows], 0 if is_accuracy else None
+        ),
         **_build_budget_columns(rows),
     }
-    references = " and ".join(reference_texts)
+    reference_values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
+    references = " and ".join(
+        f"the {name} has {value:,.{count_decimals(value, n_digits=4)}f}"
+        for name, value in reference_values.items()
+        if value is not None
+    )
     caption_text = render_caption(
         "methods", pair=pair, is_accuracy=is_accuracy, references=references
     )
@@ -299,23 +279,15 @@ def _build_unlabelled_tables(
     pair: str, rows: Sequence[MethodSummary], records: Records
 ) -> list[Table]:
     """Return tables of source results and of the chosen arms, for a target without labels."""
-    n_decimals = count_decimals(*(row.source_reward.value for row in rows))
-    n_regret_decimals = _count_source_regret_decimals(rows)
-    logger_values = [
-        row.logger_value.format(n_decimals) for row in rows if row.logger_value.value is not None
-    ]
-    # does not depend on the method
-    logged_value = logger_values[0].partition(" ")[0] if logger_values else None
-    columns = {
-        "method": [row.label for row in rows],
-        "source reward": [
-            "" if logged_value else row.source_reward.format(n_decimals) for row in rows
-        ],
-        "source regret": [
-            "" if logged_value else row.source_regret.format(n_regret_decimals) for row in rows
-        ],
-        **_build_budget_columns(rows),
-    }
+    logger_value = rows[0].logger_value.value  # does not depend on the method
+    columns: dict[str, Sequence[str]] = {"method": [row.label for row in rows]}
+    logged_value = None
+    if logger_value is None:
+        columns["source reward"] = _format_means([row.source_reward for row in rows])
+        columns["source regret"] = _format_means([row.source_regret for row in rows])
+    else:
+        logged_value = f"{logger_value:,.{count_decimals(logger_value)}f}"
+    columns |= _build_budget_columns(rows)
     caption_text = render_caption("unlabelled", pair=pair, logged_value=logged_value)
     tables = [Table.from_columns(f"{make_slug(pair)}-methods", caption_text, columns)]
     class_names = _find_class_names(records)
@@ -445,7 +417,9 @@ def build_ablation_tables(pair: str, records: Records) -> list[Table]:
             metric.name: _format_scores(summary_rows, n_decimals),
             "against all three": [_format_change(test, n_decimals) for test in tests],
             "95% interval": [_format_limits(test, n_decimals) for test in tests],
-            "p (Holm)": [format_p_value(row.holm_p_value) for row in rows],
+            "p (Holm)": [
+                "" if row.holm_p_value is None else f"{row.holm_p_value:.2g}" for row in rows
+            ],
             "source regret": [
                 Mean(row.source_regret.value, 0.0, 1).format(0) for row in summary_rows
             ],
@@ -495,7 +469,6 @@ def build_detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
             "Learning in the source",
             (),
             _build_regret_drawings(pair, runs, "source"),
-            _build_bound_tables(pair, runs),
         ),
     )
     return [section for section in sections if section.drawings or section.tables]
@@ -563,32 +536,6 @@ def _build_regret_drawings(pair: str, runs: Sequence[RunFiles], domain: str) -> 
     ]
 
 
-def _build_bound_tables(pair: str, runs: Sequence[RunFiles]) -> list[Table]:
-    """Return a table of the bound's observable terms per round after training; empty if no method
-    measures them.
-    """
-    columns: dict[str, list[str]] = {}
-    for key, method_runs in group_by(runs, lambda run: run.key).items():
-        last_records = [episodes[-1] for run in method_runs if (episodes := run.read_episodes())]
-        last_records = [record for record in last_records if "bound_rounds" in record]
-        if last_records:
-            sums_by_term = {
-                name: [record.get(f"bound_{name}") for record in last_records]
-                for name in _BOUND_TERMS
-            }
-            n_rounds = np.array([record["bound_rounds"] for record in last_records])
-            columns[get_label(*key)] = [
-                UNKNOWN if None in sums else Mean.of(list(np.array(sums) / n_rounds)).format(3)
-                for sums in sums_by_term.values()
-            ]
-    if not columns:
-        return []
-    columns = {"term": list(_BOUND_TERMS.values()), **columns}
-    return [
-        Table.from_columns(f"{make_slug(pair)}-bound", render_caption("bound", pair=pair), columns)
-    ]
-
-
 def build_setup_section(runs: Sequence[RunFiles]) -> Section:
     """Return the section with versions, hardware and the location of each run's settings."""
     environments = [run.read_json_file("environment.json") for run in runs]
@@ -615,33 +562,23 @@ def build_warning_sections(runs: Sequence[RunFiles]) -> list[Section]:
 
     Each message appears once, with at most three of the runs.
     """
-    names_by_message: dict[str, list[str]] = {}
+    names_by_message: defaultdict[str, list[str]] = defaultdict(list)
     for pair, pair_runs in group_by(runs, lambda run: run.record["pair"]).items():
-        runs_of_methods = group_by(pair_runs, lambda run: run.key).values()
-        if (
-            len(
-                {
-                    frozenset(run.record["seed"] for run in method_runs)
-                    for method_runs in runs_of_methods
-                }
-            )
-            > 1
-        ):
-            names_by_message.setdefault(
-                "Methods ran on different seeds; differences use common seeds.", []
-            ).append(pair)
-        if len({run.record["rounds"] for run in pair_runs}) > 1:
-            names_by_message.setdefault("Runs with different budgets are compared.", []).append(
+        method_runs = group_by(pair_runs, lambda run: run.key).values()
+        if len({frozenset(run.record["seed"] for run in group) for group in method_runs}) > 1:
+            names_by_message["Methods ran on different seeds; differences use common seeds."] += [
                 pair
-            )
+            ]
+        if len({run.record["rounds"] for run in pair_runs}) > 1:
+            names_by_message["Runs with different budgets are compared."].append(pair)
     for run in runs:
         if run.path is None:
             message = "The run's folder is missing, so curves and images leave it out."
-            names_by_message.setdefault(message, []).append(run.name)
+            names_by_message[message].append(run.name)
         watch = CollapseWatch()
         for sign in (sign for record in run.read_episodes() for sign in watch.observe(record)):
             message = f"Training showed a sign of collapse: {sign.partition(':')[0]}."
-            names_by_message.setdefault(message, []).append(run.name)
+            names_by_message[message].append(run.name)
     texts = []
     for message, names in names_by_message.items():
         others_text = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -666,9 +603,11 @@ def _build_budget_columns(rows: Sequence[MethodSummary]) -> dict[str, list[str]]
     }
 
 
-def _count_source_regret_decimals(rows: Sequence[MethodSummary]) -> int:
-    """Return the number of decimals for source regrets."""
-    return count_decimals(*(row.source_regret.value for row in rows), n_digits=4)
+def _format_means(means: Sequence[Mean], n_decimals: int | None = None) -> list[str]:
+    """Return means as texts, by default with four digits of the largest one."""
+    if n_decimals is None:
+        n_decimals = count_decimals(*(mean.value for mean in means), n_digits=4)
+    return [mean.format(n_decimals) for mean in means]
 
 
 def _format_paper(accuracy: float, deviation: float) -> str:
@@ -686,10 +625,3 @@ def _format_limits(test: PairedTest | None, n_decimals: int) -> str:
     if test is None or math.isnan(test.low):
         return ""
     return f"{test.low:+,.{n_decimals}f} to {test.high:+,.{n_decimals}f}"
-
-
-def format_p_value(value: float | None) -> str:
-    """Return a p-value as text; empty without a test."""
-    if value is None or math.isnan(value):
-        return ""
-    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
