@@ -213,13 +213,6 @@ def test_what_is_missing_is_said_with_the_remedy(places):
         load("digit", form="released")
 
 
-def test_a_class_without_examples_is_named(places):
-    write_mnist(places / "mnist")
-    write_release(places, n=7)
-    with pytest.raises(DataError, match=r"digit's target_labelled has no example of class '7'"):
-        load("digit")
-
-
 def test_an_unknown_form():
     with pytest.raises(InvalidInput, match="auto, embedded, released"):
         load("digit", form="printed")

@@ -74,31 +74,12 @@ def write_mat(path, **content):
     savemat(path, content)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            {"fts": np.zeros((4, 400)), "labels": np.array([[0], [1], [0]])},
-            "should hold 4 labels of 2 classes",
-        ),
-        (
-            {"fts": np.zeros((4, 300)), "labels": np.array([[0], [1], [0], [1]])},
-            r"contexts \(n, 400\)",
-        ),
-        (
-            {"fts": np.zeros((4, 400)), "labels": np.array([[0], [1], [0], [2]])},
-            "should hold 4 labels of 2 classes",
-        ),
-        ({"features": np.zeros((4, 400))}, "not a MATLAB file with the variables fts and labels"),
-    ],
-)
-def test_wrong_feature_files_are_named(places, content, message):
+def test_a_file_without_its_variables_is_named(places):
     good = {"fts": np.eye(8, 400), "labels": np.arange(8).reshape(-1, 1) % 2}
     write_mat(places / "amazon_reviews_400/books_400.mat", **good)
-    write_mat(places / "amazon_reviews_400/dvd_400.mat", **content)
-    with pytest.raises(DataError, match=message) as caught:
+    write_mat(places / "amazon_reviews_400/dvd_400.mat", features=np.zeros((4, 400)))
+    with pytest.raises(DataError, match=r"dvd_400.mat is not a MATLAB file with the variables"):
         load("amazon")
-    assert "dvd_400.mat" in str(caught.value)
 
 
 def test_a_file_that_is_not_matlab(places):

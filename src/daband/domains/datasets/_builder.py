@@ -22,7 +22,7 @@ import numpy as np
 from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import About, Pair
 from daband.domains._registry import ResolveFunction, Resource, register_pair, require_data
-from daband.domains._splits import require_classes, split_half
+from daband.domains._splits import split_half
 from daband.domains.readers._arrays import from_arrays
 from daband.errors import DataError, InvalidInput
 
@@ -101,7 +101,6 @@ def declare(family: str, *, read: ReadFunction, resolve: ResolveFunction | None 
             }
             if class_names is not None:
                 arguments["class_names"] = tuple(class_names)
-                _require_every_class(arguments, class_names, pair_name)
                 if pair_data.reader is from_arrays:
                     arguments["n_arms"] = len(class_names)
             pair = pair_data.reader(**arguments)
@@ -266,42 +265,16 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[AnyArray]:
         ) from None
 
 
-def load_labelled(
-    path: Path,
-    array_names: tuple[str, str],
-    *,
-    shape: tuple[int, ...],
-    n_classes: int,
-    dtype: Any = np.uint8,
-) -> tuple[AnyArray, IntArray]:
-    """Return contexts (n, *shape) and labels (n,) from an ``npz`` file.
-
-    ``array_names`` are the names of the two arrays. Contexts must have the type ``dtype``; None
-    allows any type.
-    """
-    contexts, labels = load_arrays(path, array_names)
-    return _check_arrays(path, contexts, labels, shape=shape, n_classes=n_classes, dtype=dtype)
-
-
-def load_splits(
-    path: Path, *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
-) -> list[tuple[AnyArray, IntArray]]:
-    """Return the training part and the test part of an ``npz`` file, each contexts (n, *shape) and
-    labels (n,).
+def load_splits(path: Path) -> list[tuple[AnyArray, IntArray]]:
+    """Return the training part and the test part of an ``npz`` file, each contexts and labels (n,).
 
     The arrays are ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
     """
-    return [
-        load_labelled(
-            path, (f"x_{part}", f"y_{part}"), shape=shape, n_classes=n_classes, dtype=dtype
-        )
-        for part in ("train", "test")
-    ]
+    x_train, y_train, x_test, y_test = load_arrays(path, ("x_train", "y_train", "x_test", "y_test"))
+    return [(x_train, y_train.astype(np.int64)), (x_test, y_test.astype(np.int64))]
 
 
-def load_matlab(
-    path: Path, *, n_features: int, n_classes: int, first_label: int
-) -> tuple[FloatArray, IntArray]:
+def load_matlab(path: Path, *, first_label: int) -> tuple[FloatArray, IntArray]:
     """Return the variables ``fts`` (n, d) and ``labels`` (n,) of a MATLAB file.
 
     Labels start at ``first_label`` in the file, and at 0 in the result.
@@ -310,43 +283,12 @@ def load_matlab(
 
     try:
         variables = loadmat(path, variable_names=["fts", "labels"])
-        features = np.asarray(variables["fts"], np.float64)
-        labels = np.asarray(variables["labels"], np.int64)
+        labels = np.asarray(variables["labels"], np.int64).reshape(-1) - first_label
+        return np.asarray(variables["fts"], np.float64), labels
     except Exception as error:  # loadmat raises many types of errors for damaged files
         raise DataError(
             f"{path} is not a MATLAB file with the variables fts and labels ({error})"
         ) from None
-    labels = labels.reshape(-1) - first_label
-    return _check_arrays(
-        path, features, labels, shape=(n_features,), n_classes=n_classes, dtype=np.float64
-    )
-
-
-def _check_arrays(
-    path: Path,
-    contexts: AnyArray,
-    labels: AnyArray,
-    *,
-    shape: tuple[int, ...],
-    n_classes: int,
-    dtype: Any,
-) -> tuple[AnyArray, IntArray]:
-    """Return contexts, and labels as int64.
-
-    Raise an error if a shape, type or label is not the expected one.
-    """
-    if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
-        expected = f"contexts (n, {', '.join(map(str, shape))})" + (
-            "" if dtype is None else f" of {np.dtype(dtype)}"
-        )
-        raise DataError(f"{path} should hold {expected}, got {contexts.shape} of {contexts.dtype}")
-    has_labels = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
-    if not has_labels or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
-        raise DataError(
-            f"{path} should hold {len(contexts)} labels of {n_classes} classes, got {labels.shape}"
-            f" of {labels.dtype}"
-        )
-    return contexts, labels.astype(np.int64)
 
 
 def _check_choices(
@@ -363,19 +305,3 @@ def _check_choices(
         raise InvalidInput(
             f"source and target must be different domains, got {options['source']!r} for both"
         )
-
-
-def _require_every_class(
-    arguments: Mapping[str, Any], class_names: Sequence[str], pair_name: str
-) -> None:
-    """Raise an error if a class has no example in one of the domains.
-
-    ``pair_name`` is for the message.
-    """
-    for field in ("source", "target_labelled", "target_test"):
-        contexts_and_labels = arguments.get(field)
-        labels: IntArray | None = (
-            contexts_and_labels[1] if isinstance(contexts_and_labels, tuple) else None
-        )
-        if labels is not None and labels.ndim == 1:
-            require_classes(labels, class_names, data_name=f"{pair_name}'s {field}")

@@ -264,9 +264,7 @@ def _read_released_target() -> list[_Digits]:
     """Return images (n, 3, 28, 28) and labels (n,) of the released MNIST-M, for training and for
     the test.
     """
-    splits = builder.load_splits(
-        require_data(_RELEASED_PATHS, pair="digit"), shape=(_SIDE, _SIDE, 3), n_classes=10
-    )
+    splits = builder.load_splits(require_data(_RELEASED_PATHS, pair="digit"))
     return [
         _Digits(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels)
         for images, labels in splits
@@ -328,11 +326,9 @@ def _read_collection(collection: str) -> tuple[_Digits, _Digits | None]:
     else:
         path = find_data_file("handwritten", collection)
         if collection == "semeion":
-            images, labels = builder.load_labelled(path, ("x", "y"), shape=(16, 16), n_classes=10)
-            return _Digits(_interpolate(images)[:, None], labels), None
-        training, test = starmap(
-            _Digits, builder.load_splits(path, shape=(_SIDE, _SIDE), n_classes=10)
-        )
+            images, labels = builder.load_arrays(path, ("x", "y"))
+            return _Digits(_interpolate(images)[:, None], labels.astype(np.int64)), None
+        training, test = starmap(_Digits, builder.load_splits(path))
     return _Digits(training.images[:, None], training.labels), _Digits(
         test.images[:, None], test.labels
     )

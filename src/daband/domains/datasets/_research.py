@@ -45,9 +45,7 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> PairData:
             evaluator.
     """
     source_data, target_data = (
-        builder.load_matlab(
-            find_data_file("amazon", domain), n_features=400, n_classes=2, first_label=0
-        )
+        builder.load_matlab(find_data_file("amazon", domain), first_label=0)
         for domain in (source, target)
     )
     return PairData(
@@ -60,10 +58,6 @@ declare("amazon", read=_read_amazon)
 
 # Office-31 as features of a pretrained network: 31 kinds of office objects, photographed by a shop,
 # camera or webcam.
-
-
-#: Number of features of a photograph.
-_N_OFFICE31_FEATURES = 1280
 
 
 def _read_office31(*, source: str = "amazon", target: str = "webcam") -> PairData:
@@ -94,8 +88,7 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> PairDat
 def _load_office31_halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
     """Return the contexts and labels of both halves of a domain."""
     path = find_data_file("office31_features", domain)
-    splits = builder.load_splits(path, shape=(_N_OFFICE31_FEATURES,), n_classes=31, dtype=None)
-    return [(contexts.astype(np.float32), labels) for contexts, labels in splits]
+    return [(contexts.astype(np.float32), labels) for contexts, labels in builder.load_splits(path)]
 
 
 declare("office31_features", read=_read_office31)
@@ -119,8 +112,7 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
     """
     paths = (find_data_file("office_caltech", domain) for domain in (source, target))
     source_data, target_data = (
-        _normalise_counts(*builder.load_matlab(path, n_features=800, n_classes=10, first_label=1))
-        for path in paths
+        _normalise_counts(*builder.load_matlab(path, first_label=1)) for path in paths
     )
     return PairData(
         {
@@ -238,14 +230,10 @@ def _read_split_list(list_path: Path, root: Path) -> ImageList:
     image_paths = []
     for line in list_path.read_text(encoding="utf-8").split():
         image_path = Path(line)
-        if len(image_path.parts) < 3 or image_path.parts[0] != "real" or ".." in image_path.parts:
+        if image_path.parts[:1] != ("real",) or ".." in image_path.parts:
             raise DataError(f"{list_path} should have lines `real/FOLDER/NAME`, got {line!r}")
         if image_path.parts[1] in _S2RDA49_FOLDERS:
-            if not (root / image_path).is_file():
-                raise DataError(f"{list_path} lists {image_path}, which does not exist")
             image_paths.append(image_path)
-    if not image_paths:
-        raise DataError(f"{list_path} lists no image of its classes")
     labels = np.array(
         [_S2RDA49_FOLDERS.index(image_path.parts[1]) for image_path in image_paths], np.int64
     )
@@ -579,21 +567,7 @@ def _read_sat12(*, source: str = "hand", target: str = "indu") -> PairData:
 def _read_solver_runs(domain: str) -> _SolverRuns:
     """Return the runs of all solvers on the instances of a domain."""
     path = find_data_file("sat12", domain)
-    runs = _SolverRuns(*builder.load_arrays(path, ("x", "seconds", "cutoff", "features", "arms")))
-    x_shape = runs.features.shape
-    seconds_shape = runs.seconds.shape
-    expected_shapes = (
-        (len(runs.features), len(runs.feature_names)),
-        (
-            len(runs.features),
-            len(runs.solver_names),
-        ),
-    )
-    if (x_shape, seconds_shape) != expected_shapes or not (runs.seconds >= 0).all():
-        raise DataError(
-            f"{path} should hold x (n, d) and seconds (n, K), got {x_shape} and {seconds_shape}"
-        )
-    return runs
+    return _SolverRuns(*builder.load_arrays(path, ("x", "seconds", "cutoff", "features", "arms")))
 
 
 def _build_sat12_data(domains: Sequence[_SolverRuns]) -> PairData:
