@@ -73,16 +73,6 @@ def test_every_estimator_is_that_of_the_rounds_in_memory(tmp_path, monkeypatch, 
     assert_same(every_estimate(policy, write(tmp_path / "log", log)), expected)
 
 
-def test_numbers_of_many_rounds_are_in_a_mapped_file(tmp_path, monkeypatch):
-    log = rounds(600)
-    policy = fitted(log, transform=daband.Standardise())
-    expected = every_estimate(policy, log)
-    monkeypatch.setenv("DABAND_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("daband.domains._registry._MAX_MEMORY_BYTES", 1000)
-    assert_same(every_estimate(policy, write(tmp_path / "log", log)), expected)
-    assert not list((tmp_path / "cache" / "arrays").iterdir())
-
-
 def test_shared_arms_and_functions(tmp_path):
     x, arms, rewards, chances = rounds(900)
     shared = np.random.default_rng(1).normal(size=(900, K, D))

@@ -11,23 +11,17 @@ import gzip
 import hashlib
 import inspect
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from daband.base._arrays import AnyArray
 from daband.base._files import get_cache_directory
 from daband.base._registry import Registry
 from daband.domains._contract import About, Pair
 from daband.errors import DataError, InvalidInput, did_you_mean
 
-#: The maximum size of an array in memory, in bytes. Larger arrays are mapped from a file.
-_MAX_MEMORY_BYTES = 1 << 30
 #: A function that builds a pair from keyword options.
 BuildFunction = Callable[..., Pair]
 #: A function from options to options. It replaces options whose value depends on the files on this
@@ -163,19 +157,6 @@ def get_data_directory() -> Path:
     return Path(folder).expanduser() if folder else get_cache_directory() / "data"
 
 
-def allocate_array(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    """Return an uninitialised array.
-
-    Above a gigabyte, it is in a temporary file that is deleted with the array.
-    """
-    if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _MAX_MEMORY_BYTES:
-        return np.empty(shape, dtype=dtype)
-    root = get_cache_directory() / "arrays"
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=root) as file:
-        return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
-
-
 def find_data(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
     """Return the first of these paths that exists below ``directory``, by default the data
     directory, or None.
@@ -191,17 +172,14 @@ def require_data(candidates: Sequence[str], *, pair: str) -> Path:
     """
     path = find_data(candidates)
     if path is None:
-        # MNIST's folder has several files
-        prefixes = tuple(f"{candidate}/" for candidate in candidates)
         resources = pairs.get(pair).resources
-        resource_paths = [
-            (f"{known_path}/", resource) for resource in resources for known_path in resource.paths
-        ]
-        matching_resources = (
-            resource for known_path, resource in resource_paths if known_path.startswith(prefixes)
-        )
         hint = next(
-            (f"To get it, {resource.instructions}. " for resource in matching_resources), ""
+            (
+                f"To get it, {resource.instructions}. "
+                for resource in resources
+                if any(known_path.startswith(tuple(candidates)) for known_path in resource.paths)
+            ),
+            "",
         )
         raise DataError(
             f"{pair} needs {' or '.join(candidates)} below the data directory"

@@ -17,7 +17,6 @@ import numpy as np
 
 from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import LoggedRounds
-from daband.domains._registry import allocate_array
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.logs._doubly_robust import (
@@ -254,9 +253,7 @@ def weigh_log(
     ``compute_probabilities`` computes the policy's probabilities for a batch, and ``seed`` is the
     seed of ``models``.
     """
-    rewards, weights, arm_predictions, policy_predictions = allocate_array(
-        (4, log.n_rounds), np.float64
-    )
+    rewards, weights, arm_predictions, policy_predictions = np.zeros((4, log.n_rounds))
     probability_sums = np.zeros(log.n_arms)
     arm_counts = np.zeros(log.n_arms, np.int64)
     for first_row, batch in log.batches():
@@ -264,7 +261,6 @@ def weigh_log(
         batch_probabilities = compute_probabilities(first_row, batch)
         rewards[rows] = batch.rewards
         weights[rows] = _compute_importance_weights(batch_probabilities, batch)
-        arm_predictions[rows] = policy_predictions[rows] = 0.0
         if models is not None:
             predictions = models.predict(
                 batch.contexts, assign_folds(first_row, len(batch), N_FOLDS, seed)
