@@ -190,7 +190,7 @@ def read_numbers(
     Errors name the column, the row, and the table if ``table_name`` is given. For context columns
     they suggest a remedy.
     """
-    column = _get_column(frame, name, table_name)
+    column = get_column(frame, name, table_name)
     dtype = column.dtype
     if (
         dtype.is_numeric()
@@ -233,7 +233,7 @@ def _read_values(
     """
     results_by_value: dict[Any, T] = {}
     results: list[T] = []
-    for row, value in enumerate(_get_column(frame, name, table_name).to_list()):
+    for row, value in enumerate(get_column(frame, name, table_name).to_list()):
         key = (type(value), value if isinstance(value, Hashable) else repr(value))
         try:
             if key not in results_by_value:
@@ -247,7 +247,7 @@ def _read_values(
     return results
 
 
-def _get_column(frame: Any, name: str, table_name: str) -> Any:
+def get_column(frame: Any, name: str, table_name: str) -> Any:
     """Return a column of a frame, or raise an error that suggests the nearest name."""
     if name not in frame.columns:
         table = f"{table_name} table" if table_name else "table"
@@ -553,7 +553,7 @@ class EncodedColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, n_features) of a frame's rows."""
-        values = _get_column(frame, self.name, "").to_list()
+        values = get_column(frame, self.name, "").to_list()
 
         def describe_row(row: int) -> str:
             return (

@@ -27,7 +27,13 @@ from daband.base._files import check_path
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput, did_you_mean
-from daband.features._table_transform import MISSING_TEXTS, NUMBER_PATTERN, format_value, row_number
+from daband.features._table_transform import (
+    MISSING_TEXTS,
+    NUMBER_PATTERN,
+    format_value,
+    get_column,
+    row_number,
+)
 
 #: The number of bytes at the start of a CSV file from which its format is inferred.
 _CSV_SAMPLE_BYTES = 1 << 16
@@ -473,14 +479,11 @@ def read_offered_arms(
         arms: the chosen arms, (n,).
         table_name: the name of the table in error messages.
     """
-    if column not in frame.columns:
-        raise InvalidInput(
-            f"{table_name} has no column {column!r} (its columns: {', '.join(frame.columns)})"
-        )
     index_by_name = {arm: index for index, arm in enumerate(arm_names)}
     mask_row_by_value = dict[Any, int]()
     values = [
-        tuple(value) if isinstance(value, list) else value for value in frame[column].to_list()
+        tuple(value) if isinstance(value, list) else value
+        for value in get_column(frame, column, "").to_list()
     ]
     mask_rows = [mask_row_by_value.setdefault(value, len(mask_row_by_value)) for value in values]
     masks = np.zeros((len(mask_row_by_value), len(arm_names)), np.bool_)
@@ -491,13 +494,9 @@ def read_offered_arms(
                 f"{table_name}: column {column!r} has no value in row {row}; drop such rows first"
             )
         masks[mask_row] = value is None
-        listed_arms = (
-            value
-            if isinstance(value, tuple)
-            else format_value(value).split("|")
-            if value is not None
-            else ()
-        )
+        listed_arms = () if value is None else value
+        if not isinstance(listed_arms, tuple):
+            listed_arms = format_value(value).split("|")
         for arm in listed_arms:
             index = find_arm_index(arm, index_by_name)
             if index is None and isinstance(arm, int) and 0 <= arm < len(arm_names):

@@ -30,12 +30,13 @@ from daband.domains.readers._reading import (
     read_table,
     record_log_file,
 )
-from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.errors import DataError, InvalidInput
 from daband.features._shift import ShiftLike, as_shift
 from daband.features._table_transform import (
     ROW_COLUMN,
     TableTransform,
     format_value,
+    get_column,
     read_categories,
     read_numbers,
     row_number,
@@ -111,20 +112,25 @@ def from_table(
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     if domain is not None or targets:
-        options: dict[str, Any] = {"columns": columns, "transform": transform}
-        options |= {"passes": passes, "target_passes": target_passes, "class_names": class_names}
-        options |= {
-            "shift": shift,
-            "units": units,
-            "source_test": source_test,
-            "name": name,
-            "arms": arms,
-        }
         if target is not None or target_test is not None:
             raise InvalidInput(
                 "target and target_test cannot be given with domain, which splits the table source"
             )
-        return _from_domains(read_table(source), domain, targets, **options)
+        return _from_domains(
+            read_table(source),
+            domain,
+            targets,
+            name=name,
+            columns=columns,
+            transform=transform,
+            passes=passes,
+            target_passes=target_passes,
+            class_names=class_names,
+            arms=arms,
+            shift=shift,
+            units=units,
+            source_test=source_test,
+        )
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame = _add_row_numbers(read_table(source))
@@ -235,26 +241,18 @@ def from_table(
         arm_indices = _find_arm_indices(
             _require_values(frame, columns.arm), arm_names, columns.arm, table_name
         )
-        number_columns = [name for name in (columns.reward, columns.propensity) if name is not None]
-        reward_and_propensity = [
-            _require_numbers(frame, name, table_name) for name in number_columns
-        ]
+        rewards = _require_numbers(frame, str(columns.reward), table_name)
+        propensities = None
+        offered = None
         if columns.propensity is not None:
+            propensities = _require_numbers(frame, columns.propensity, table_name)
             try:
-                check_propensities(
-                    reward_and_propensity[1], to_row=lambda index: row_number(frame, index)
-                )
+                check_propensities(propensities, to_row=lambda index: row_number(frame, index))
             except InvalidInput as error:
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
-        if columns.offered is None:
-            return source_transform.apply(frame), arm_indices, *reward_and_propensity
-        offered = read_offered_arms(frame, columns.offered, arm_names, arm_indices, table_name)
-        return (
-            source_transform.apply(frame),
-            arm_indices,
-            *(*reward_and_propensity, None)[:2],
-            offered,
-        )
+        if columns.offered is not None:
+            offered = read_offered_arms(frame, columns.offered, arm_names, arm_indices, table_name)
+        return source_transform.apply(frame), arm_indices, rewards, propensities, offered
 
     source_rounds: dict[str, Any] = {
         "source": read_rounds(source_frame, "source"),
@@ -441,13 +439,7 @@ def _format_name(value: Any) -> str:
 
 def _require_values(frame: pl.DataFrame, name: str) -> list[Any]:
     """Return the values of a column. Raise an error if one is missing."""
-    if name not in frame.columns:
-        names = frame.drop(ROW_COLUMN, strict=False).columns
-        raise InvalidInput(
-            f"the table has no column {name!r}{did_you_mean(name, names)} (it has"
-            f" {', '.join(names)})"
-        )
-    values = frame[name].to_list()
+    values = get_column(frame, name, "").to_list()
     if any(value is None for value in values):
         row = row_number(frame, next(index for index, value in enumerate(values) if value is None))
         raise DataError(f"column {name!r} has no value in row {row}; drop such rows first")
@@ -542,13 +534,13 @@ def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
     contexts, arms = (
         np.concatenate([log[position] for log in logs.values()]) for position in (0, 1)
     )
-    masks = [log[4] for log in logs.values() if len(log) > 4]
+    masks = [log[4] for log in logs.values() if log[4] is not None]
     propensities, method = estimate_propensities(
         contexts, arms, n_arms, np.concatenate(masks) if masks else None
     )
     warn_estimated_propensities(method, stacklevel=4)
     for table_name, log in logs.items():
-        rounds_by_table[table_name] = (*log[:3], propensities[: len(log[1])], *log[4:])
+        rounds_by_table[table_name] = (*log[:3], propensities[: len(log[1])], log[4])
         propensities = propensities[len(log[1]) :]
 
 
