@@ -25,25 +25,25 @@ def test_values_from_sums_are_those_of_all_rounds():
     for weight, reward in zip(weights, rewards, strict=True):
         sums.add(weight, reward)
     assert sums.n == 500
-    assert sums.estimate_mean()[:2] == pytest.approx(estimate_mean(rewards)[:2])
-    assert sums.estimate_mean(1)[:2] == pytest.approx(estimate_weighted_mean(rewards, weights)[:2])
+    assert sums.estimate(1, 0)[:2] == pytest.approx(estimate_mean(rewards)[:2])
+    assert sums.estimate(0, 1)[:2] == pytest.approx(estimate_weighted_mean(rewards, weights)[:2])
     assert sums.effective_sample_size == pytest.approx(compute_effective_size(weights))
     played = rewards.mean()
     other = (weights @ rewards) / weights.sum()
     influence = (rewards - played) - weights * (rewards - other) / weights.mean()
-    found = sums.estimate_difference()
+    found = sums.estimate(1, -1)
     assert found.value == pytest.approx(played - other)
     assert found.standard_error == pytest.approx(estimate_mean(influence).standard_error, rel=1e-3)
 
 
 def test_values_of_few_rounds_have_no_interval():
     sums = RewardSums()
-    assert math.isnan(sums.estimate_mean().value)
+    assert math.isnan(sums.estimate(1, 0).value)
     sums.add(0.0, 1.0)
-    assert sums.estimate_mean()[:2] == (1.0, math.inf)
+    assert sums.estimate(1, 0)[:2] == (1.0, math.inf)
     sums.add(0.0, 1.0)
-    assert not math.isfinite(sums.estimate_mean(1).standard_error)
-    assert not math.isfinite(sums.estimate_difference().standard_error)
+    assert not math.isfinite(sums.estimate(0, 1).standard_error)
+    assert not math.isfinite(sums.estimate(1, -1).standard_error)
 
 
 def events(n, *, mode="online", shift=0.0, own=None, incumbent=None, seed=0, first=0):

@@ -759,5 +759,5 @@ def test_a_request_has_one_model_throughout(exported, policy_files, tmp_path):
             return super().get(name, default)
 
     body = Body(context=[0.5] * DIM, domain=at_hand.deployed.domain)
-    (event,), _, _ = decider.decide(body, 1.0)
+    ((event, _),) = decider.decide(body, 1.0)
     assert (event.model, event.domain) == (0, at_hand.deployed.domain)

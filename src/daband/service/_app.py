@@ -53,7 +53,7 @@ from daband.service._decider import (
 )
 from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service._settings import ROLES, Settings
-from daband.serving._deployed_policy import DeployedPolicy, load_deployed
+from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed
 
 _logger = logging.getLogger("daband.service")
 #: Seconds between two checks for a newer model.
@@ -380,25 +380,22 @@ class Service:
                 outcome = await asyncio.to_thread(self._decider.decide, body, time.time())
         else:
             outcome = self._decider.decide(body, time.time())
-        events, warnings, rankings = outcome
-        for event_warnings in warnings:
-            for kind in {warning.kind for warning in event_warnings}:
+        for _, decision in outcome:
+            for kind in {warning.kind for warning in decision.warnings}:
                 self._warning_counter.labels(kind).inc()
-        answers = await self._writer.write(events)
-        conflicts = [
-            event.event_id
-            for event, answer in zip(events, answers, strict=True)
-            if answer.status == "conflict"
-        ]
-        if conflicts:
-            raise HTTPException(
-                409, f"event_id {conflicts[0]!r} was used for another context; nothing was decided"
-            )
+        answers = await self._writer.write([event for event, _ in outcome])
+        for (event, _), answer in zip(outcome, answers, strict=True):
+            if answer.status == "conflict":
+                raise HTTPException(
+                    409,
+                    f"event_id {event.event_id!r} was used for another context; nothing was"
+                    " decided",
+                )
         arm_names = self._decider.model.deployed.arm_names
-        decisions = []
-        for answer, event_warnings, ranking in zip(answers, warnings, rankings, strict=True):
-            decision = _describe_decision(answer, arm_names, event_warnings)
-            decisions.append({**decision, "ranking": ranking} if ranking else decision)
+        decisions = [
+            _describe_decision(answer, arm_names, decision)
+            for answer, (_, decision) in zip(answers, outcome, strict=True)
+        ]
         return _make_response({"events": decisions} if "events" in body else decisions[0])
 
     async def _replace_arms(self, request: Request) -> Response:
@@ -614,7 +611,7 @@ def _is_allowed_token(token: bytes, allowed_tokens: tuple[bytes, ...]) -> bool:
 
 
 def _describe_decision(
-    answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...]
+    answer: LogAnswer, arm_names: tuple[str, ...], decision: DeployedDecision
 ) -> dict[str, Any]:
     """Return the fields of a decision in the answer to a request."""
     event = answer.event
@@ -629,8 +626,9 @@ def _describe_decision(
         "repeated": answer.status == "repeated",
         "warnings": [
             {name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS}
-            for warning in warnings
+            for warning in decision.warnings
         ],
+        **({"ranking": decision.ranking} if decision.ranking else {}),
     }
 
 

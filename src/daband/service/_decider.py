@@ -12,17 +12,16 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
 
-from daband.base._arrays import Mask
 from daband.errors import InvalidInput, did_you_mean
 from daband.features._image_layout import measure_image, read_image_bytes
 from daband.service._event_log import Event
 from daband.service._settings import Settings
-from daband.serving._deployed_policy import DeployedPolicy, load_deployed
+from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed
 
 #: The allowed fields of an event in a request.
 _EVENT_FIELDS = (
@@ -131,31 +130,6 @@ class _EventRequest:
     top: int | None = None
 
 
-class _Choice(NamedTuple):
-    """A choice for one event."""
-
-    #: The index of the chosen arm.
-    arm: int
-    #: The probability with which this arm was chosen.
-    propensity: float
-    #: The probability that the event is in the control group.
-    control_probability: float
-    #: True if the event is in the control group.
-    in_control: bool
-
-
-def _build_eligible_mask(requests: list[_EventRequest], n_arms: int) -> Mask:
-    """Return a mask (n, K) that is True for the eligible arms of n requests; None if all arms are
-    eligible.
-    """
-    if all(request.eligible is None for request in requests):
-        return None
-    mask = np.zeros((len(requests), n_arms), np.bool_)
-    for mask_row, request in zip(mask, requests, strict=True):
-        mask_row[slice(None) if request.eligible is None else request.eligible] = True
-    return mask
-
-
 class Decider:
     """Decides on the events of requests.
 
@@ -175,51 +149,74 @@ class Decider:
         #: The fraction of events for which the incumbent's arm is played.
         self.control_fraction = settings.control
 
-    def decide(
-        self, body: Any, now: float
-    ) -> tuple[list[Event], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return the events of a request, and for each event its warnings and its ranking of arms.
+    def decide(self, body: Any, now: float) -> list[tuple[Event, DeployedDecision]]:
+        """Return each event of a request with the decision of the policy.
 
         ``body`` is the parsed JSON of the request, and ``now`` the time of the events. Nothing is
         written to the log.
         """
         model = self.model
-        settings = self._settings
+        control_fraction = self.control_fraction
         requests = self._read_events(body, model.deployed)
-        _check_images([request.row for request in requests], settings.limits.image_pixels)
-        choices, warnings, rankings = self._choose(model.deployed, requests, self.control_fraction)
+        _check_images([request.row for request in requests], self._settings.limits.image_pixels)
         events = []
-        for request, choice in zip(requests, choices, strict=True):
-            mode: str = settings.mode
-            played_arm = choice.arm
-            played_propensity = choice.propensity
-            if choice.in_control:
-                mode = "control" if choice.control_probability < 1.0 else "fallback"
-            elif mode == "apprentice":
-                if request.incumbent is None:
-                    raise InvalidInput(f"mode {mode} needs incumbent, the arm that is played")
-                played_arm = request.incumbent
-                played_propensity = request.incumbent_propensity
-            events.append(
-                Event(
-                    event_id=request.event_id,
-                    time=now,
-                    mode=mode,
-                    domain=model.deployed.domain,
-                    model=model.number,
-                    arm=played_arm,
-                    propensity=played_propensity,
-                    own_arm=None if choice.in_control else choice.arm,
-                    incumbent_arm=request.incumbent,
-                    control=(
-                        choice.control_probability
-                        if 0.0 < choice.control_probability < 1.0
-                        else None
-                    ),
-                    **self._get_log_fields(request),
-                )
-            )
-        return events, warnings, rankings
+        for index, request in enumerate(requests):
+            try:
+                decision = self._choose(model.deployed, request, control_fraction)
+                events.append((self._build_event(model, request, decision, now), decision))
+            except InvalidInput as error:
+                prefix = f"event {index}: " if "events" in body else ""
+                raise InvalidInput(f"{prefix}{error}") from None
+        return events
+
+    def _choose(
+        self, deployed: DeployedPolicy, request: _EventRequest, control_fraction: float
+    ) -> DeployedDecision:
+        """Return the decision on one event. Its ``arm`` is the index among all arms."""
+        arms: Any = request.arms
+        if arms is None and request.eligible is not None:
+            arms = np.isin(np.arange(deployed.n_arms), request.eligible)
+        decision, _ = deployed.decide_with_contexts(
+            request.row,
+            arms,
+            request.top,
+            control=control_fraction,
+            incumbents=np.array([-1 if request.incumbent is None else request.incumbent]),
+            new_arms=self._settings.new_arms,
+        )
+        if request.arms is None:
+            return decision
+        return decision._replace(arm=deployed.arm_names.index(str(decision.arm_name)))
+
+    def _build_event(
+        self, model: Model, request: _EventRequest, decision: DeployedDecision, now: float
+    ) -> Event:
+        """Return the log entry of a decision."""
+        mode: str = self._settings.mode
+        own_arm = None if decision.in_control else int(decision.arm)
+        played_arm = int(decision.arm)
+        propensity = float(decision.propensity)
+        control = float(decision.control)
+        if decision.in_control:
+            mode = "control" if control < 1.0 else "fallback"
+        elif mode == "apprentice":
+            if request.incumbent is None:
+                raise InvalidInput(f"mode {mode} needs incumbent, the arm that is played")
+            played_arm = request.incumbent
+            propensity = request.incumbent_propensity
+        return Event(
+            event_id=request.event_id,
+            time=now,
+            mode=mode,
+            domain=model.deployed.domain,
+            model=model.number,
+            arm=played_arm,
+            propensity=propensity,
+            own_arm=own_arm,
+            incumbent_arm=request.incumbent,
+            control=control if 0.0 < control < 1.0 else None,
+            **self._get_log_fields(request),
+        )
 
     def _get_log_fields(self, request: _EventRequest) -> dict[str, str | None]:
         """Return an event's ``context``, ``eligible`` and ``digest``, as far as
@@ -236,50 +233,6 @@ class Decider:
         digest_input = b"%b|%b|%d" % (normalised_json, (eligible or "").encode(), incumbent)
         digest = hashlib.blake2b(digest_input, digest_size=16).hexdigest()
         return {"context": context_json.decode(), "eligible": eligible, "digest": digest}
-
-    def _choose(
-        self, deployed: DeployedPolicy, requests: list[_EventRequest], control_fraction: float
-    ) -> tuple[list[_Choice], list[tuple[Any, ...]], list[tuple[str, ...]]]:
-        """Return the choices, the warnings and the rankings of arms, one of each per request."""
-        incumbents = np.array(
-            [-1 if request.incumbent is None else request.incumbent for request in requests]
-        )
-        shared_options: dict[str, Any] = {"control": control_fraction, "incumbents": incumbents}
-        shared_options["new_arms"] = self._settings.new_arms
-        if len(requests) > 1 and any(
-            request.arms is not None or request.top is not None for request in requests
-        ):
-            results = [self._choose(deployed, [request], control_fraction) for request in requests]
-            choices, warnings, rankings = zip(*results, strict=True)
-            return (
-                [choice for (choice,) in choices],
-                [row for (row,) in warnings],
-                [names for (names,) in rankings],
-            )
-        if len(requests) == 1:
-            request = requests[0]
-            arms = (
-                _build_eligible_mask(requests, deployed.n_arms)
-                if request.arms is None
-                else request.arms
-            )
-            decision = deployed.decide_with_contexts(
-                request.row, arms, request.top, **shared_options
-            )[0]
-            arm = int(decision.arm)
-            propensity = float(decision.propensity)
-            if request.arms is not None:
-                arm = deployed.arm_names.index(str(decision.arm_name))
-            choice = _Choice(arm, propensity, float(decision.control), bool(decision.in_control))
-            return [choice], [decision.warnings], [decision.ranking]
-        rows: Any = [request.row for request in requests]
-        if isinstance(rows[0], np.ndarray):
-            rows = np.stack(rows)
-        mask = _build_eligible_mask(requests, deployed.n_arms)
-        decision = deployed.decide_with_contexts(rows, mask, **shared_options)[0]
-        fields = (decision.arm, decision.propensity, decision.control, decision.in_control)
-        columns = (np.broadcast_to(field, len(requests)).tolist() for field in fields)
-        return list(map(_Choice, *columns)), list(decision.warnings), [()] * len(requests)
 
     def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_EventRequest]:
         """Return the events in the body of a request. Raise an error if one is invalid."""

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from daband.base._arrays import FloatArray
 from daband.base._files import check_writable, write_bytes
 from daband.base._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
@@ -188,84 +187,48 @@ class RewardSums:
     """Running sums for the mean reward of the played arms, and for the self-normalised estimate of
     another policy.
 
-    The policy that was not played is called the other policy. ``sums[a, b]`` is the sum of w^a r^b
-    over rounds, where r is the reward of a round and w the importance weight of the other policy.
-    Standard errors are computed by the delta method.
+    The policy that was not played is called the other policy. A round is the vector v = (1, r, w, w
+    r), where r is its reward and w the importance weight of the other policy. ``gram`` is the sum
+    of v v'. Standard errors are computed by the delta method.
     """
 
     def __init__(self) -> None:
-        self._sums = [[0.0] * 3 for _ in range(3)]
+        self.gram = np.zeros((4, 4))
 
     def add(self, weight: float, reward: float) -> None:
         """Add a round with this importance weight and reward."""
-        weight_power = 1.0
-        for row in self._sums:  # for nine numbers, numpy is slower
-            row[0] += weight_power
-            row[1] += weight_power * reward
-            row[2] += weight_power * reward * reward
-            weight_power *= weight
-
-    @property
-    def sums(self) -> FloatArray:
-        """The sums, (3, 3)."""
-        return np.array(self._sums)
+        row = np.array([1.0, reward, weight, weight * reward])
+        self.gram += np.outer(row, row)
 
     @property
     def n(self) -> int:
         """The number of rounds."""
-        return round(self._sums[0][0])
+        return round(self.gram[0, 0])
 
     @property
     def effective_sample_size(self) -> float:
         """The effective sample size, (sum of w)^2 / sum of w^2."""
-        weight_sum = self._sums[1][0]
-        squared_sum = self._sums[2][0]
-        return weight_sum**2 / squared_sum if squared_sum > 0 else 0.0
+        _, _, weight_sum, _ = self.gram[0].tolist()
+        return weight_sum**2 / float(self.gram[2, 2]) if weight_sum > 0 else 0.0
 
-    def estimate_mean(self, power: int = 0) -> MeanEstimate:
-        """Return the mean reward with weights w^power: ``power`` is 0 for the played arms, 1 for
-        the other policy.
+    def estimate(self, played: float, other: float) -> MeanEstimate:
+        """Return ``played`` times the mean reward of the played arms plus ``other`` times the mean
+        reward of the other policy, on the same rounds.
         """
-        sums = self.sums
-        n = self.n
-        weight_sum = float(sums[power, 0])
-        if weight_sum <= 0.0:
+        n, reward_sum, weight_sum, weighted_reward_sum = self.gram[0].tolist()
+        if n < 1 or (other and weight_sum <= 0.0):
             return MeanEstimate(math.nan, math.inf)
-        value = float(sums[power, 1]) / weight_sum
-        # of w^power (r - value)
-        squares = float(np.array([value * value, -2.0 * value, 1.0]) @ sums[2 * power])
+        played_mean = reward_sum / n
+        other_mean = weighted_reward_sum / weight_sum if other else 0.0
+        # the influence of a round on the estimate is the product of these coefficients and v
+        coefficients = played / n * np.array([-played_mean, 1.0, 0.0, 0.0])
+        if other:
+            coefficients += other / weight_sum * np.array([0.0, 0.0, -other_mean, 1.0])
+        squares = max(float(coefficients @ self.gram @ coefficients), 0.0)
         return MeanEstimate(
-            value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / weight_sum if n > 1 else math.inf
+            played * played_mean + other * other_mean,
+            math.sqrt(squares * n / (n - 1)) if n > 1 else math.inf,
         )
-
-    def estimate_difference(self) -> MeanEstimate:
-        """Return the mean reward of the played arms minus the mean reward of the other policy, on
-        the same rounds.
-        """
-        sums = self.sums
-        n = self.n
-        played = self.estimate_mean(0)
-        other = self.estimate_mean(1)
-        if not math.isfinite(other.standard_error):
-            return MeanEstimate(math.nan, math.inf)
-        played_mean = played.value
-        other_mean = other.value
-        scale = n / float(sums[1, 0])
-        # These are the sums of squares and of products of the terms r - played_mean and w (r -
-        # other_mean).
-        played_squares = float(
-            sums[0, 2] - 2 * played_mean * sums[0, 1] + played_mean * played_mean * sums[0, 0]
-        )
-        products = float(
-            sums[1, 2]
-            - (played_mean + other_mean) * sums[1, 1]
-            + played_mean * other_mean * sums[1, 0]
-        )
-        other_squares = float(
-            sums[2, 2] - 2 * other_mean * sums[2, 1] + other_mean * other_mean * sums[2, 0]
-        )
-        squares = played_squares - 2.0 * scale * products + scale * scale * other_squares
-        return MeanEstimate(played_mean - other_mean, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
 
 class Statistics:
@@ -396,10 +359,8 @@ class Statistics:
         """Return all statistics at the time ``now``, as a dictionary of JSON types."""
         counts = self._counts
         arm_names = self.deployed.arm_names
-        uplift = self._weighted_sums.estimate_difference()
         n_rewarded = counts["given"] + counts["defaulted"]
-        if self.settings.mode == "apprentice":
-            uplift = MeanEstimate(-uplift.value, uplift.standard_error)
+        sign = -1.0 if self.settings.mode == "apprentice" else 1.0
         return {
             "time": now,
             "mode": self.settings.mode,
@@ -411,9 +372,9 @@ class Statistics:
             "equal_fraction": (
                 counts["equal"] / counts["both_known"] if counts["both_known"] else None
             ),
-            "played": _to_limits(self._all_sums.estimate_mean()),
-            "other": _to_limits(self._weighted_sums.estimate_mean(1)),
-            "uplift": _to_limits(uplift),
+            "played": _to_limits(self._all_sums.estimate(1.0, 0.0)),
+            "other": _to_limits(self._weighted_sums.estimate(0.0, 1.0)),
+            "uplift": _to_limits(self._weighted_sums.estimate(sign, -sign)),
             "lift": self.describe_lift(),
             "compared_rounds": self._weighted_sums.n,
             "effective_sample_size": self._weighted_sums.effective_sample_size,
@@ -424,7 +385,7 @@ class Statistics:
             ],
             "new_arms": self.deployed.new_arms,
             "models": {
-                number: {"n": sums.n, **_to_limits(sums.estimate_mean())}
+                number: {"n": sums.n, **_to_limits(sums.estimate(1.0, 0.0))}
                 for number, sums in self._model_sums.items()
             },
         }
