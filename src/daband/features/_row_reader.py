@@ -24,8 +24,6 @@ from daband.features._image_layout import (
 )
 from daband.features._table_transform import FAR_DEVIATIONS, RowWarning, TableRowReader
 
-_FLOAT64 = np.dtype(np.float64)
-_FLOAT32 = np.dtype(np.float32)
 _BYTE_TYPES = (bytes, bytearray, memoryview)
 #: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
 _MAX_UNIT_PIXEL = 2.0
@@ -132,10 +130,6 @@ class RowReader:
         """
         if type(row) is np.ndarray:
             return self._read_array(row)
-        if type(row) is dict and self.table is not None:  # the usual case
-            context, warnings = self.table.read(row)
-            if not warnings:
-                return ReadRows(context[None], [warnings], True)
         if isinstance(row, Mapping):
             return _make_single(*self._read_mapping(row))
         if self._is_file_or_text(row):
@@ -174,7 +168,7 @@ class RowReader:
                 "row is a mapping, but the policy was exported without a table; pass an array of"
                 f" shape {self.shape}, or export it again with pair=pair"
             )
-        if not (type(row) is dict or isinstance(row, Mapping)):  # isinstance is slower
+        if not isinstance(row, Mapping):
             raise InvalidInput(
                 f"the rows of a batch must all be mappings, got {type(row).__name__}"
             )
@@ -203,13 +197,11 @@ class RowReader:
         if not is_single and array.shape[1:] != self.shape:
             raise InvalidInput(self._describe_wrong_shape(array.shape))
         rows = array[None] if is_single else array
-        if is_single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
-            return ReadRows(rows, [self._find_warnings(array)], True)
         if not len(rows):
             raise InvalidInput("the batch has no rows")
         if rows.dtype == np.uint8:
             return ReadRows(rows, [()] * len(rows), is_single)
-        if rows.dtype not in (_FLOAT64, _FLOAT32):
+        if rows.dtype not in (np.float64, np.float32):
             rows = as_numpy(rows, "row").astype(np.float64)
         if is_single:
             return ReadRows(rows, [self._find_warnings(rows[0])], True)

@@ -231,15 +231,6 @@ class DeployedPolicy:
             mask = self.make_arm_mask(arms, len(read_rows.contexts))
         elif frozen.offered is not None:
             mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
-        has_options = vectors is not None or mask is not None or limit is not None
-        if read_rows.is_single and not has_options and not control and top is None:
-            mean, bonus, arm, propensity = frozen.decide_row(
-                read_rows.contexts[0], round_number, indices
-            )
-            decision = DeployedDecision(
-                arm, names[arm], propensity, mean, bonus, read_rows.warnings[0]
-            )
-            return decision, read_rows
         mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
         # the fields ``control`` and ``in_control`` of the decision, (n,) each
         controls: list[Any] = []

@@ -38,7 +38,6 @@ from daband.features._transforms import TransformStep, build_step
 from daband.linear._exploration import (
     DrawFunction,
     Exploration,
-    Scaling,
     draw_fresh,
     make_seeded_draw,
 )
@@ -457,14 +456,6 @@ class FrozenPolicy:
             )
         if self.layout is not None:
             rows = to_channels_first(rows, self.layout)
-        has_unit_weight = self.members[0].weight == self.members[0].bonus_weight == 1.0
-        if (
-            self.arms == "disjoint"
-            and len(self.members) == 1
-            and has_unit_weight
-            and vectors is None
-        ):
-            return self.members[0].score(rows)
         scores = []
         for member in self.members:
             inputs = contexts if member.is_constant else rows
@@ -482,18 +473,6 @@ class FrozenPolicy:
             [member.bonus_weight for member in self.members],
         )
 
-    def decide_row(
-        self, context: AnyArray, round_number: int | None, indices: IntArray | None = None
-    ) -> tuple[FloatArray, FloatArray, int, float]:
-        """Return means and bonuses (K,) in the user's units, the arm and its propensity for one
-        context (*row_shape).
-
-        ``indices`` (k,) selects some arms.
-        """
-        mean, bonus = self.score(context[None], indices)
-        choice = self.choose(mean, bonus, None, round_number)[0]
-        return *self.to_user_units(mean[0], bonus[0]), *choice
-
     @functools.cached_property
     def random_key(self) -> np.uint64:
         """The key of the random draws."""
@@ -505,28 +484,24 @@ class FrozenPolicy:
         bonus: FloatArray,
         available: Mask,
         round_number: int | None,
-        scaling: Scaling = (0.0, 1.0),
         limit: ArmLimit | None = None,
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K).
 
         Random draws are the policy's draws in round ``round_number`` and the following rounds. If
         it is None, they come from the operating system, so that processes that serve the same file
-        explore independently. ``scaling`` is the centre and scale of rewards, in the unit of
-        ``mean``. ``limit`` limits the choices of arms without rewards.
+        explore independently. ``limit`` limits the choices of arms without rewards.
         """
         draw: DrawFunction = (
             draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
         )
         if limit is None:
-            return self.exploration.choose_rows(
-                mean, bonus, draw, available=available, scaling=scaling
-            )
+            return self.exploration.choose_rows(mean, bonus, draw, available=available)
         excludes_unrewarded = draw(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= limit.fraction
         all_arms = True if available is None else available
         mask = np.where(excludes_unrewarded[:, None], limit.restrict(mean, available), all_arms)
-        choices = self.exploration.choose_rows(mean, bonus, draw, available=mask, scaling=scaling)
-        probabilities = self.compute_probabilities(mean, bonus, available, scaling, limit).tolist()
+        choices = self.exploration.choose_rows(mean, bonus, draw, available=mask)
+        probabilities = self.compute_probabilities(mean, bonus, available, limit).tolist()
         return [(arm, row[arm]) for (arm, _), row in zip(choices, probabilities, strict=True)]
 
     def compute_probabilities(
@@ -534,19 +509,14 @@ class FrozenPolicy:
         mean: FloatArray,
         bonus: FloatArray,
         available: Mask,
-        scaling: Scaling = (0, 1),
         limit: ArmLimit | None = None,
     ) -> FloatArray:
         """Return the probability with which ``choose`` chooses each arm, (n, K)."""
-        all_probabilities = self.exploration.probabilities(
-            mean, bonus, available=available, scaling=scaling
-        )
+        all_probabilities = self.exploration.probabilities(mean, bonus, available=available)
         if limit is None:
             return all_probabilities
         mask = limit.restrict(mean, available)
-        limited_probabilities = self.exploration.probabilities(
-            mean, bonus, available=mask, scaling=scaling
-        )
+        limited_probabilities = self.exploration.probabilities(mean, bonus, available=mask)
         return limit.fraction * all_probabilities + (1.0 - limit.fraction) * limited_probabilities
 
     def choose_with_control(
