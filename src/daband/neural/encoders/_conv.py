@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -61,6 +62,8 @@ class ConvFeatures(FeatureNetwork):
         if not channels or min(channels) < 1:
             raise InvalidInput(f"channels must be positive, got {channels}")
         self.context_shape = tuple(context_shape)
+        self.row_means: Tensor
+        self.column_means: Tensor
         self.pixels = pixels
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
@@ -83,6 +86,11 @@ class ConvFeatures(FeatureNetwork):
             min(map_height, _MAX_MAP_SIDE_PIXELS),
             min(map_width, _MAX_MAP_SIDE_PIXELS),
         )
+        # (8, height) and (width, 8): they average maps that are larger than 8 pixels a side
+        row_means = _build_means(map_height, self.map_shape[0])
+        column_means = _build_means(map_width, self.map_shape[1]).T
+        self.register_buffer("row_means", row_means, persistent=False)
+        self.register_buffer("column_means", column_means, persistent=False)
         self.width = channels[-1] * math.prod(self.map_shape)
 
     def forward(self, contexts: Tensor, *, rows_per_domain: Sequence[int]) -> Tensor:
@@ -94,5 +102,16 @@ class ConvFeatures(FeatureNetwork):
             # ReLU is last, because pooled maps are smaller
             maps = functional.relu(functional.max_pool2d(maps, 2))
         if self.has_average_pool:
-            maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
+            # ONNX has no adaptive_avg_pool2d
+            maps = self.row_means @ maps.to(self.row_means.dtype) @ self.column_means
         return maps.flatten(1).to(contexts.dtype)
+
+
+def _build_means(length: int, n_means: int) -> Tensor:
+    """Return the matrix (n_means, length) of adaptive average pooling: row i averages range i."""
+    means = torch.zeros(n_means, length)
+    for index in range(n_means):
+        start = index * length // n_means
+        stop = -(-(index + 1) * length // n_means)
+        means[index, start:stop] = 1 / (stop - start)
+    return means

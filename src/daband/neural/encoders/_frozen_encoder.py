@@ -1,7 +1,7 @@
 """Freeze a trained encoder for one domain, as arrays for numpy or as an ONNX program.
 
-``freeze_encoder`` folds the batch norms of the networks ``mlp`` and ``conv`` into the layers before
-them, so that numpy can compute them. All other networks, such as pretrained backbones and custom
+``freeze_encoder`` folds the batch norms of the network ``mlp`` into the layers before them, so that
+numpy can compute it. All other networks, such as convolutions, pretrained backbones and custom
 modules, become a ``TorchNetwork``, which files contain as an ONNX program. ``to_onnx`` converts a
 module to ONNX.
 """
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from daband.base._arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 from daband.features._input_encoders import OnnxProgram
-from daband.neural.encoders._conv import ConvFeatures
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, make_rows_per_domain
 from daband.neural.encoders._mlp import MlpFeatures
@@ -36,23 +35,12 @@ _MAX_RELATIVE_ERROR = 1e-5
 def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
     """Return a frozen copy of an encoder for the domain with index ``domain``."""
     network = encoder.features
-    map_shape: tuple[int, ...] = ()
-    if type(network) is MlpFeatures:
-        header, arrays = _freeze_mlp(network, domain)
-    elif type(network) is ConvFeatures:
-        header, arrays = _freeze_conv(network, domain)
-        map_shape = network.map_shape
-    else:
+    if type(network) is not MlpFeatures:
         return TorchNetwork(copy.deepcopy(encoder).to("cpu"), domain)
-    first_weight, first_bias = _fold_norm(encoder.first, None, domain)
-    if map_shape:  # maps are channels last in numpy, channels first in torch
-        channels_last_weight = first_weight.reshape(len(first_weight), -1, *map_shape).transpose(
-            0, 2, 3, 1
-        )
-        first_weight = channels_last_weight.reshape(len(first_weight), -1)
+    header, arrays = _freeze_mlp(network, domain)
     layers = [
         *header.pop("layers"),
-        (first_weight, first_bias),
+        _fold_norm(encoder.first, None, domain),
         _fold_norm(encoder.second, None, domain),
     ]
     for index, (weight, bias) in enumerate(layers):
@@ -135,30 +123,8 @@ def _freeze_mlp(network: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict
     return {"kind": "mlp", "layers": layers}, arrays
 
 
-def _freeze_conv(network: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-    """Return the header and the arrays of a ``conv`` for one domain, with norms folded into the
-    convolutions.
-    """
-    arrays: dict[str, AnyArray] = {}
-    for index, (layer, norm) in enumerate(zip(network.layers, network.norms, strict=True)):
-        assert isinstance(layer, nn.Conv2d)
-        weight, bias = _fold_norm(layer, norm if isinstance(norm, DomainNorm) else None, domain)
-        # the first layer includes the map 2 * pixels - 1
-        if index == 0 and network.pixels == "symmetric":
-            weight, bias = 2 * weight, bias - weight.sum(axis=(1, 2, 3))
-        arrays[f"convolution.{index}.weight"] = _to_float32(weight)
-        arrays[f"convolution.{index}.bias"] = _to_float32(bias)
-    pooled_shape = list(network.map_shape) if network.has_average_pool else None
-    return {
-        "kind": "conv",
-        "layers": [],
-        "convolutions": len(network.layers),
-        "pooled": pooled_shape,
-    }, arrays
-
-
 def _fold_norm(
-    layer: nn.Linear | nn.Conv2d, norm: DomainNorm | None, domain: int
+    layer: nn.Linear, norm: DomainNorm | None, domain: int
 ) -> tuple[FloatArray, FloatArray]:
     """Return the weights and biases of a layer that equals the layer followed by the norm."""
     weight = _to_float64(layer.weight)
@@ -166,7 +132,7 @@ def _fold_norm(
     if norm is None:
         return weight, bias
     scale, shift = (_to_float64(tensor) for tensor in norm.compute_affine(domain))
-    return weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), bias * scale + shift
+    return weight * scale[:, None], bias * scale + shift
 
 
 def _to_float64(tensor: Tensor) -> FloatArray:
