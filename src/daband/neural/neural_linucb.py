@@ -220,15 +220,14 @@ class NeuralLinUCB(Policy):
         weights = self._weigh(rounds)
         self._image_input.check_pixels(contexts)
         features = self._encode(contexts, domain)
-        predictions = None
-        with self._locks.state:
+        images = self._image_input(contexts)
+        with self._locks.state:  # a fork waits for it, so that its child has complete buffers
             if self._updates_skill_gate(domain):
                 centre = self.reward_moments.centre
                 predictions, _ = self._head.score(features, centre=centre, with_bonuses=False)
+                self.learner.skill_gate.add(predictions, arms, rewards)
             self._head.learn(features, arms, rewards, weights)
-        if predictions is not None:
-            self.learner.skill_gate.add(predictions, arms, rewards)
-        self.buffers.rounds[domain].add_rounds(self._image_input(contexts), arms, rewards, weights)
+            self.buffers.rounds[domain].add_rounds(images, arms, rewards, weights)
 
     def _play(
         self,
@@ -241,6 +240,7 @@ class NeuralLinUCB(Policy):
     ) -> Decision:
         self._image_input.check_pixels(contexts)
         features = self._encode(contexts, domain)
+        images = self._image_input(contexts)
         with self._locks.state:
             decision = self._head.play(
                 features,
@@ -251,13 +251,11 @@ class NeuralLinUCB(Policy):
                 available=available,
                 weights=weights,
             )
-        arms = decision.arm
-        received_rewards = rewards[np.arange(len(contexts)), arms]
-        if self._updates_skill_gate(domain):
-            self.learner.skill_gate.add(decision.mean, arms, received_rewards)
-        self.buffers.rounds[domain].add_rounds(
-            self._image_input(contexts), arms, received_rewards, weights
-        )
+            arms = decision.arm
+            received_rewards = rewards[np.arange(len(contexts)), arms]
+            if self._updates_skill_gate(domain):
+                self.learner.skill_gate.add(decision.mean, arms, received_rewards)
+            self.buffers.rounds[domain].add_rounds(images, arms, received_rewards, weights)
         return decision
 
     def _updates_skill_gate(self, domain: int) -> bool:
