@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_int, check_one_of
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray
+from daband.base._arguments import check_int
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray
 from daband.domains._contract import Pair
 from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._logs import from_log
 from daband.errors import InvalidInput
 
 #: How to make a bandit of an environment with longer episodes.
@@ -25,7 +24,6 @@ def from_gymnasium(
     target_contexts: ArrayLike | Any,
     *,
     rounds: int = 1000,
-    feedback: str = "all_arms",
     target_test: Any = None,
     seed: int = 0,
     name: str = "gymnasium",
@@ -36,31 +34,35 @@ def from_gymnasium(
     Args:
         env: the environment (``gymnasium.Env``) or its id. The actions are the arms, the
             observations the contexts. An observation that is not an array is flattened by
-            ``gymnasium.spaces.flatten``.
+            ``gymnasium.spaces.flatten``. Episodes must have one step. The environment is reset once
+            per context and arm with the same seed, so that the reward of every arm is known.
         target_contexts: contexts of the target, (m, *C); or another environment, such as a real
             robot, which is reset ``rounds`` times without taking actions.
         rounds: the number of source contexts.
-        feedback: "all_arms" for environments whose episodes have one step. The environment is reset
-            once per context and arm with the same seed, so that the reward of every arm is known.
-            With "log", for any environment, arms are drawn uniformly, and every step is a round of
-            a log. A policy then maximises the reward of a step, not of an episode.
         target_test: target contexts with labels or rewards (t, K) for the evaluator; or an
             environment, in which every arm is tried ``rounds`` times.
         seed: the first seed of ``env.reset``. A reset for source round i = 0, 1, ... has ``seed +
             i``.
         name: the pair's name in reports.
-        options: further arguments of ``from_arrays``, or of ``from_log``.
+        options: further arguments of ``from_arrays``.
 
-    Rewards must depend on the arm. It is an error if all of them are equal, as in CartPole, whose
-    reward is 1 per step.
+    Rewards must depend on the arm. It is an error if all of them are equal.
 
-    >>> pair = daband.domains.from_gymnasium("Blackjack-v1", "Blackjack-v1", rounds=40, feedback="log")
+    >>> import gymnasium
+    >>> class Guess(gymnasium.Env):
+    ...     observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(3)
+    ...     def reset(self, *, seed=None, options=None):
+    ...         super().reset(seed=seed)
+    ...         self.number = int(self.np_random.integers(3))
+    ...         return self.number, {}
+    ...     def step(self, action):
+    ...         return self.number, float(action == self.number), True, False, {}
+    >>> pair = daband.domains.from_gymnasium(Guess(), Guess(), rounds=40)
     >>> pair.context_shape, pair.n_arms, len(pair.source) + len(pair.source_test)
-    ((45,), 2, 40)
+    ((3,), 3, 40)
     """
     n_rounds = check_int("rounds", rounds, minimum=2)
     seed = check_int("seed", seed, minimum=0)
-    check_one_of("feedback", feedback, ("all_arms", "log"))
     source_env, n_arms = _open_environment(env, "env")
     if hasattr(target_contexts, "reset") or isinstance(target_contexts, str):
         target_env, _ = _open_environment(target_contexts, "target_contexts")
@@ -75,17 +77,13 @@ def from_gymnasium(
         target_test = _try_every_arm(
             test_env, n_arms, range(seed + 2 * n_rounds, seed + 3 * n_rounds)
         )
-    arguments = {
-        "target": target_contexts,
-        "target_test": target_test,
-        "n_arms": n_arms,
-        "name": name,
-        **options,
-    }
-    if feedback == "log":
-        return from_log(source=_record_log(source_env, n_arms, n_rounds, seed), **arguments)
     return from_arrays(
-        source=_try_every_arm(source_env, n_arms, range(seed, seed + n_rounds)), **arguments
+        source=_try_every_arm(source_env, n_arms, range(seed, seed + n_rounds)),
+        target=target_contexts,
+        target_test=target_test,
+        n_arms=n_arms,
+        name=name,
+        **options,
     )
 
 
@@ -129,46 +127,17 @@ def _try_every_arm(env: Any, n_arms: int, seeds: range) -> tuple[AnyArray, Float
         if not np.array_equal(_reset(env, seeds[row]), contexts[row]):
             raise InvalidInput(
                 f"env.reset(seed={seeds[row]}) gives different observations, so arms cannot be"
-                " compared; draw random numbers from env.np_random only, or use feedback='log'"
+                " compared; draw random numbers from env.np_random only"
             )
         _, rewards[row, arm], terminated, truncated, _ = env.step(int(env.action_space.start) + arm)
         if not (terminated or truncated):
             raise InvalidInput(
-                "env must have episodes of one step with feedback='all_arms', but the episode of"
-                f" seed {seeds[row]} continues after arm {arm}; {_ONE_STEP}, or use feedback='log'"
-                " if the reward of a single step is what counts"
+                f"env must have episodes of one step, but the episode of seed {seeds[row]} continues"
+                f" after arm {arm}; {_ONE_STEP}"
             )
-    return contexts, _check_rewards(rewards)
-
-
-def _record_log(
-    env: Any, n_arms: int, n_rounds: int, seed: int
-) -> tuple[AnyArray, IntArray, FloatArray, FloatArray]:
-    """Return a log of steps with uniformly drawn arms: contexts (n, *C), arms, rewards and
-    propensities (n,).
-    """
-    arms = np.random.default_rng(seed).integers(0, n_arms, n_rounds)
-    rewards = np.empty(n_rounds)
-    contexts = []
-    observation = None
-    has_ended = True
-    for row in range(n_rounds):
-        if has_ended:
-            observation, _ = env.reset(seed=seed + row)
-        contexts.append(_as_context(env, observation))
-        observation, rewards[row], terminated, truncated, _ = env.step(
-            int(env.action_space.start) + int(arms[row])
-        )
-        has_ended = terminated or truncated
-    propensities = np.full(n_rounds, 1.0 / n_arms)
-    return np.stack(contexts), arms, _check_rewards(rewards), propensities
-
-
-def _check_rewards(rewards: FloatArray) -> FloatArray:
-    """Return the rewards. Raise an error if all of them are equal."""
     if (rewards == rewards.flat[0]).all():
         raise InvalidInput(
             f"env must have rewards that depend on the arm, but each of {rewards.size:,} rewards is"
             f" {rewards.flat[0]}; {_ONE_STEP}"
         )
-    return rewards
+    return contexts, rewards
