@@ -233,7 +233,11 @@ def _read_split_list(list_path: Path, root: Path) -> ImageList:
         if image_path.parts[:1] != ("real",) or ".." in image_path.parts:
             raise DataError(f"{list_path} should have lines `real/FOLDER/NAME`, got {line!r}")
         if image_path.parts[1] in _S2RDA49_FOLDERS:
+            if not (root / image_path).is_file():
+                raise DataError(f"{list_path} lists {image_path}, which does not exist")
             image_paths.append(image_path)
+    if not image_paths:
+        raise DataError(f"{list_path} lists no image of its classes")
     labels = np.array(
         [_S2RDA49_FOLDERS.index(image_path.parts[1]) for image_path in image_paths], np.int64
     )
