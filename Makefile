@@ -27,16 +27,15 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadscope -m slow
 
-# The tests that calculate, as other processors would round: nudged numbers, numpy's loops in place of compiled ones,
-# PyTorch's own in place of oneDNN's, two threads (`make test` has one), and the products of an older processor. Every
-# variant runs, also after one that fails. A part: make test-portable VARIANTS=numpy PORTABLE=tests/linear
+# The tests that calculate, as other processors would round: nudged numbers, PyTorch's own loops in
+# place of oneDNN's, two threads (`make test` has one), and the products of an older processor. Every
+# variant runs, also after one that fails. A part: make test-portable VARIANTS=nudge-1 PORTABLE=tests/linear
 PORTABLE ?= tests/features tests/linear tests/logs tests/neural tests/policies tests/training \
 	tests/bench/experiments tests/checks tests/test_benchmarks.py
-VARIANTS ?= nudge-1 nudge-2 numpy mkldnn threads coretype
+VARIANTS ?= nudge-1 nudge-2 mkldnn threads coretype
 OLDER_CORE := $(if $(filter aarch64 arm64,$(shell uname -m)),ARMV8,NEHALEM)
 variant-nudge-1: export DABAND_TEST_NUDGE = 1
 variant-nudge-2: export DABAND_TEST_NUDGE = 2
-variant-numpy: export DABAND_KERNELS = numpy
 variant-threads: export OMP_NUM_THREADS = 2
 variant-threads: export OPENBLAS_NUM_THREADS = 2
 variant-mkldnn: export DABAND_TEST_MKLDNN = 0

@@ -32,7 +32,7 @@ import polars as pl
 
 import daband
 from daband.base._arrays import use_one_blas_thread
-from daband.linear._primal_ridge import PrimalRidge
+from daband.linear._ridge import Ridge
 
 N_FILES = 64
 N_FEATURES = 32
@@ -101,7 +101,7 @@ def fit(folder: Path, engine: str, *, kill: bool = False) -> tuple[Any, int]:
     policy = daband.LinUCB(context_shape=(N_FEATURES,), n_arms=N_ARMS, seed=0)
     daband.fit_log(policy, folder, engine=engine, workers=2 if engine == "ray" else None)
     statistics = policy._head.statistics
-    assert isinstance(statistics, PrimalRidge)
+    assert isinstance(statistics, Ridge)
     return statistics.theta, len(killed)
 
 

@@ -223,7 +223,7 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
     """
     statistics = policy._head.statistics
     theta = statistics.theta[:, 0, :DIMENSIONS].copy()
-    inverse = statistics.inverse[:, :DIMENSIONS, :DIMENSIONS].copy()
+    inverse = statistics.A_inv[:, :DIMENSIONS, :DIMENSIONS].copy()
     mean = np.full(DIMENSIONS, 0.1)
     deviation = np.full(DIMENSIONS, 1.1)
 
@@ -277,7 +277,7 @@ def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
                 )
             latent = encoder.second(functional.relu(encoder.first(maps.flatten(1))))
             z = functional.normalize(latent)[0].double().numpy()
-        width = np.sqrt((statistics.inverse @ z) @ z)
+        width = np.sqrt((statistics.A_inv @ z) @ z)
         return int((statistics.theta[:, 0] @ z + ALPHA * width).argmax())
 
     return run
@@ -324,23 +324,20 @@ print(imported - started, time.process_time() - imported, "torch" in sys.modules
         ("daband", "daband.daband"),
         ("images", "images.daband"),
     ):
-        for kernels in ("numba", "numpy"):
-            own = {**os.environ, "DABAND_KERNELS": kernels}
-            runs = []
-            for _ in range(5):
-                command = [sys.executable, "-c", script, str(folder / file)]
-                done = subprocess.run(command, capture_output=True, text=True, check=True, env=own)
-                runs.append(done.stdout.split())
-            best = min(runs, key=lambda run: float(run[0]) + float(run[1]))
-            found.append(
-                {
-                    "file": name,
-                    "numba": kernels == "numba",
-                    "import_seconds": float(best[0]),
-                    "load_seconds": float(best[1]),
-                    "imports_torch": best[2] == "True",
-                }
-            )
+        runs = []
+        for _ in range(5):
+            command = [sys.executable, "-c", script, str(folder / file)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            runs.append(done.stdout.split())
+        best = min(runs, key=lambda run: float(run[0]) + float(run[1]))
+        found.append(
+            {
+                "file": name,
+                "import_seconds": float(best[0]),
+                "load_seconds": float(best[1]),
+                "imports_torch": best[2] == "True",
+            }
+        )
     return found
 
 

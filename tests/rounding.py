@@ -10,7 +10,7 @@ Environment variables stand in for them here:
   equal contexts stay equal.
 * ``DABAND_TEST_MKLDNN=0`` takes PyTorch's own loops instead of oneDNN's.
 
-``DABAND_KERNELS``, ``OMP_NUM_THREADS`` and ``OPENBLAS_CORETYPE`` do the rest. A test that fails
+``OMP_NUM_THREADS`` and ``OPENBLAS_CORETYPE`` do the rest. A test that fails
 under one of them compares the ends of two floating-point trajectories: it would fail on some
 processor."""
 

@@ -101,13 +101,10 @@ allowed = {"numpy", "torch", "safetensors"}
 class Nothing:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        hidden = "numba scipy sklearn typer rich pydantic matplotlib PIL polars pandas skimage pyarrow numba llvmlite"
+        hidden = "scipy sklearn typer rich pydantic matplotlib PIL polars pandas skimage pyarrow"
         if top in hidden.split():
             raise ModuleNotFoundError(f"No module named {top!r}", name=top)
 sys.meta_path.insert(0, Nothing())
-import importlib.util
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "numba" else find(name, *rest)
 import daband
 pair = daband.domains.load("synthetic", tiny=True)
 policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, transform=daband.PCA(3))

@@ -10,7 +10,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import daband
@@ -79,27 +78,6 @@ def run_unprivileged(folder, script):
     )
     assert done.returncode == 0, done.stderr
     return done
-
-
-@pytest.mark.slow
-def test_a_policy_learns_where_numba_cannot_write_its_cache_and_says_so_once(read_only_package):
-    done = run_unprivileged(
-        read_only_package,
-        """
-        import numpy as np
-        policy = daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
-        draw = np.random.default_rng(0)
-        policy.update(draw.normal(size=(20, 3)), draw.integers(0, 2, 20), draw.random(20))
-        print(policy.select(np.eye(3)[:1]).arm.tolist())
-        policy.select(np.eye(3))
-        """,
-    )
-    draw = np.random.default_rng(0)
-    policy = daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
-    policy.update(draw.normal(size=(20, 3)), draw.integers(0, 2, 20), draw.random(20))
-    assert done.stdout.split("\n")[0] == str(policy.select(np.eye(3)[:1]).arm.tolist())
-    assert done.stderr.count("UncachedKernelsWarning") == 1
-    assert "NUMBA_CACHE_DIR" in done.stderr
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ update formula.
 
 import numpy as np
 
-from daband.linear._exploration import Exploration, make_seeded_draw
-from daband.linear._kernels import make_draw_key
+from daband.linear._draws import make_draw_key, make_seeded_draw
+from daband.linear._exploration import Exploration
 from daband.linear._reward_moments import RewardMoments
 
 
@@ -49,11 +49,6 @@ class DenseReference:
         contexts, rewards = self.rows[arm if self.arms == "disjoint" else 0]
         contexts.append(z)
         rewards.append(reward)
-
-
-def targets(rewards):
-    """Both right-hand sides of rounds, (B, 2): rewards and ones."""
-    return np.stack([rewards, np.ones(len(rewards))], axis=1)
 
 
 def play(head, contexts, rewards, *, first_round=0, moments=None, alpha=0.6, seed=0, **rule):

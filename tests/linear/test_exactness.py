@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daband.linear._dual_ridge import ContextStore, compute_inner_products
-from daband.linear._primal_ridge import PrimalRidge
 from daband.linear._reward_moments import RewardMoments
+from daband.linear._ridge import Ridge
 from daband.linear._ridge_head import RidgeHead
 
-from .dense import DenseReference, play, targets
+from .dense import DenseReference, play
 
 ALPHA = 0.6
 
@@ -113,9 +112,7 @@ class TestAgainstDenseAlgebra:
     @settings(max_examples=30)
     @given(problem=problems(), repeats=st.integers(1, 6))
     def test_batch_updates(self, arms, form, ridge, problem, repeats):
-        """Batches large and small take Woodbury's identity, a fresh inverse and the compiled loop
-        in turn.
-        """
+        """Batches large and small take Woodbury's identity and a fresh inverse in turn."""
         contexts, rewards = data({**problem, "rounds": problem["rounds"] * repeats}, arms)
         pulled = np.random.default_rng(problem["seed"] + 1).integers(
             0, problem["n_arms"], len(contexts)
@@ -135,7 +132,6 @@ class TestAgainstDenseAlgebra:
 @pytest.mark.parametrize("form", ["primal", "dual"])
 @pytest.mark.parametrize("dim", [97, 130])
 def test_wide_contexts_take_woodbury(dim, form):
-    """Above 96 dimensions batches are absorbed by matrix products; the reference does not care."""
     rng = np.random.default_rng(dim)
     head = make_head({"n_arms": 3, "dim": dim, "seed": 0}, "disjoint", form, 0.5)
     dense = DenseReference(3, dim, "disjoint", 0.5)
@@ -207,25 +203,10 @@ def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
         part = slice(start, start + 128)
         play(auto, contexts[part], rewards[part], first_round=start)
         play(dual, contexts[part], rewards[part], first_round=start)
-    assert type(auto.statistics).__name__ == "PrimalRidge"
+    assert type(auto.statistics).__name__ == "Ridge"
     probe = rng.uniform(-1, 1, (3, dim)) / 16
     for ours, other in zip(auto.score(probe), dual.score(probe), strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-9, atol=1e-11)
-
-
-def test_single_rounds_move_a_small_dual_form_to_primal():
-    """The dual form is faster for episodes, the primal form for rounds one at a time."""
-    rng = np.random.default_rng(5)
-    contexts = rng.normal(size=(258, 512))
-    rewards = rng.random((258, 2))
-    head = make_head({"n_arms": 2, "dim": 512, "seed": 0}, "disjoint", "auto", 1.0)
-    play(head, contexts[:257], rewards[:257])
-    assert type(head.statistics).__name__ == "DualRidge"
-    expected = head.score(contexts)
-    head.learn(contexts[257:], np.array([0]), rewards[257:, 0], np.zeros(1))
-    assert type(head.statistics).__name__ == "PrimalRidge"
-    for ours, before in zip(head.score(contexts), expected, strict=True):
-        np.testing.assert_allclose(ours, before, rtol=1e-8, atol=1e-9)
 
 
 def test_a_dimension_too_large_for_memory_stays_dual():
@@ -235,69 +216,39 @@ def test_a_dimension_too_large_for_memory_stays_dual():
     assert type(head.statistics).__name__ == "DualRidge"
 
 
-class TestLargeBatches:
-    """Widths in single precision, where contexts are not too large for it."""
-
-    @staticmethod
-    def learned(contexts):
-        rng = np.random.default_rng(1)
-        ridge = PrimalRidge(4, contexts.shape[1], 1.0)
-        # the last arm has no round
-        ridge.update(contexts[:300], rng.integers(0, 3, 300), targets(rng.random(300)))
-        return ridge
-
-    @pytest.mark.parametrize("dim", [16, 40, 200])
-    def test_widths_are_those_of_small_batches(self, dim):
-        contexts = np.random.default_rng(0).normal(size=(1100, dim))
-        ridge = self.learned(contexts)
-        mean, variance = ridge.score(contexts)
-        parts = [ridge.score(part) for part in np.array_split(contexts, 4)]
-        np.testing.assert_allclose(
-            mean, np.concatenate([part[0] for part in parts]), rtol=1e-10, atol=1e-12
-        )
-        widths = np.sqrt(np.concatenate([part[1] for part in parts]))
-        np.testing.assert_allclose(np.sqrt(variance), widths, atol=1e-5)
-        assert not np.array_equal(np.sqrt(variance), widths)  # or nothing was tried
-
-    def test_regressions_that_are_equal_stay_so(self):
-        contexts = np.random.default_rng(0).normal(size=(1100, 40))
-        variance = PrimalRidge(7, 40, 1.0).score(contexts)[1]
-        assert (variance == variance[:, :1]).all()
-
-    def test_where_rounding_would_show_they_are_in_double_precision(self):
-        contexts = np.random.default_rng(0).normal(size=(1100, 40)) * 300.0
-        ridge = self.learned(contexts)
-        variance = ridge.score(contexts)[1]
-        parts = np.concatenate([ridge.score(part)[1] for part in np.array_split(contexts, 4)])
-        np.testing.assert_allclose(variance, parts, rtol=1e-9)
+@pytest.mark.parametrize("dim", [1, 16, 200])
+def test_a_large_batch_is_scored_as_its_rows(dim):
+    rng = np.random.default_rng(1)
+    contexts = rng.normal(size=(1100, dim))
+    ridge = Ridge(4, dim, 1.0)
+    # the last head has no round
+    ridge.update(contexts[:300], rng.integers(0, 3, 300), rng.random(300))
+    for together, *parts in zip(
+        ridge.score(contexts), *(ridge.score(row[None]) for row in contexts), strict=True
+    ):
+        np.testing.assert_allclose(together, np.concatenate(parts), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("axis", [1, 2], ids=["channels first", "channels last"])
-def test_grey_images_are_stored_once_and_multiplied_exactly(axis):
-    draw = np.random.default_rng(0)
-    grey = draw.integers(0, 256, (300, 784), np.uint8)
-    colour = draw.integers(0, 256, (70, 2352), np.uint8)
-    images = np.repeat(np.expand_dims(grey, axis), 3, axis=axis).reshape(300, 2352)
-    store = ContextStore(2352)
-
-    def check(rows):
-        np.testing.assert_array_equal(store.to_array(), rows)
-        exact = (colour.astype(np.int64) @ rows.T.astype(np.int64)) / 255.0 / 255.0
-        np.testing.assert_array_equal(store.compute_inner_products(colour), exact)
-        np.testing.assert_allclose(store.compute_inner_products(colour / 255.0), exact, rtol=1e-12)
-
-    store.append(images[:100])
-    store.append(images[100:])
-    check(images)
-    assert {chunk.shape[1] for chunk in store._chunks} == {784}
-    store.append(colour[:5])  # from now on all channels
-    check(np.concatenate([images, colour[:5]]))
-    store.truncate(0)
-    store.append(images[:3])
-    store.append(images[:3] / 255.0)
-    np.testing.assert_array_equal(store.to_array(), np.concatenate([images[:3]] * 2) / 255.0)
-
-
-def test_products_of_the_largest_bytes_are_exact():
-    white = np.full((3, 150_528), 255, np.uint8)
-    np.testing.assert_array_equal(compute_inner_products(white, white), np.full((3, 3), 150_528.0))
+def test_the_dual_form_stores_images_as_bytes_until_other_contexts_come():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (1300, 12), np.uint8)
+    dual = make_head({"n_arms": 2, "dim": 12}, "disjoint", "dual", 1.0)
+    primal = make_head({"n_arms": 2, "dim": 12}, "disjoint", "primal", 1.0)
+    for start, stop in ((0, 500), (500, 501), (501, 1300)):
+        arms = rng.integers(0, 2, stop - start)
+        rewards = rng.random(stop - start)
+        dual.learn(images[start:stop], arms, rewards)
+        primal.learn(images[start:stop], arms, rewards)
+    assert dual.state()["dual.x"].dtype == np.uint8
+    np.testing.assert_array_equal(dual.state()["dual.x"], images)
+    more = rng.random((3, 12))
+    for head in (dual, primal):
+        head.learn(more, np.array([0, 1, 1]), np.array([0.2, 0.4, 0.6]))
+    np.testing.assert_array_equal(dual.state()["dual.x"], np.concatenate([images / 255.0, more]))
+    again = make_head({"n_arms": 2, "dim": 12}, "disjoint", "dual", 1.0)
+    again.restore(dual.state())
+    for ours, loaded, expected in zip(
+        dual.score(images), again.score(images), primal.score(images), strict=True
+    ):
+        np.testing.assert_array_equal(ours, loaded)
+        np.testing.assert_allclose(ours, expected, rtol=1e-7, atol=1e-9)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.linear._primal_ridge import PrimalRidge, RidgeSums
-
-from .dense import targets
+from daband.linear import _ridge
+from daband.linear._ridge import Ridge, RidgeSums
 
 
 def rounds(n, *, dim=6, heads=4, seed=0, dtype=np.float64):
@@ -34,20 +33,18 @@ def summed(*parts):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_they_are_those_of_dense_algebra(weighted, dtype, order):
+def test_they_are_those_of_dense_algebra(weighted, dtype, order, monkeypatch):
     z, heads, rewards, weights = rounds(900, dtype=dtype)
     weights = weights if weighted else np.ones(900)
+    monkeypatch.setattr(_ridge, "_TILE_BYTES", 1)  # tiles of 64 rows
     sums = RidgeSums(4, 6)
-    sums._tile_rows = 64
     sums.add(np.asarray(z, order=order), heads, rewards, weights if weighted else None)
     for head in range(4):
         own = z[heads == head].astype(np.float64)
         w = weights[heads == head]
         np.testing.assert_allclose(sums.gram[head], (own * w[:, None]).T @ own, rtol=0, atol=1e-10)
-        both = targets(rewards[heads == head])
-        np.testing.assert_allclose(
-            sums.moment[head], (w[:, None] * both).T @ own, rtol=0, atol=1e-10
-        )
+        both = np.stack([rewards[heads == head], np.ones(len(own))], axis=1)
+        np.testing.assert_allclose(sums.b[head], (w[:, None] * both).T @ own, rtol=0, atol=1e-10)
         assert sums.counts[head] == len(own)
     assert sums.reward_moments.mean == pytest.approx(np.average(rewards, weights=weights))
     assert sums.reward_moments.scale**2 == pytest.approx(np.cov(rewards, aweights=weights, ddof=0))
@@ -55,12 +52,10 @@ def test_they_are_those_of_dense_algebra(weighted, dtype, order):
 
 def test_parts_add_up_and_teach_what_the_rounds_teach():
     z, heads, rewards, weights = rounds(1000)
-    direct = PrimalRidge(4, 6, 0.5)
-    both = targets(rewards)
-    direct.update(z[:100], heads[:100], both[:100])
+    direct = Ridge(4, 6, 0.5)
+    direct.update(z[:100], heads[:100], rewards[:100])
     by_sums = copy.deepcopy(direct)
-    root = np.sqrt(weights)[:, None]
-    direct.update((z * root)[100:], heads[100:], (both * root)[100:])
+    direct.update(z[100:], heads[100:], rewards[100:], weights[100:])
     parts = [
         summed((z[s], heads[s], rewards[s], weights[s]))
         for s in (slice(100, 500), slice(500, 501), slice(501, 1000))
@@ -71,24 +66,24 @@ def test_parts_add_up_and_teach_what_the_rounds_teach():
     by_sums.add_sums(whole)
     np.testing.assert_array_equal(by_sums.counts, direct.counts)
     np.testing.assert_allclose(by_sums.theta, direct.theta, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(by_sums.inverse, direct.inverse, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(by_sums.A_inv, direct.A_inv, rtol=0, atol=1e-9)
     for statistics in (by_sums, direct):  # and it goes on from there
-        statistics.update(z[:50], heads[:50], both[:50])
+        statistics.update(z[:50], heads[:50], rewards[:50])
     np.testing.assert_allclose(by_sums.theta, direct.theta, rtol=0, atol=1e-9)
 
 
 def test_heads_without_rounds_stay_as_they_were():
     z, _, rewards, _ = rounds(20)
-    statistics = PrimalRidge(4, 6, 2.0)
+    statistics = Ridge(4, 6, 2.0)
     statistics.add_sums(summed((z, np.full(20, 2), rewards)))
     np.testing.assert_array_equal(statistics.counts, [0, 0, 20, 0])
-    np.testing.assert_array_equal(statistics.inverse[0], np.eye(6) / 2.0)
+    np.testing.assert_array_equal(statistics.A_inv[0], np.eye(6) / 2.0)
 
 
 def test_what_cannot_be_inverted_changes_nothing():
     z, heads, rewards, _ = rounds(40)
-    statistics = PrimalRidge(4, 6, 1e-3)
-    statistics.update(z, heads, targets(rewards))
+    statistics = Ridge(4, 6, 1e-3)
+    statistics.update(z, heads, rewards)
     before = {name: array.copy() for name, array in statistics.state().items()}
     far = np.repeat(z[:1] * 1e6, 40, axis=0) + 1e-3 * z
     with pytest.raises(InvalidInput, match="ill-conditioned"):

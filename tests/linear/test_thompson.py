@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 from scipy.integrate import trapezoid
 
-from daband.linear._exploration import compute_best_probabilities, to_gaussians
+from daband.linear._draws import to_gaussians
+from daband.linear._exploration import compute_best_probabilities
 
 
 def by_brute_force(mean, deviation, arm):

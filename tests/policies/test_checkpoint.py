@@ -60,8 +60,8 @@ def test_every_length_of_header_loads(tmp_path):
     ("name", "change"),
     [
         ("policy/primal.theta", lambda array: array[:1]),
-        ("policy/primal.inverse", lambda array: array * np.nan),
-        ("policy/primal.n_pending", lambda array: array + 33),
+        ("policy/primal.A_inv", lambda array: array * np.nan),
+        ("policy/primal.updates", lambda array: array - 9),
         ("policy/primal.counts", lambda array: array.astype(np.float64)),
         ("transform/axes", lambda array: array[:, :2]),
     ],
@@ -190,7 +190,7 @@ def test_a_newer_format(saved):
         daband.load(saved)
 
 
-@pytest.mark.parametrize("lost", ["rounds", "policy/primal.inverse", "ids/integers"])
+@pytest.mark.parametrize("lost", ["rounds", "policy/primal.A_inv", "ids/integers"])
 def test_an_array_is_missing(saved, lost):
     _rewritten(saved, lambda _, arrays: arrays.pop(lost))
     with pytest.raises(CheckpointError, match="does not hold"):

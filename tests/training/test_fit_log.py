@@ -554,30 +554,6 @@ def test_continue_on_target_takes_a_log(tmp_path):
     assert (run.rounds, policy.rounds_learned) == (200, 200)
 
 
-@pytest.mark.slow
-def test_compiled_loops_are_not_imported_for_sums(log):
-    """To import them took a quarter of the time that ten million rows take."""
-    script = """
-import json, sys
-import daband
-from daband.linear._kernels import kernels
-fits = []
-for _ in range(2):
-    policy = daband.LinUCB(context_shape=(4,), n_arms=3, seed=0)
-    daband.fit_log(policy, sys.argv[1])
-    fits.append(policy._head.statistics.theta.tolist())
-    if len(fits) == 1:
-        print(json.dumps("numba" in sys.modules))
-        kernels.learn_rounds
-print(json.dumps(fits[0] == fits[1]))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(log)], capture_output=True, text=True, check=True
-    )
-    # the same to the bit
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [False, True]
-
-
 def test_a_frame_in_the_place_of_a_log_is_named_by_its_type():
     """Before: the error printed all its rows."""
     with pytest.raises(

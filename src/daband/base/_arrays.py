@@ -12,7 +12,6 @@ import functools
 import math
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,8 +96,7 @@ def _convert_tensor(torch: Any, tensor: Any, name: str) -> AnyArray:
 def read_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
     """Return a copy of the array ``state[name]``, which was read from a file.
 
-    Raise ``ValueError`` unless the array is finite and has the shape and type of ``like``. Compiled
-    loops do not check their arrays, so they are checked here.
+    Raise ``ValueError`` unless the array is finite and has the shape and type of ``like``.
     """
     array = state[name]
     if array.shape != like.shape or array.dtype != like.dtype:
@@ -173,30 +171,6 @@ def drop_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArr
         for name, array in arrays.items()
         if name.startswith(prefix)
     }
-
-
-#: The buffers of each thread, by name. Allocating memory each time would take as long as the
-#: arithmetic.
-_THREAD_BUFFERS = threading.local()
-#: The maximum size of a buffer that is stored for a thread, in bytes.
-_MAX_BUFFER_BYTES = 1 << 25
-
-
-def get_thread_buffer(
-    name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float64
-) -> AnyArray:
-    """Return an uninitialised array.
-
-    It is valid until the same thread calls this function with the same ``name``.
-    """
-    size = math.prod(shape)
-    data_type = np.dtype(dtype)
-    buffer: AnyArray | None = getattr(_THREAD_BUFFERS, name, None)
-    if buffer is None or buffer.size < size or buffer.dtype != data_type:
-        buffer = np.empty(size, data_type)
-        if buffer.nbytes <= _MAX_BUFFER_BYTES:
-            setattr(_THREAD_BUFFERS, name, buffer)
-    return buffer[:size].reshape(shape)
 
 
 def count_processors() -> int:

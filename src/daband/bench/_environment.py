@@ -32,7 +32,7 @@ def describe_environment(policy: Policy) -> dict[str, Any]:
         "daband": daband.__version__,
         "commit": _find_commit(),
         "python": platform.python_version(),
-        **{name: _find_version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
+        **{name: _find_version(name) for name in ("numpy", "torch", "scikit-learn")},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _find_processor(),
         "cpus": os.cpu_count(),

@@ -1,7 +1,7 @@
 """Define what commands share: options, and the output of lines, tables and progress bars.
 
 ``raise_on_stop`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program.
-If this point is in a callback of a compiled library, for example while numba loads its kernels, the
+If this point is in a callback of a compiled library, the
 exception is lost, and the work continues. Therefore the request to stop is stored, and checked
 again at every event of the work. SIGTERM is handled in the same way.
 """

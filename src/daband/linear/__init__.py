@@ -1,6 +1,6 @@
 """Ridge regression with exploration bonuses, in numpy.
 
-Start with ``_ridge_head.py``, the regressions of linear policies. ``_primal_ridge.py`` and
+Start with ``_ridge_head.py``, the regressions of linear policies. ``_ridge.py`` and
 ``_dual_ridge.py`` compute them, and ``_exploration.py`` chooses arms by their predictions.
 """
 

@@ -1,17 +1,15 @@
 """Choose arms by predicted means and bonuses, and compute the probabilities of the choices.
 
 Start with ``Exploration``, which has the settings and chooses arms. ``Decision`` is its result. The
-functions before ``Exploration`` draw random numbers, and compute the probabilities of Thompson
-sampling.
+functions before ``Exploration`` compute the probabilities of Thompson sampling, and choose among
+tied arms.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
@@ -20,8 +18,11 @@ import numpy as np
 from daband.base._arguments import check_one_of
 from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
-from daband.linear._kernels_numpy import TIE_TOLERANCE, draw_arm, draw_uniforms, find_tied_arms
+from daband.linear._draws import DrawFunction, to_gaussians
 
+#: Scores within ``TIE_TOLERANCE * (1 + |best|)`` of the best score are tied, so that rounding does
+#: not decide.
+TIE_TOLERANCE = 1e-12
 #: Integrals over a normal distribution end at this many standard deviations from its mean.
 _MAX_DEVIATIONS = 9.0
 #: The nodes and weights of Gauss-Legendre quadrature on [-1, 1].
@@ -30,16 +31,6 @@ _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(12)
 _KNOTS = np.array([-_MAX_DEVIATIONS, -5.0, -3.0, -1.5, 0.0, 1.5, 3.0, 5.0, _MAX_DEVIATIONS])
 #: Smaller standard deviations are raised to this value times 1 plus the largest absolute mean.
 _MIN_RELATIVE_DEVIATION = 1e-13
-
-
-def to_gaussians(uniform_draws: FloatArray) -> FloatArray:
-    """Return standard normal draws (B, K), each from a pair of uniform draws (B, 2 K), by the
-    Box-Muller transform.
-    """
-    radius_draws = uniform_draws[:, 0::2]
-    angle_draws = uniform_draws[:, 1::2]
-    radius = np.sqrt(-2.0 * np.log1p(-radius_draws))
-    return radius * np.cos(2.0 * np.pi * angle_draws)
 
 
 def compute_best_probabilities(
@@ -112,30 +103,45 @@ def _compute_normal_cdf(x: FloatArray) -> FloatArray:
 
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
-#: The difference of neighbouring draws in [0, 1), which have 53 random bits.
-_FLOAT_STEP = 2.0**-53
 #: Maximum number of rows for which lists are faster than numpy arrays.
 _MAX_LIST_ROWS = 4
 #: The mean and the standard deviation of rewards, relative to which ties of scores are measured.
 Scaling = tuple[float, float]
-#: A function from a number of rounds and a number of slots to uniform random numbers in [0, 1),
-#: (rounds, slots). The number in slot 0 is compared with epsilon, and the number in slot 1 chooses
-#: among random or tied arms.
-DrawFunction = Callable[[int, int], FloatArray]
 
 
-def make_seeded_draw(key: np.uint64, first_round: int) -> DrawFunction:
-    """Return a function that draws for the rounds from ``first_round`` on.
+def find_tied_arms(
+    scores: list[float], candidates: Sequence[int], centre: float = 0.0, scale: float = 1.0
+) -> list[int]:
+    """Return the candidates whose score is tied with the best score of a candidate.
 
-    Its draws depend only on key and round.
+    ``scores`` are the scores of all arms, ``candidates`` the indices of arms that may be chosen.
+    Scores are tied if they differ by less than ``TIE_TOLERANCE`` times ``scale + |best - centre|``.
+    ``centre`` and ``scale`` are the mean and the standard deviation of rewards.
     """
-    return functools.partial(draw_uniforms, key, first_round)
+    best_score = (
+        max(scores) if len(candidates) == len(scores) else max([scores[arm] for arm in candidates])
+    )
+    tie_threshold = best_score - TIE_TOLERANCE * (scale + abs(best_score - centre))
+    return [arm for arm in candidates if scores[arm] >= tie_threshold]
 
 
-def draw_fresh(n_rounds: int, n_slots: int) -> FloatArray:
-    """Return uniform draws (rounds, slots) from the operating system, which cannot be repeated."""
-    bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64).reshape(n_rounds, n_slots)
-    return (bits >> np.uint64(11)).astype(np.float64) * _FLOAT_STEP
+def draw_arm(
+    arms: Sequence[int],
+    tied_arms: Sequence[int],
+    epsilon: float,
+    epsilon_draw: float,
+    arm_draw: float,
+) -> tuple[int, float]:
+    """Return a random arm and its probability: any of ``arms`` with probability epsilon, otherwise
+    a tied arm.
+
+    ``epsilon_draw`` is compared with epsilon, and ``arm_draw`` selects an arm.
+    """
+    options = arms if epsilon_draw < epsilon else tied_arms
+    arm = options[int(arm_draw * len(options))]
+    return arm, epsilon / len(arms) + (
+        (1.0 - epsilon) / len(tied_arms) if arm in tied_arms else 0.0
+    )
 
 
 #: The largest ``alpha``; scores would overflow above it.

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
 
 import numpy as np
 
@@ -34,15 +33,15 @@ from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
-    Mask,
     Weights,
     check_memory,
+    drop_prefix,
     read_array,
     to_floats,
 )
-from daband.linear._exploration import Decision, Exploration, join_decisions
-from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm, compute_ridge_scores
 from daband.linear._reward_moments import RewardMoments
+from daband.linear._ridge import Ridge, RidgeSums, compute_ridge_scores
+from daband.linear._ridge_head import RidgeHead
 
 #: The prior standard deviation of an arm's effect, in standard deviations of rewards, before
 #: penalties are fitted.
@@ -181,18 +180,15 @@ def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
     np.add.at(joint.gram[0, :, :n_products], effects, effect_rows)
     joint.gram[0, :n_products, n_products:] = joint.gram[0, n_products:, :n_products].T
     np.add.at(joint.gram[0], (effects, effects), _EFFECT_SCALE**2 * sums.gram[:, -1, -1])
-    joint.moment[0, :, :n_products] = np.einsum("krd,km->rdm", sums.moment, vectors).reshape(
-        2, n_products
-    )
-    np.add.at(joint.moment[0].T, effects, _EFFECT_SCALE * sums.moment[:, :, -1])
+    joint.b[0, :, :n_products] = np.einsum("krd,km->rdm", sums.b, vectors).reshape(2, n_products)
+    np.add.at(joint.b[0].T, effects, _EFFECT_SCALE * sums.b[:, :, -1])
     joint.counts[0] = sums.counts.sum()
     joint.reward_moments = sums.reward_moments
     return joint
 
 
-class JointHead:
-    """One ridge regression on contexts (B, d) and arm vectors (K, m); it is used like a
-    ``RidgeHead``.
+class JointHead(RidgeHead):
+    """One ridge regression on contexts (B, d) and arm vectors (K, m).
 
     Args:
         vectors: the vectors of the arms, (K, m). The last number of each is 1.
@@ -202,22 +198,20 @@ class JointHead:
             multiplied by sqrt(d), so that their values have about the size of standardised values.
     """
 
-    #: The form of the statistics, as in ``RidgeHead``.
-    form = "primal"
+    statistics: Ridge
 
     def __init__(
         self, *, vectors: FloatArray, dim: int, ridge: float, has_unit_norm: bool = False
     ) -> None:
-        self.dim = dim
-        self.ridge = ridge
-        self.vectors = vectors
-        #: The factor of contexts.
-        self._context_scale = math.sqrt(dim) if has_unit_norm else 1.0
         n_features = count_features(dim, vectors)
         check_memory(
             24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features"
         )
-        self.statistics = PrimalRidge(1, n_features, ridge)
+        super().__init__(n_arms=1, dim=n_features, arms="disjoint", ridge=ridge, form="primal")
+        self.dim = dim
+        self.vectors = vectors
+        #: The factor of contexts.
+        self._context_scale = math.sqrt(dim) if has_unit_norm else 1.0
         #: Penalties of coefficients of contexts, of arm features and products, and of effects.
         self.penalties: FloatArray = np.full(3, ridge)
         #: The variance of rewards around predictions, in units of the rewards' variance.
@@ -228,58 +222,19 @@ class JointHead:
         self._arm_weights: FloatArray = np.zeros(len(vectors))
 
     @property
+    def counts(self) -> IntArray:
+        """The sum of the weights of each arm's rounds, rounded, (K,)."""
+        return np.rint(self._arm_weights).astype(np.int64)
+
+    @property
     def new_effect_variance(self) -> float:
         """The prior variance of the coefficient of an arm's effect."""
         return self.noise_variance / float(self.penalties[2])
 
-    def fit_penalties(self, moments: RewardMoments) -> None:
-        """Fit the penalties and the noise to the learned rounds, with these ``moments`` of their
-        rewards.
-
-        Nothing changes with fewer rounds than coefficients, or until the rounds have doubled since
-        the last fit. Each iteration sets the penalty of a group of coefficients to the noise times
-        its degrees of freedom, divided by the sum of its squared coefficients.
-        """
-        regression = self.statistics
-        groups = self._get_penalty_groups()
-        n_rounds = moments.total_weight
-        if n_rounds < max(regression.dim, 2.0 * self._n_fitted_rounds):
-            return
-        gram = regression.compute_gram(0)
-        moment = (
-            regression._moment[0, 0] - moments.centre * regression._moment[0, 1]
-        ) / moments.scale
-        gram[np.diag_indices(regression.dim)] -= self.penalties[groups]
-        squared_differences = (
-            moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2
-        )
-        reward_squares = squared_differences / moments.scale**2
-        group_sizes = np.bincount(groups, minlength=3)
-        for _ in range(_N_FIT_ITERATIONS):
-            inverse = np.linalg.inv(gram + np.diag(self.penalties[groups]))
-            theta = inverse @ moment
-            degrees_of_freedom = group_sizes - self.penalties * np.bincount(
-                groups, inverse.diagonal(), minlength=3
-            )
-            theta_squares = np.maximum(np.bincount(groups, theta * theta, minlength=3), 1e-12)
-            residual_squares = reward_squares - 2.0 * theta @ moment + theta @ gram @ theta
-            residual_squares = max(residual_squares, 1e-6 * reward_squares, 1e-12)
-            self.noise_variance = float(
-                residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0)
-            )
-            optimal_ratios = (
-                self.noise_variance
-                * np.maximum(degrees_of_freedom, 1e-9)
-                / theta_squares
-                / self.ridge
-            )
-            old_penalties = self.penalties
-            self.penalties = self.ridge * np.clip(optimal_ratios, *_PENALTY_RANGE)
-            if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
-                break
-        regression._gram[0], regression._n_pending[0] = gram + np.diag(self.penalties[groups]), 0
-        regression._invert(0)
-        self._n_fitted_rounds = n_rounds
+    @property
+    def _n_products(self) -> int:
+        """The number of products of a context with an arm."""
+        return (self.dim + 1) * self.vectors.shape[1]
 
     def _get_penalty_groups(self) -> IntArray:
         """Return the index (F,) in ``penalties`` of each coefficient's penalty."""
@@ -290,15 +245,46 @@ class JointHead:
         )
         return groups
 
-    @property
-    def _n_products(self) -> int:
-        """The number of products of a context with an arm."""
-        return (self.dim + 1) * self.vectors.shape[1]
+    def fit_penalties(self, moments: RewardMoments) -> None:
+        """Fit the penalties and the noise to the learned rounds, with these ``moments`` of their
+        rewards.
 
-    @property
-    def counts(self) -> IntArray:
-        """The sum of the weights of each arm's rounds, rounded, (K,)."""
-        return np.rint(self._arm_weights).astype(np.int64)
+        Nothing changes with fewer rounds than coefficients, or until the rounds have doubled since
+        the last fit. Each iteration sets the penalty of a group of coefficients to the noise times
+        its degrees of freedom, divided by the sum of its squared coefficients.
+        """
+        n_rounds = moments.total_weight
+        if n_rounds < max(self.statistics.dim, 2.0 * self._n_fitted_rounds):
+            return
+        groups = self._get_penalty_groups()
+        group_sizes = np.bincount(groups, minlength=3)
+        gram = self.statistics.gram[0]
+        b = (self.statistics.b[0, 0] - moments.centre * self.statistics.b[0, 1]) / moments.scale
+        squared_differences = (
+            moments.squared_differences + n_rounds * (moments.mean - moments.centre) ** 2
+        )
+        reward_squares = squared_differences / moments.scale**2
+        for _ in range(_N_FIT_ITERATIONS):
+            A_inv = np.linalg.inv(gram + np.diag(self.penalties[groups]))
+            theta = A_inv @ b
+            degrees_of_freedom = group_sizes - self.penalties * np.bincount(
+                groups, A_inv.diagonal(), minlength=3
+            )
+            theta_squares = np.maximum(np.bincount(groups, theta * theta, minlength=3), 1e-12)
+            residual_squares = reward_squares - 2.0 * theta @ b + theta @ gram @ theta
+            residual_squares = max(residual_squares, 1e-6 * reward_squares, 1e-12)
+            self.noise_variance = float(
+                residual_squares / max(n_rounds - degrees_of_freedom.sum(), 1.0)
+            )
+            optimal_penalties = (
+                self.noise_variance * np.maximum(degrees_of_freedom, 1e-9) / theta_squares
+            )
+            old_penalties = self.penalties
+            self.penalties = self.ridge * np.clip(optimal_penalties / self.ridge, *_PENALTY_RANGE)
+            if np.abs(np.log(self.penalties / old_penalties)).max() < 0.05:
+                break
+        self.statistics.set_penalties(self.penalties[groups])
+        self._n_fitted_rounds = n_rounds
 
     def score(
         self,
@@ -308,40 +294,36 @@ class JointHead:
         scale: float = 1.0,
         with_bonuses: bool = True,
     ) -> tuple[FloatArray, FloatArray]:
-        """Return predicted rewards and bonuses (B, K), as ``RidgeHead.score`` does."""
         contexts = self._to_context_rows(features)
-        scale *= math.sqrt(self.noise_variance)
         if len(contexts) <= _MAX_SINGLE_ROWS:
+            theta = self.statistics.compute_coefficients(centre)[0]
+            A_inv = self._get_covariance() if with_bonuses else None
             indices = np.arange(len(self.vectors))
-            theta, inverse = self._get_regression(centre, with_bonuses)
-            scores = [score_context(theta, inverse, row, self.vectors, indices) for row in contexts]
+            scores = [score_context(theta, A_inv, row, self.vectors, indices) for row in contexts]
             mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
         else:
             mean, variance = compute_ridge_scores(
-                *self.compute_arm_regressions(centre, with_bonuses), contexts
+                *self.compute_regressions(centre, with_bonuses), contexts
             )
-        return centre + mean, scale * np.sqrt(np.maximum(variance, 0.0))
+        return centre + mean, scale * np.sqrt(variance)
 
-    def compute_arm_regressions(
+    def compute_regressions(
         self, centre: float, with_bonuses: bool
     ) -> tuple[FloatArray, FloatArray | None]:
         """Return the regression of each arm on the rows of ``_to_context_rows``, as
         ``compute_arm_heads`` does.
         """
-        theta, inverse = self._get_regression(centre, with_bonuses)
         return compute_arm_heads(
-            theta, inverse, self.vectors, np.arange(len(self.vectors)), self.dim
+            self.statistics.compute_coefficients(centre)[0],
+            self._get_covariance() if with_bonuses else None,
+            self.vectors,
+            np.arange(len(self.vectors)),
+            self.dim,
         )
 
-    def _get_regression(
-        self, centre: float, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray | None]:
-        """Return the coefficients (F,) of the joint regression, and its inverse (F, F) or None
-        without bonuses.
-        """
-        return self.statistics.compute_coefficients(centre)[0], (
-            self.statistics.inverse[0] if with_bonuses else None
-        )
+    def _get_covariance(self) -> FloatArray:
+        """Return the covariance of the coefficients, (F, F), in units of the rewards' variance."""
+        return self.noise_variance * self.statistics.A_inv[0]
 
     def _to_context_rows(self, features: AnyArray) -> FloatArray:
         """Return contexts (B, d) as ``append_one`` does, (B, d + 1), multiplied by
@@ -349,78 +331,49 @@ class JointHead:
         """
         return append_one(to_floats(features), self._context_scale)
 
-    def decide_row(self, *_: Any) -> None:
-        """Return None: this head has no compiled decision for single rows."""
-
-    def _compute_joint_features(self, features: AnyArray, arms: IntArray) -> FloatArray:
-        """Return the joint features (B, F) of each context (B, d) with its arm (B,)."""
+    def learn(
+        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None
+    ) -> None:
         contexts = self._to_context_rows(features)
         n_products = self._n_products
         rows = np.zeros((len(contexts), self.statistics.dim))
         products = contexts[:, :, None] * self.vectors[arms][:, None, :]
         rows[:, :n_products] = products.reshape(len(contexts), -1)
         rows[np.arange(len(contexts)), _get_effect_indices(arms, n_products)] = _EFFECT_SCALE
-        return rows
-
-    def learn(
-        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None
-    ) -> None:
-        """Learn rounds: contexts (B, d), the chosen arms (B,), their rewards (B,) and
-        weights (B,).
-        """
-        rows = self._compute_joint_features(features, arms)
-        targets = np.stack([rewards, np.ones(len(rewards))], axis=1)
-        check_norm(rows, self.ridge)
-        if weights is not None:
-            weight_roots = np.sqrt(weights)[:, None]
-            rows = rows * weight_roots
-            targets = targets * weight_roots
-        self.statistics.update(rows, np.zeros(len(rows), np.int64), targets)
+        self.statistics.update(rows, np.zeros(len(rows), np.int64), rewards, weights)
         np.add.at(self._arm_weights, arms, 1.0 if weights is None else weights)
 
-    def play(
-        self,
-        features: AnyArray,
-        rewards: FloatArray,
-        *,
-        exploration: Exploration,
-        draw_from: Any,
-        moments: RewardMoments,
-        available: Mask = None,
-        weights: Weights = None,
-    ) -> Decision:
-        """Decide and learn round by round, as ``RidgeHead.play`` does."""
-        decisions = []
-        for row in range(len(features)):
-            row_slice = slice(row, row + 1)
-            scaling = moments.centre, moments.scale
-            mean, bonus = self.score(
-                features[row_slice], centre=moments.centre, scale=moments.scale
-            )
-            mask = None if available is None else available[row_slice]
-            weight = None if weights is None else weights[row_slice]
-            decisions.append(exploration.decide(mean, bonus, draw_from(row), mask, scaling))
-            arm = decisions[-1].arm
-            self.learn(features[row_slice], arm, rewards[row_slice, arm[0]], weight)
-            moments.add(rewards[row_slice, arm[0]], weight)
-        return join_decisions(decisions)
+    def _start_episode(self, features: AnyArray) -> None:
+        """Return None: rounds are scored one by one."""
+
+    def add_vectors(self, vectors: FloatArray) -> None:
+        """Add arms with these vectors (n, m), without rounds."""
+        n_old_effects = count_effects(len(self.vectors))
+        self.vectors = np.concatenate([self.vectors, vectors])
+        self._arm_weights = np.append(self._arm_weights, np.zeros(len(vectors)))
+        n_new_effects = count_effects(len(self.vectors)) - n_old_effects
+        self.statistics.add_features(np.full(n_new_effects, self.penalties[2]))
+
+    def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
+        """Return the coefficients (1, F) and their covariance (1, F, F), for features of
+        ``append_one(x)``.
+
+        Contexts x are as given, not multiplied by ``_context_scale``. Predictions are in the unit
+        of ``moments``.
+        """
+        factors = np.ones(self.statistics.dim)
+        factors[: self.dim * self.vectors.shape[1]] = self._context_scale
+        theta = factors * self.statistics.compute_coefficients(moments.centre) / moments.scale
+        return theta, (factors[:, None] * self._get_covariance() * factors)[None]
+
+    # Sums over the rounds of a log.
 
     def without_rounds(self) -> JointHead:
-        """Return a head with the same settings that has learned no rounds."""
         empty_head = copy.copy(self)
-        empty_head.statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
-        empty_head._set_prior(slice(None), self.penalties[self._get_penalty_groups()])
+        empty_head.statistics = Ridge(1, self.statistics.dim, self.ridge)
+        empty_head.statistics.set_penalties(self.penalties[self._get_penalty_groups()])
         empty_head._arm_weights = np.zeros(len(self.vectors))
         return empty_head
-
-    def _set_prior(self, coefficients: slice, penalties: FloatArray) -> None:
-        """Set the penalties of coefficients without rounds."""
-        indices = np.arange(self.statistics.dim)[coefficients]
-        self.statistics._gram[0, indices, indices] = penalties
-        self.statistics.inverse[0, indices, indices] = 1.0 / penalties
-
-    def check_primal_fits(self) -> None:
-        """Do nothing: sums over the rounds of each arm always fit in memory."""
 
     def make_empty_sums(self) -> RidgeSums:
         """Return ``RidgeSums`` with a sum for each arm, without any rounds."""
@@ -433,24 +386,9 @@ class JointHead:
         return self._to_context_rows(features), arms
 
     def with_sums(self, sums: RidgeSums) -> JointHead:
-        """Return a copy that has also learned the rounds of these sums."""
-        head = copy.copy(self)
-        head.statistics = copy.deepcopy(self.statistics)
-        head.statistics.add_sums(compute_joint_sums(sums, self.vectors))
+        head = super().with_sums(compute_joint_sums(sums, self.vectors))
         head._arm_weights = self._arm_weights + sums.gram[:, -1, -1]  # the last feature is 1
         return head
-
-    def add_vectors(self, vectors: FloatArray) -> None:
-        """Add arms with these vectors (n, m), without rounds."""
-        n_old_effects = count_effects(len(self.vectors))
-        self.vectors = np.concatenate([self.vectors, vectors])
-        self._arm_weights = np.append(self._arm_weights, np.zeros(len(vectors)))
-        n_new_effects = count_effects(len(self.vectors)) - n_old_effects
-        self.statistics.add_dimensions(n_new_effects)
-        self._set_prior(
-            slice(self.statistics.dim - n_new_effects, None),
-            np.full(n_new_effects, self.penalties[2]),
-        )
 
     def predict_held_out(
         self,
@@ -465,7 +403,8 @@ class JointHead:
         ``folds`` are the folds of the rounds (n,) and of the arms (K,). The regression for fold f
         has seen neither its rounds nor a round of its arms, which are thus new arms for it.
         """
-        predictions, (round_folds, arm_folds) = np.zeros((len(arms), len(self.vectors))), folds
+        predictions = np.zeros((len(arms), len(self.vectors)))
+        round_folds, arm_folds = folds
         for fold in np.unique(round_folds):
             is_held_out = round_folds == fold
             is_seen = (round_folds != fold) & (arm_folds[arms] != fold)
@@ -482,39 +421,26 @@ class JointHead:
             )
         return predictions
 
+    # Files.
+
     def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
-        """Return all arrays needed to continue bit for bit."""
         fitted_values = np.array([*self.penalties, self.noise_variance, self._n_fitted_rounds])
-        statistics = {
-            f"primal.{name}": array
-            for name, array in self.statistics.state(with_rounds=with_rounds).items()
+        return {
+            **super().state(with_rounds=with_rounds),
+            "fitted": fitted_values,
+            "arm_weights": self._arm_weights,
         }
-        return {**statistics, "fitted": fitted_values, "arm_weights": self._arm_weights}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the arrays that ``state`` returned."""
-        statistics = PrimalRidge(1, self.statistics.dim, self.ridge)
         fitted_values = read_array(state, "fitted", np.empty(5))
         arm_weights = read_array(state, "arm_weights", self._arm_weights)
-        statistics.restore(
-            {name.split(".", 1)[1]: array for name, array in state.items() if "." in name}
-        )
-        if not (np.isfinite(fitted_values).all() and (fitted_values[:4] > 0).all()):
+        if not (fitted_values[:4] > 0).all():
             raise ValueError(f"penalties and noise must be positive, got {fitted_values[:4]}")
+        statistics = Ridge(1, self.statistics.dim, self.ridge)
+        statistics.restore(drop_prefix("primal.", state))
         self.statistics = statistics
         self.penalties = fitted_values[:3]
+        statistics.penalties = self.penalties[self._get_penalty_groups()]
         self.noise_variance = float(fitted_values[3])
         self._n_fitted_rounds = float(fitted_values[4])
         self._arm_weights = arm_weights
-
-    def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return the coefficients (1, F) and their covariance (1, F, F), for features of
-        ``append_one(x)``.
-
-        Contexts x are as given, not multiplied by ``_context_scale``. Predictions are in the unit
-        of ``moments``.
-        """
-        factors = np.ones(self.statistics.dim)
-        factors[: self.dim * self.vectors.shape[1]] = self._context_scale
-        theta = factors * self.statistics.compute_coefficients(moments.centre) / moments.scale
-        return theta, self.noise_variance * factors[:, None] * self.statistics.inverse * factors

@@ -103,6 +103,31 @@ class MixtureWeights:
             raise ValueError("weights must be >= 0 and sum to 1")
 
 
+def mix_scores(
+    scores: Sequence[tuple[FloatArray, FloatArray]],
+    weights: Sequence[float],
+    bonus_weights: Sequence[float],
+) -> tuple[FloatArray, FloatArray]:
+    """Return the weighted mean of several predictions: the means and bonuses, (B, K) each.
+
+    Args:
+        scores: the means and bonuses of each prediction, (B, K) each.
+        weights: the weight of the means of each prediction.
+        bonus_weights: the weight of the bonuses of each prediction.
+
+    The error of a weighted mean is at most the weighted mean of the errors. So the weighted mean of
+    the bonuses is a valid bonus.
+    """
+    mean = weights[0] * scores[0][0]
+    bonus = bonus_weights[0] * scores[0][1]
+    for (other_mean, other_bonus), weight, bonus_weight in zip(
+        scores[1:], weights[1:], bonus_weights[1:], strict=True
+    ):
+        mean += weight * other_mean
+        bonus += bonus_weight * other_bonus
+    return mean, bonus
+
+
 def find_revealed_predictions(
     means: FloatArray, arms: IntArray, rewards: FloatArray
 ) -> tuple[FloatArray, FloatArray]:

@@ -1,34 +1,25 @@
 """Define the head of linear policies, which predicts rewards by ridge regressions on features.
 
 LinUCB applies it to contexts, Neural-LinUCB and DABand to the features of an encoder. The head uses
-the primal form (``_primal_ridge.py``) or the dual form (``_dual_ridge.py``), whichever is cheaper.
+``Ridge`` or, for large contexts, the dual form (``DualRidge``), whichever is cheaper.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
 from daband.base._arguments import check_one_of
-from daband.base._arrays import (
-    AnyArray,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Mask,
-    Weights,
-    check_memory,
-    to_floats,
-)
+from daband.base._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory
 from daband.errors import InvalidInput
+from daband.linear._draws import DrawFunction
 from daband.linear._dual_ridge import DualRidge
-from daband.linear._exploration import Decision, DrawFunction, Exploration, Scaling, join_decisions
-from daband.linear._kernels import kernels, kernels_are_compiled
-from daband.linear._primal_ridge import PrimalRidge, RidgeSums, check_norm
+from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._reward_moments import RewardMoments
+from daband.linear._ridge import Ridge, RidgeSums, check_norm
 
 #: "disjoint" if every arm has its own regression, "shared" if all arms share one.
 ArmModel = Literal["disjoint", "shared"]
@@ -40,30 +31,12 @@ _SMALL_PRIMAL_BYTES = 1 << 30
 #: Minimum dimension of the dual form. At 512 dimensions it was 2 to 7 times as fast, for rounds in
 #: episodes of 64.
 _MIN_DUAL_DIM = 512
-#: Minimum dimension of the dual form if rounds are learned one at a time. At 512 dimensions it took
-#: twice as long as the primal form after 1,000 rounds.
-_MIN_DUAL_DIM_SINGLES = 1024
 #: The cost of a multiplication in the primal form, relative to the dual form. Primal matrices do
-#: not fit in the cache. The measured ratio is about 3 on images of 2,352 dimensions, which the dual
-#: form multiplies in single precision.
+#: not fit in the cache.
 _RELATIVE_PRIMAL_COST = 2.0
-#: The number of rounds per block of an episode in the primal form.
-_PRIMAL_BLOCK_ROUNDS = 64
-#: The number of rounds per block in the dual form. Each block reads all stored contexts once, so
-#: blocks are long.
-_DUAL_BLOCK_ROUNDS = 256
-
-
-def check_head_memory(*, n_arms: int, dim: int, arms: str, is_primal: bool) -> None:
-    """Raise an error if a head without rounds does not fit in memory.
-
-    In the primal form a regression has two d x d matrices and 32 pending rows. In the dual form it
-    is small.
-    """
-    n_heads = n_arms if arms == "disjoint" else 1
-    head_bytes = 8.0 * (2 * dim * dim + 36 * dim) if is_primal else 1000.0
-    round_bytes = 8.0 * (8 * n_arms + (n_arms if arms == "shared" else 1) * dim)
-    check_memory(n_heads * head_bytes + round_bytes, f"n_arms={n_arms} with {dim} features")
+#: The number of rounds whose predictions ``play`` computes at once. The cost of correcting them
+#: grows with the square of this number.
+_BLOCK_ROUNDS = 64
 
 
 class RidgeHead:
@@ -90,18 +63,21 @@ class RidgeHead:
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
         check_one_of("form", form, ("auto", "primal", "dual"))
         check_one_of("arms", arms, ("disjoint", "shared"))
-        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, is_primal=form == "primal")
         self.dim = dim
-        self._is_shared = arms == "shared"
         self.ridge = ridge
         self.form = form
-        self._all_arms: BoolArray = np.ones((1, n_arms), np.bool_)
+        self._is_shared = arms == "shared"
         n_heads = n_arms if arms == "disjoint" else 1
         is_large = dim >= _MIN_DUAL_DIM or not self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)
         is_dual = form == "dual" or (form == "auto" and is_large)
-        self.statistics: PrimalRidge | DualRidge = (DualRidge if is_dual else PrimalRidge)(
-            n_heads, dim, ridge
-        )
+        if not is_dual:
+            check_memory(16.0 * n_heads * dim * dim, f"n_arms={n_arms} with {dim} features")
+        self.statistics: Ridge | DualRidge = (DualRidge if is_dual else Ridge)(n_heads, dim, ridge)
+
+    @property
+    def counts(self) -> IntArray:
+        """The number of learned rounds of each regression, (heads,)."""
+        return self.statistics.counts
 
     def score(
         self,
@@ -117,51 +93,10 @@ class RidgeHead:
         ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus. If not
         ``with_bonuses``, bonuses are 0.
         """
-        rows = features.reshape(-1, self.dim) if self._is_shared else features
+        rows = features.reshape(-1, self.dim)
         mean, variance = self.statistics.score(rows, centre=centre, with_bonuses=with_bonuses)
-        bonus = np.sqrt(variance, out=variance)
-        if scale != 1.0:
-            bonus *= scale
-        return mean.reshape(len(features), -1), bonus.reshape(len(features), -1)
-
-    def decide_row(
-        self,
-        features: AnyArray,
-        exploration: Exploration,
-        scaling: Scaling,
-        key: np.uint64,
-        round_number: int,
-        available: Mask,
-    ) -> Decision | None:
-        """Score one row and choose its arm in one compiled call.
-
-        Return None if that is not supported.
-
-        ``scaling`` is (centre, scale) as in ``score``. ``key`` and ``round_number`` determine the
-        random draws.
-        """
-        statistics = self.statistics
-        has_kernel = (
-            not self._is_shared and exploration.rule != "thompson" and kernels_are_compiled()
-        )
-        if not (has_kernel and isinstance(statistics, PrimalRidge)):
-            return None
-        row = (
-            features
-            if features.dtype == np.float64 and features.flags.c_contiguous
-            else to_floats(features)
-        )
-        inverse, theta, n_arms = statistics.inverse, statistics.theta, len(statistics.theta)
-        predictions = np.empty((2, 1, n_arms))
-        arms = np.empty(1, np.int64)
-        propensities = np.empty(1)
-        if self._all_arms.shape[1] != n_arms:
-            self._all_arms = np.ones((1, n_arms), np.bool_)
-        mask = self._all_arms if available is None else available
-        settings = (exploration.bonus_factor, exploration.epsilon, key)
-        results = (predictions, arms, propensities)
-        kernels.decide_one(inverse, theta, row, mask, scaling, settings, round_number, results)
-        return Decision(arms, propensities, predictions[0], predictions[1])
+        shape = (len(features), -1)
+        return mean.reshape(shape), scale * np.sqrt(variance).reshape(shape)
 
     def get_chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
@@ -177,10 +112,14 @@ class RidgeHead:
 
         A round of weight w counts w times in the regression, and once in ``counts``.
         """
-        features, arms = self.get_chosen_features(features, arms)
-        self.statistics.update(*_weight_rounds(features, arms, rewards, weights))
-        if isinstance(self.statistics, DualRidge):
-            self._convert_if_cheaper(len(features))
+        features, heads = self.get_chosen_features(features, arms)
+        self.statistics.update(features, heads, rewards, weights)
+        if isinstance(self.statistics, DualRidge) and self.form == "auto":
+            n_heads = self.statistics.n_heads
+            primal_cost = _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
+            is_cheaper = self.statistics.compute_decision_cost() > primal_cost
+            if is_cheaper and self._primal_fits(n_heads, _MAX_PRIMAL_BYTES):
+                self.statistics = self.statistics.to_primal()
 
     def play(
         self,
@@ -195,101 +134,94 @@ class RidgeHead:
     ) -> Decision:
         """Choose arms and learn round by round, and return the decisions.
 
-        ``rewards`` (B, K) are those of all arms.
-
-        All features are known beforehand, so the expensive part is a few matrix products for the
-        whole episode. The loop over rounds only corrects means and bonuses of the remaining rounds.
-        The cost of these corrections grows with the square of the number of rounds, so long
-        episodes are split into blocks. ``draw_from(row)`` returns the function that draws for the
-        rounds from this row on. ``moments`` is updated with the rewards.
+        ``rewards`` (B, K) are those of all arms. ``draw_from(row)`` returns the function that draws
+        for the rounds from this row on. ``moments`` is updated with the rewards. Rounds are played
+        in blocks (``EpisodeScores``) if arms are disjoint.
         """
-        n, n_arms = rewards.shape
-        check_norm(features, self.ridge)
-        mask = np.ones((n, n_arms), np.bool_) if available is None else available
-        round_weights = np.ones(n) if weights is None else weights
+        self._check_features(features)
         decisions = []
-        start = 0
-        while start < n:
-            stop = start + (
-                _DUAL_BLOCK_ROUNDS
-                if isinstance(self.statistics, DualRidge)
-                else _PRIMAL_BLOCK_ROUNDS
-            )
-            stop = n if n - stop == 1 else stop  # a block of one round may change the form
-            rows = slice(start, stop)
-            arrays = features[rows], rewards[rows], round_weights[rows], mask[rows]
-            decisions.append(self._play_block(*arrays, exploration, draw_from(start), moments))
-            start = stop
+        for start in range(0, len(rewards), _BLOCK_ROUNDS):
+            block = slice(start, start + _BLOCK_ROUNDS)
+            block_features = features[block]
+            scores = self._start_episode(block_features)
+            for row in range(start, start + len(block_features)):
+                rows = slice(row, row + 1)
+                centre, scale = moments.centre, moments.scale
+                if scores is None:
+                    mean, bonus = self.score(features[rows], centre=centre, scale=scale)
+                else:
+                    mean, bonus = scores.score(row - start, centre=centre, scale=scale)
+                mask = None if available is None else available[rows]
+                decision = exploration.decide(mean, bonus, draw_from(row), mask, (centre, scale))
+                reward = rewards[rows, decision.arm[0]]
+                weight = None if weights is None else weights[rows]
+                if scores is None:
+                    self.learn(features[rows], decision.arm, reward, weight)
+                else:
+                    scores.learn(row - start, decision.arm, reward, weight)
+                moments.add(reward, weight)
+                decisions.append(decision)
+            if scores is not None:
+                arms = np.concatenate([decision.arm for decision in decisions[start:]])
+                block_weights = None if weights is None else weights[block]
+                block_rewards = rewards[block][np.arange(len(arms)), arms]
+                self.learn(block_features, arms, block_rewards, block_weights)
         return join_decisions(decisions)
 
-    def _play_block(
-        self,
-        features: AnyArray,
-        rewards: FloatArray,
-        weights: FloatArray,
-        available: BoolArray,
-        exploration: Exploration,
-        draw: DrawFunction,
-        moments: RewardMoments,
-    ) -> Decision:
-        """Play the n rounds of one block: ``features``, ``rewards`` (n, K), ``weights`` (n,),
-        ``available`` (n, K).
-        """
-        n, n_arms = rewards.shape
-        rows = features.reshape(n * n_arms, self.dim) if self._is_shared else features
-        products, contexts, has_covariances, means, variances = self.statistics.start_episode(rows)
-        means = means.reshape(2, n, n_arms)
-        variances = variances.reshape(n, n_arms)
-        episode = products, contexts, has_covariances, means, variances
-        settings = (
-            exploration.draw_bonus_factors(n, n_arms, draw),
-            available,
-            exploration.epsilon,
-            draw(n, 2),
-        )
-        results = arms, propensities, scalings = (
-            np.empty(n, np.int64),
-            np.empty(n),
-            np.empty((n, 2)),
-        )
-        reward_moments = moments.state()
-        standardise = moments.standardise
-        kernels.play_episode(
-            episode,
-            self._is_shared,
-            settings,
-            rewards,
-            weights,
-            reward_moments,
-            standardise,
-            results,
-        )
-        chosen_rewards = rewards[np.arange(n), arms]
-        self.learn(features, arms, chosen_rewards, None if (weights == 1).all() else weights)
-        moments.restore(reward_moments)
-        centre = scalings[:, :1]
-        scale = scalings[:, 1:]
-        mean = (means[0] - centre * means[1]) / scale
-        bonus = np.sqrt(variances)
-        propensities = exploration.correct_propensities(arms, propensities, mean, bonus, available)
-        return Decision(arms, propensities, centre + scale * mean, scale * bonus)
+    def _start_episode(self, features: AnyArray) -> EpisodeScores | None:
+        """Return the predictions for a block of rounds, or None if rounds are scored one by one."""
+        return None if self._is_shared else EpisodeScores([self], [features])
 
-    def without_rounds(self) -> RidgeHead:
+    def _check_features(self, features: AnyArray) -> None:
+        """Raise an error if features cannot be learned."""
+        check_norm(features.reshape(-1, self.dim), self.ridge)
+
+    def fit_penalties(self, moments: RewardMoments) -> None:
+        """Do nothing: the penalty is fixed. ``JointHead`` fits its penalties."""
+
+    def add_arm(self) -> None:
+        """Add an arm without rounds."""
+        if not self._is_shared:
+            self.statistics.add_heads(1)
+
+    def compute_regressions(
+        self, centre: float, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Return the coefficients (K, d) of rewards minus ``centre``, and the matrix (K, d, d) of
+        each arm's variance; None without bonuses.
+        """
+        statistics = self.to_primal("the regressions cannot be read")
+        return statistics.compute_coefficients(centre), statistics.A_inv if with_bonuses else None
+
+    def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
+        """Return copies of theta (heads, d) and of A^-1 (heads, d, d).
+
+        Predictions by this theta are in the unit of ``moments``: minus their centre, divided by
+        their scale.
+        """
+        statistics = self.to_primal("the policy cannot be exported")
+        theta = statistics.compute_coefficients(moments.centre) / moments.scale
+        return theta, statistics.A_inv.copy()
+
+    # Sums over the rounds of a log.
+
+    def without_rounds(self) -> Self:
         """Return a head with the same settings that has learned no rounds."""
         empty_head = copy.copy(self)
         empty_head.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
         return empty_head
 
-    @property
-    def counts(self) -> IntArray:
-        """The number of learned rounds of each regression, (heads,)."""
-        return self.statistics.counts
-
     def make_empty_sums(self) -> RidgeSums:
         """Return ``RidgeSums`` for this head, without any rounds."""
+        if not self._primal_fits(self.statistics.n_heads, _MAX_PRIMAL_BYTES):
+            raise InvalidInput(
+                f"sums over rounds do not fit in memory: there are {self.dim} features and"
+                f" {self.statistics.n_heads} regressions; reduce the contexts, e.g. by"
+                " transform=daband.PCA(64)"
+            )
         return RidgeSums(self.statistics.n_heads, self.dim)
 
-    def with_sums(self, sums: RidgeSums) -> RidgeHead:
+    def with_sums(self, sums: RidgeSums) -> Self:
         """Return a copy that has also learned the rounds of these sums."""
         statistics = copy.deepcopy(self.to_primal("the log cannot be learned"))
         statistics.add_sums(sums)
@@ -297,44 +229,14 @@ class RidgeHead:
         head.statistics = statistics
         return head
 
-    def check_primal_fits(self) -> None:
-        """Raise an error if ``make_empty_sums`` would not fit in memory."""
-        if not self._primal_fits(self.statistics.n_heads, _MAX_PRIMAL_BYTES):
-            raise InvalidInput(
-                f"sums over rounds do not fit in memory: there are {self.dim} features and"
-                f" {self.statistics.n_heads} regressions; reduce the contexts, e.g. by"
-                " transform=daband.PCA(64)"
-            )
-
-    def add_arm(self) -> None:
-        """Add an arm without rounds."""
-        if not self._is_shared:
-            self.statistics.add_heads(1)
-
-    def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
-        """Return all arrays needed to continue bit for bit.
-
-        If not ``with_rounds``, no single context is in them.
-        """
-        statistics = self.statistics
-        if isinstance(statistics, DualRidge) and with_rounds:
-            return {f"dual.{name}": array for name, array in statistics.state().items()}
-        if isinstance(statistics, DualRidge):
-            statistics = self.to_primal("replay=False is not possible")
-        return {
-            f"primal.{name}": array
-            for name, array in statistics.state(with_rounds=with_rounds).items()
-        }
-
-    def to_primal(self, problem: str) -> PrimalRidge:
+    def to_primal(self, problem: str) -> Ridge:
         """Return the statistics in the primal form.
 
-        They are converted if the head uses the dual form.
-
-        If the primal form does not fit in memory, raise an error that starts with ``problem``.
+        They are converted if the head uses the dual form. If the primal form does not fit in
+        memory, raise an error that starts with ``problem``.
         """
         statistics = self.statistics
-        if isinstance(statistics, PrimalRidge):
+        if isinstance(statistics, Ridge):
             return statistics
         if not self._primal_fits(statistics.n_heads, _MAX_PRIMAL_BYTES):
             raise InvalidInput(
@@ -344,72 +246,33 @@ class RidgeHead:
             )
         return statistics.to_primal()
 
-    def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (heads, d) and of the inverse of A (heads, d, d).
-
-        Predictions by this theta are in the unit of ``moments``: minus their centre, divided by
-        their scale.
-        """
-        statistics = self.to_primal("the policy cannot be exported")
-        return (
-            statistics.compute_coefficients(moments.centre) / moments.scale,
-            statistics.inverse.copy(),
-        )
-
-    def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the arrays that ``state`` returned."""
-        is_dual = any(name.startswith("dual.") for name in state)
-        arrays = {name.split(".", 1)[1]: array for name, array in state.items()}
-        statistics = (DualRidge if is_dual else PrimalRidge)(
-            self.statistics.n_heads, self.dim, self.ridge
-        )
-        statistics.restore(arrays)
-        self.statistics = statistics
-
     def _primal_fits(self, n_heads: int, max_bytes: int) -> bool:
         """Return True if the primal matrices of this many heads have at most ``max_bytes``
         bytes.
         """
         return 2 * n_heads * self.dim * self.dim * 8 <= max_bytes
 
-    def _convert_if_cheaper(self, n_rounds: int) -> None:
-        """Convert dual statistics to the primal form if that is cheaper.
+    # Files.
 
-        The last update had ``n_rounds`` rounds.
+    def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
+        """Return all arrays needed to continue bit for bit.
+
+        If not ``with_rounds``, no single context is in them.
         """
-        if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
-            return
-        n_heads = self.statistics.n_heads
-        is_cheaper = (
-            self.statistics.compute_decision_cost()
-            > _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
+        statistics = self.statistics
+        if not with_rounds:
+            statistics = self.to_primal("replay=False is not possible")
+        form = "dual" if isinstance(statistics, DualRidge) else "primal"
+        return {f"{form}.{name}": array for name, array in statistics.state().items()}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore the arrays that ``state`` returned."""
+        is_dual = any(name.startswith("dual.") for name in state)
+        statistics = (DualRidge if is_dual else Ridge)(
+            self.statistics.n_heads, self.dim, self.ridge
         )
-        learns_singles = n_rounds == 1 and self.dim < _MIN_DUAL_DIM_SINGLES
-        if (is_cheaper and self._primal_fits(n_heads, _MAX_PRIMAL_BYTES)) or (
-            learns_singles and self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)
-        ):
-            self.statistics = self.statistics.to_primal()
-
-
-def _weight_rounds(
-    features: AnyArray, head_indices: IntArray, rewards: FloatArray, weights: Weights
-) -> tuple[AnyArray, IntArray, FloatArray]:
-    """Return features (B, d), the indices of heads (B,) and targets (B, 2).
-
-    Targets are rewards and ones.
-
-    Features and targets are multiplied by the square roots of the weights. So a round counts by its
-    weight in every product of the two.
-    """
-    targets = (
-        np.array([[rewards.item(), 1.0]])
-        if len(rewards) == 1
-        else np.stack([rewards, np.ones(len(rewards))], 1)
-    )
-    if weights is None:
-        return features, head_indices, targets
-    weight_roots = np.sqrt(weights)[:, None]
-    return to_floats(features) * weight_roots, head_indices, targets * weight_roots
+        statistics.restore({name.split(".", 1)[1]: array for name, array in state.items()})
+        self.statistics = statistics
 
 
 class EpisodeScores:
@@ -427,19 +290,14 @@ class EpisodeScores:
     """
 
     def __init__(self, heads: Sequence[RidgeHead], features: Sequence[AnyArray]) -> None:
-        n_rounds = len(features[0])
-        n_arms = heads[0].statistics.n_heads
-        self._means = np.empty((2, len(heads), n_rounds, n_arms))
-        self._variances = np.empty((len(heads), n_rounds, n_arms))
-        self._covariances = np.empty((len(heads), n_arms, n_rounds, n_rounds))
-        for index, (head, head_features) in enumerate(zip(heads, features, strict=True)):
-            episode = head.statistics.start_episode(head_features)
-            products, contexts, has_covariances, self._means[:, index], self._variances[index] = (
-                episode
-            )
-            self._covariances[index] = (
-                products if has_covariances else np.matmul(products, contexts.T)
-            )
+        episodes = [
+            head.statistics.start_episode(head_features)
+            for head, head_features in zip(heads, features, strict=True)
+        ]
+        #: The predictions of rewards and of ones, (2, heads, n, K).
+        self._means = np.stack([episode.means for episode in episodes], axis=1)
+        #: The covariances of the rounds for each arm, (heads, K, n, n).
+        self._covariances = np.stack([episode.covariances for episode in episodes])
 
     def score(
         self, row: int, *, centre: float | FloatArray = 0.0, scale: float | FloatArray = 1.0
@@ -450,19 +308,21 @@ class EpisodeScores:
         K).
         """
         mean, predicted_ones = self._means[:, :, row]
-        return centre + mean - centre * predicted_ones, scale * np.sqrt(self._variances[:, row])
+        variance = np.maximum(self._covariances[:, :, row, row], 0.0)
+        return centre + mean - centre * predicted_ones, scale * np.sqrt(variance)
 
-    def learn(self, row: int, arm: int, reward: float, weight: float = 1.0) -> None:
-        """Update the predictions of all later rows, after ``arm`` was chosen in ``row`` with this
-        reward and weight.
+    def learn(self, row: int, arm: IntArray, reward: FloatArray, weight: Weights = None) -> None:
+        """Update the predictions of all later rows, after ``arm`` (1,) was chosen in ``row`` with
+        this reward (1,) and weight (1,).
         """
         later = slice(row + 1, None)
-        covariance = self._covariances[:, arm]
+        covariance = self._covariances[:, arm[0]]
         row_covariance = covariance[:, row, later]
-        gain = weight * row_covariance / (1.0 + weight * covariance[:, row, row, None])
-        for mean, target in zip(self._means, (reward, 1.0), strict=True):
-            mean[:, later, arm] += gain * (target - mean[:, row, arm, None])
-        covariance[:, later, later] -= gain[:, :, None] * row_covariance[:, None, :]
-        self._variances[:, later, arm] = np.maximum(
-            covariance.diagonal(axis1=1, axis2=2)[:, later], 0.0
+        round_weight = 1.0 if weight is None else weight
+        gain = row_covariance * (
+            round_weight / (1.0 + round_weight * covariance[:, row, row, None])
         )
+        targets = np.array([reward[0], 1.0])[:, None]
+        errors = targets - self._means[:, :, row, arm[0]]
+        self._means[:, :, later, arm[0]] += gain * errors[:, :, None]
+        covariance[:, later, later] -= gain[:, :, None] * row_covariance[:, None, :]

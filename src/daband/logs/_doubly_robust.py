@@ -22,8 +22,8 @@ import numpy as np
 
 from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, check_memory, to_floats
 from daband.features._pca import PCA
-from daband.linear._kernels import draw_uniforms, make_draw_key
-from daband.linear._primal_ridge import RidgeSums
+from daband.linear._draws import draw_uniforms, make_draw_key
+from daband.linear._ridge import RidgeSums
 
 #: Maximum number of dimensions of a context; larger contexts are reduced to principal components.
 _MAX_DIMENSIONS = 256

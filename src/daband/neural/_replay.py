@@ -24,7 +24,7 @@ from torch import Tensor
 
 from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, drop_prefix
 from daband.features._domain_names import DomainNames
-from daband.linear._kernels import draw_uniforms
+from daband.linear._draws import draw_uniforms
 from daband.neural._settings import ReplaySettings
 
 #: The minimum number of contexts for which memory is allocated.

@@ -34,9 +34,9 @@ from daband.base._arrays import (
 from daband.features._catalogue import Catalogue
 from daband.features._domain_names import DomainNames
 from daband.features._shift import ShiftLike
-from daband.linear._exploration import Decision, Exploration, make_seeded_draw
+from daband.linear._draws import make_seeded_draw
+from daband.linear._exploration import Decision, Exploration
 from daband.linear._joint_ridge import JointHead
-from daband.linear._primal_ridge import PrimalRidge
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.neural._accelerator import adapt_together, take_steps
 from daband.neural._learner import Learner
@@ -169,7 +169,7 @@ class NeuralLinUCB(Policy):
         self._image_input = ImageInput(self.feature_shape, takes_images=takes_images)
         dim = self.recipe.encoder.dense.dimension
         ridge = check_number("ridge", ridge)
-        self._head: RidgeHead | JointHead
+        self._head: RidgeHead
         if catalogue is None:
             self._head = RidgeHead(
                 n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form="primal"
@@ -300,15 +300,9 @@ class NeuralLinUCB(Policy):
         n_steps = self.steps_per_adapt if steps is None else steps
         if n_steps == 0:
             return 0
-        if isinstance(head, JointHead):
-            with self._locks.state:
-                head.fit_penalties(moments)
-            theta, inverses = head.compute_arm_regressions(moments.centre, learner.needs_bonus)
-            inverses = None if inverses is None else head.noise_variance * inverses
-        else:
-            assert isinstance(head.statistics, PrimalRidge)
-            theta = head.statistics.compute_coefficients(moments.centre)
-            inverses = head.statistics.inverse
+        with self._locks.state:
+            head.fit_penalties(moments)
+        theta, inverses = head.compute_regressions(moments.centre, learner.needs_bonus)
         learner.start(
             self.buffers, theta / moments.scale, inverses, self._exploration.alpha, moments
         )
@@ -413,7 +407,7 @@ class NeuralLinUCB(Policy):
 
     def _get_head_and_features(
         self, contexts: AnyArray, domain: int
-    ) -> tuple[RidgeHead | JointHead, FloatArray]:
+    ) -> tuple[RidgeHead, FloatArray]:
         """Return the regression head and the features of contexts, for ``Mixture``, which plays
         rounds in blocks.
         """

@@ -45,7 +45,8 @@ from daband.features._piecewise import Piecewise
 from daband.features._shift import Shift, ShiftLike, as_shift
 from daband.features._standardise import Standardise
 from daband.features._table_transform import CategoricalColumn
-from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
+from daband.linear._draws import make_seeded_draw
+from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, find_revealed_predictions
 from daband.linear._ridge_head import EpisodeScores
@@ -572,9 +573,7 @@ class Mixture(Policy):
             weight = None if round_weights is None else round_weights[row_slice]
             if is_new[row]:
                 self._record_errors(means.T[None], arm, reward)
-            scores.learn(
-                row, int(arm[0]), float(reward[0]), 1.0 if weight is None else float(weight[0])
-            )
+            scores.learn(row, arm, reward, weight)
             for moments in (*member_moments, own_moments):
                 moments.add(reward, weight)
         return join_decisions(decisions)

@@ -71,8 +71,8 @@ from daband.features._transforms import (
     as_transform,
     get_transform_settings,
 )
-from daband.linear._exploration import Decision, Exploration, join_decisions, make_seeded_draw
-from daband.linear._kernels import kernels, make_draw_key
+from daband.linear._draws import make_draw_key, make_seeded_draw
+from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._reward_moments import RewardMoments
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
 from daband.policies._incoming_rounds import (
@@ -92,8 +92,6 @@ from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
 
 #: Used in place of a lock by policies that hold the lock themselves.
 _NO_LOCK = nullcontext()
-#: The type of contexts that are checked fastest.
-_FLOAT64 = np.dtype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +264,6 @@ class Policy(ABC):
         lambda _: False, doc="True if training uses unlabelled target contexts."
     )
 
-    #: A faster method that decides for one transformed context, with the same result. It returns
-    #: None if it cannot.
-    _decide_row: Callable[[AnyArray, Exploration, int, Mask], Decision | None] | None = None
     _exploration: Exploration
     _catalogue: Catalogue | None = None
 
@@ -929,10 +924,6 @@ def _choose_arms(
     exploration: Exploration = (
         policy._exploration if rule is None else policy._exploration.with_rule(rule)
     )
-    if policy._decide_row is not None and len(features) == 1 and rule != "greedy":
-        decision = policy._decide_row(features, exploration, first_round, available)
-        if decision is not None:
-            return decision
     mean, bonus = policy._score(features, domain_index, rule != "greedy")
     draw = make_seeded_draw(policy._draw_key, first_round)
     mask = _drop_new_arms(available, mean.shape[1])
@@ -979,8 +970,10 @@ def check_rounds(
 
 def _learn_rounds(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:
     """Transform and learn checked rounds."""
-    features = _transform(policy, rounds.contexts, domain_index)
-    learn_transformed(policy, rounds._replace(contexts=features), domain_index)
+    if policy.transform is not None:
+        features = _transform(policy, rounds.contexts, domain_index)
+        rounds = rounds._replace(contexts=features)
+    learn_transformed(policy, rounds, domain_index)
 
 
 def learn_transformed(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:
@@ -1029,19 +1022,6 @@ def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     """Return contexts as an array, after checking their shape and their numbers."""
     max_norm = policy.max_norm
     round_shape = policy.context_shape if policy.arms == "disjoint" else _get_round_shape(policy)
-    # The sum of squares is enough to accept nearly every batch, so that loops of single rounds are
-    # fast.
-    is_plain_batch = (
-        type(contexts) is np.ndarray
-        and contexts.dtype is _FLOAT64
-        and contexts.shape[1:] == round_shape
-    )
-    if (
-        is_plain_batch
-        and len(contexts)
-        and kernels.sum_of_squares(contexts.reshape(-1)) < max_norm * max_norm
-    ):
-        return contexts
     max_norm = max_norm if policy.transform is None else MAX_RAW_NORM
     return check_contexts(
         contexts, round_shape, n_dimensions=math.prod(policy.context_shape), max_norm=max_norm

@@ -31,10 +31,11 @@ from daband.base._arrays import (
 from daband.features._catalogue import Catalogue
 from daband.features._domain_names import DomainNames
 from daband.features._shift import ShiftLike
-from daband.linear._exploration import Decision, Exploration, make_seeded_draw
+from daband.linear._draws import make_seeded_draw
+from daband.linear._exploration import Decision, Exploration
 from daband.linear._joint_ridge import JointHead
-from daband.linear._primal_ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._reward_moments import RewardMoments
+from daband.linear._ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._ridge_head import ArmModel, RidgeHead
 from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds, RoundIds
 from daband.policies._policy import Policy, check_rounds, transform_contexts
@@ -42,7 +43,7 @@ from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 
 
-def freeze_head(head: RidgeHead | JointHead, moments: RewardMoments, **settings: Any) -> Member:
+def freeze_head(head: RidgeHead, moments: RewardMoments, **settings: Any) -> Member:
     """Return a frozen copy of the regressions of ``head``.
 
     ``settings`` are other arguments of ``Member``.
@@ -52,7 +53,7 @@ def freeze_head(head: RidgeHead | JointHead, moments: RewardMoments, **settings:
     return Member(*head.freeze(moments), **settings)
 
 
-def add_arm(head: RidgeHead | JointHead, catalogue: Catalogue | None) -> None:
+def add_arm(head: RidgeHead, catalogue: Catalogue | None) -> None:
     """Add an arm without rounds to ``head``.
 
     The features of the arm, if used, are the last row of the catalogue.
@@ -69,7 +70,7 @@ class RidgePolicy(Policy):
     are not learned.
     """
 
-    _head: RidgeHead | JointHead
+    _head: RidgeHead
     #: True if the only feature is a constant 1.
     _ignores_contexts: ClassVar[bool] = False
 
@@ -77,9 +78,7 @@ class RidgePolicy(Policy):
     def _featurise(self, contexts: AnyArray) -> AnyArray:
         """Return the features for the head: (B, d), or (B, K, d) with a context per arm."""
 
-    def _get_head_and_features(
-        self, contexts: AnyArray, domain: int
-    ) -> tuple[RidgeHead | JointHead, AnyArray]:
+    def _get_head_and_features(self, contexts: AnyArray, domain: int) -> tuple[RidgeHead, AnyArray]:
         """Return the regression head and the features of contexts, for ``Mixture``, which plays
         rounds in blocks.
         """
@@ -99,15 +98,6 @@ class RidgePolicy(Policy):
         moments = self.reward_moments
         return self._head.score(
             features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses
-        )
-
-    def _decide_row(
-        self, contexts: AnyArray, exploration: Exploration, first_round: int, available: Mask
-    ) -> Decision | None:
-        features = self._featurise(contexts)
-        scaling = (self.reward_moments.centre, self.reward_moments.scale)
-        return self._head.decide_row(
-            features, exploration, scaling, self._draw_key, first_round, available
         )
 
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
@@ -135,13 +125,8 @@ class RidgePolicy(Policy):
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         with self._locks.state:
-            self._fit_penalties()
-        return {}
-
-    def _fit_penalties(self) -> None:
-        """Fit the penalties of a regression on arm features to the learned rounds."""
-        if isinstance(self._head, JointHead):
             self._head.fit_penalties(self.reward_moments)
+        return {}
 
     def _freeze(self, domain: int) -> FrozenParts:
         member = freeze_head(self._head, self.reward_moments, is_constant=self._ignores_contexts)
@@ -166,7 +151,6 @@ class RidgePolicy(Policy):
         """Return a copy with the transform but without rounds, which is small enough to send to
         other processes.
         """
-        self._head.check_primal_fits()
         blank_policy = copy.copy(self)  # a deep copy, by ``Policy.__getstate__``
         blank_policy._head = blank_policy._head.without_rounds()
         blank_policy.reward_moments = RewardMoments(standardise=self.standardise_rewards)
@@ -205,7 +189,7 @@ class RidgePolicy(Policy):
                 self.reward_moments.merge(sums.reward_moments)
                 self.rounds_learned += int(sums.counts.sum())
                 self.log_parts |= frozenset(log_parts)
-                self._fit_penalties()
+                self._head.fit_penalties(self.reward_moments)
 
 
 @policies.register("linucb")

@@ -78,7 +78,6 @@ class SelfTraining(LinUCB):
     """
 
     adapts_to_target = True
-    _decide_row = None  # type: ignore[assignment]  # compiled decisions would ignore the target's regression
 
     def __init__(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -103,7 +102,7 @@ _forking_thread = threading.local()
 
 
 def _acquire_state_locks() -> None:
-    """Acquire the state lock of every policy, and the lock of numba's compiler, before a fork."""
+    """Acquire the state lock of every policy before a fork."""
     _forking_thread.locks = []
     # another thread is creating a policy: no need to wait for it
     with contextlib.suppress(RuntimeError):
@@ -111,12 +110,6 @@ def _acquire_state_locks() -> None:
             lock = locks.state
             if lock.acquire(timeout=_FORK_TIMEOUT_SECONDS):
                 _forking_thread.locks.append(lock)
-    # A thread may compile a kernel while it holds a policy's lock, so the compiler lock is acquired
-    # last.
-    lock_module = sys.modules.get("numba.core.compiler_lock")
-    if lock_module is not None:
-        lock_module.global_compiler_lock.acquire()
-        _forking_thread.locks.append(lock_module.global_compiler_lock)
 
 
 def _release_locks() -> None:

@@ -35,12 +35,8 @@ from daband.features._image_layout import (
 )
 from daband.features._table_transform import TableTransform
 from daband.features._transforms import TransformStep, build_step
-from daband.linear._exploration import (
-    DrawFunction,
-    Exploration,
-    draw_fresh,
-    make_seeded_draw,
-)
+from daband.linear._draws import DrawFunction, draw_fresh, make_draw_key, make_seeded_draw
+from daband.linear._exploration import Exploration
 from daband.linear._joint_ridge import (
     append_one,
     compute_arm_heads,
@@ -48,8 +44,8 @@ from daband.linear._joint_ridge import (
     count_features,
     score_context,
 )
-from daband.linear._kernels import make_draw_key
-from daband.linear._primal_ridge import compute_ridge_scores, mix_scores
+from daband.linear._mixture_weights import mix_scores
+from daband.linear._ridge import compute_ridge_scores
 from daband.serving._numpy_networks import Network, load_network
 
 #: The inverse matrices of a member are *large* above this size in bytes. Large ones are written in

@@ -41,7 +41,7 @@ from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.domains.readers._reading import TARGET_PREFIX, LogPart, compute_digests
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.features._domain_names import DomainNames
-from daband.linear._primal_ridge import RidgeSums
+from daband.linear._ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy

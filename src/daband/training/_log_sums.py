@@ -28,7 +28,7 @@ from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
-from daband.linear._primal_ridge import RidgeSums
+from daband.linear._ridge import RidgeSums
 from daband.policies._ridge import RidgePolicy
 
 Item = TypeVar("Item")

@@ -1,0 +1,80 @@
+"""Draw random numbers for decisions without a generator.
+
+A draw is a hash (splitmix64) of a key, a round number and a slot, which is the index of the draw in
+its round. So a batch has the same draws as its single rounds, rounds can be drawn in any order, and
+there is no generator state to save.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from daband.base._arrays import FloatArray
+
+#: A function from a number of rounds and a number of slots to uniform random numbers in [0, 1),
+#: (rounds, slots). The number in slot 0 is compared with epsilon, and the number in slot 1 chooses
+#: among random or tied arms.
+DrawFunction = Callable[[int, int], FloatArray]
+
+#: The multiplier of round numbers. It is odd, so different round numbers give different products.
+_ROUND_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+#: The multiplier of slot numbers; also odd.
+_SLOT_MULTIPLIER = np.uint64(0xD1B54A32D192ED03)
+#: The first multiplier of the hash function splitmix64.
+_HASH_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+#: The second multiplier of the hash function splitmix64.
+_HASH_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+
+
+def make_draw_key(seed: int) -> np.uint64:
+    """Return the key of random draws for a seed. Seeds that differ in one bit give unrelated
+    keys.
+    """
+    return np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+
+
+def draw_uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
+    """Return draws in [0, 1), (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
+    slots = np.arange(1, n_slots + 1, dtype=np.uint64)
+    round_bits = _hash_bits(np.asarray(key, np.uint64) + rounds * _ROUND_MULTIPLIER)
+    return _to_unit_interval(_hash_bits(round_bits + slots * _SLOT_MULTIPLIER))
+
+
+def make_seeded_draw(key: np.uint64, first_round: int) -> DrawFunction:
+    """Return a function that draws for the rounds from ``first_round`` on.
+
+    Its draws depend only on key and round.
+    """
+    return functools.partial(draw_uniforms, key, first_round)
+
+
+def draw_fresh(n_rounds: int, n_slots: int) -> FloatArray:
+    """Return uniform draws (rounds, slots) from the operating system, which cannot be repeated."""
+    bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64)
+    return _to_unit_interval(bits.reshape(n_rounds, n_slots))
+
+
+def to_gaussians(uniform_draws: FloatArray) -> FloatArray:
+    """Return standard normal draws (B, K), each from a pair of uniform draws (B, 2 K), by the
+    Box-Muller transform.
+    """
+    radius = np.sqrt(-2.0 * np.log1p(-uniform_draws[:, 0::2]))
+    return radius * np.cos(2.0 * np.pi * uniform_draws[:, 1::2])
+
+
+def _hash_bits(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the hash of 64-bit integers (the finaliser of splitmix64)."""
+    x = (x ^ (x >> np.uint64(30))) * _HASH_MULTIPLIER_1
+    x = (x ^ (x >> np.uint64(27))) * _HASH_MULTIPLIER_2
+    return x ^ (x >> np.uint64(31))
+
+
+def _to_unit_interval(bits: npt.NDArray[np.uint64]) -> FloatArray:
+    """Return numbers in [0, 1) from the upper 53 bits."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,86 @@
+"""Random draws and choices: a batch decides as its rows, with ties, masks and epsilon."""
+
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from daband.linear._draws import draw_uniforms, make_draw_key, make_seeded_draw
+from daband.linear._exploration import Exploration, _compute_normal_cdf
+
+KEY = np.uint64(12345678901234567890)
+
+
+def test_uniform_numbers_are_uniform_and_independent():
+    plain = draw_uniforms(KEY, 7, 20_000, 4)
+    assert abs(plain.mean() - 0.5) < 0.01
+    assert abs(np.corrcoef(plain.T)[0, 1]) < 0.03
+    assert abs(np.corrcoef(plain[:-1, 0], plain[1:, 0])[0, 1]) < 0.03
+    assert len(np.unique(plain)) == plain.size
+    assert (plain >= 0).all()
+    assert (plain < 1).all()
+
+
+def test_a_batch_of_uniforms_is_its_singles():
+    whole = draw_uniforms(KEY, 0, 6, 3)
+    parts = np.concatenate([draw_uniforms(KEY, i, 1, 3) for i in range(6)])
+    np.testing.assert_array_equal(whole, parts)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3])
+def test_a_batch_chooses_as_its_rows(epsilon, masked):
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 3, (500, 5)).astype(float)  # many ties
+    available = rng.random((500, 5)) < 0.6 if masked else np.ones((500, 5), bool)
+    available[np.arange(500), rng.integers(0, 5, 500)] = True
+    draws = rng.random((500, 2))
+    greedy = Exploration("greedy", epsilon=epsilon)
+    nothing = np.zeros_like(scores)
+    batch = greedy.decide(scores, nothing, lambda *_: draws, available if masked else None)
+    for i in range(500):
+        one = slice(i, i + 1)
+        single = greedy.decide(
+            scores[one], nothing[one], lambda *_, one=one: draws[one], available[one]
+        )
+        assert single.arm[0] == batch.arm[i]
+        assert single.propensity[0] == pytest.approx(batch.propensity[i])
+    shares = greedy.probabilities(scores, nothing, available=available)
+    np.testing.assert_allclose(shares[np.arange(500), batch.arm], batch.propensity)
+
+
+def test_ties_are_measured_in_the_unit_of_rewards():
+    scores = np.tile([5.0 + 1e-9, 5.0, 4.0], (10, 1))
+    drawn = lambda *_: np.full((10, 2), 0.9)  # noqa: E731
+    greedy = Exploration("greedy")
+    assert greedy.decide(scores, 0 * scores, drawn).arm.tolist() == [0] * 10
+    assert greedy.decide(scores, 0 * scores, drawn, scaling=(0.0, 1e4)).arm.tolist() == [1] * 10
+    assert (
+        greedy.decide(scores[:2], 0 * scores[:2], drawn, scaling=(0.0, 1e4)).arm.tolist() == [1] * 2
+    )
+    with pytest.raises(ValueError, match="NaN"):
+        greedy.decide(np.full((10, 3), np.nan), 0 * scores, drawn)
+
+
+def test_even_choices_are_even_among_the_available():
+    available = np.tile([True, False, True, True], (6_000, 1))
+    even = Exploration("greedy", epsilon=1.0)
+    means = np.full((6_000, 4), 0.5)
+    decision = even.decide(means, means, make_seeded_draw(make_draw_key(0), 5), available)
+    np.testing.assert_allclose(decision.propensity, np.full(6_000, 1 / 3))
+    np.testing.assert_allclose(
+        np.bincount(decision.arm, minlength=4) / 6_000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.03
+    )
+    single = even.decide(
+        means[:1], means[:1], make_seeded_draw(make_draw_key(0), 5 + 17), available[:1]
+    )
+    assert single.arm[0] == decision.arm[17]
+
+
+def test_the_normal_distribution_function_without_scipy(monkeypatch):
+    x = np.linspace(-12, 12, 60).reshape(6, 10)
+    expected = stats.norm.cdf(x)
+    np.testing.assert_allclose(_compute_normal_cdf(x), expected, rtol=1e-12)
+    monkeypatch.delitem(sys.modules, "scipy.special")
+    np.testing.assert_allclose(_compute_normal_cdf(x), expected, rtol=1e-12)
