@@ -22,7 +22,6 @@ requirements."""
 # the same unit: ``reward_moments`` has the mean and the standard deviation of the learned rewards.
 # ``Policy`` chooses arms from predictions and bonuses.
 
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -32,7 +31,6 @@ import torch
 import daband
 from daband.checks import check_pair, check_policy, check_term
 from daband.domains import About, Pair, from_arrays, register_pair
-from daband.linear import Exploration
 from daband.neural import Batch, Term, terms
 from daband.policies import Policy, policies
 
@@ -44,30 +42,10 @@ class Means(Policy):
     Contexts are not used.
     """
 
-    def __init__(
-        self,
-        *,
-        context_shape: Sequence[int],
-        n_arms: int,
-        alpha: float = 1.0,
-        arms: str = "disjoint",
-        transform: Any = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            exploration=Exploration("ucb", alpha),
-            transform=transform,
-            seed=seed,
-        )
-        self._reward_sums = np.zeros(n_arms)
-        self._weight_sums = np.zeros(n_arms)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments that build this policy again; its file contains them."""
-        return {**super().settings(), "alpha": self.exploration.alpha}
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._reward_sums = np.zeros(self.n_arms)
+        self._weight_sums = np.zeros(self.n_arms)
 
     def _score(
         self, contexts: Any, domain: int, with_bonuses: bool

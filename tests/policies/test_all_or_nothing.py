@@ -7,8 +7,8 @@ import pytest
 
 import daband
 from daband.policies._checkpoints import read_checkpoint
-from daband.policies._pair_defaults import get_setting_defaults
 from daband.policies._registered import policies
+from daband.policies._settings import get_setting_defaults
 
 OPTIONAL = {"policy/learner.run_steps", "policy/learner.gate.sums", "policy/steps"}
 """What a file of an older version lacks."""

@@ -12,9 +12,10 @@ from typing import Any
 from daband.base._registry import make_unknown_name_error
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput, did_you_mean
-from daband.policies._pair_defaults import choose_transform, get_setting_defaults
+from daband.policies._pair_defaults import choose_transform
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
+from daband.policies._settings import get_setting_defaults
 
 #: The suffix of methods that are fitted on principal components.
 PCA_SUFFIX = "-p"

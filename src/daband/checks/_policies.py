@@ -26,8 +26,8 @@ from daband.base._arrays import AnyArray, FloatArray
 from daband.base._registry import Checks
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import load_policy
-from daband.policies._pair_defaults import get_setting_defaults
 from daband.policies._policy import Policy, RewardedDecision
+from daband.policies._settings import get_setting_defaults
 
 #: The checks of a policy, in the order in which they run.
 POLICY_CHECKS = Checks()
@@ -59,10 +59,10 @@ def _with_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[
 
 
 def _offers_shared_arms(make: MakePolicy) -> bool:
-    """Return True unless ``make`` is a class without the setting ``arms``, which has only disjoint
-    arms.
-    """
-    return not isinstance(make, type) or "arms" in get_setting_defaults(make)
+    """Return True unless ``make`` is a class that has only disjoint arms."""
+    if not isinstance(make, type):
+        return True
+    return getattr(make, "allows_shared_arms", True) and "arms" in get_setting_defaults(make)
 
 
 def draw_contexts(

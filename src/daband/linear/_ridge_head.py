@@ -58,7 +58,7 @@ class RidgeHead:
     this.
     """
 
-    def __init__(self, *, n_arms: int, dim: int, arms: ArmModel, ridge: float, form: str) -> None:
+    def __init__(self, *, n_arms: int, dim: int, arms: str, ridge: float, form: str) -> None:
         if not (np.isfinite(ridge) and ridge > 0):
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
         check_one_of("form", form, ("auto", "primal", "dual"))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import nn
@@ -32,12 +32,10 @@ from daband.base._arrays import (
     drop_prefix,
 )
 from daband.features._catalogue import Catalogue
-from daband.features._domain_names import DomainNames
-from daband.features._shift import ShiftLike
 from daband.linear._draws import make_seeded_draw
-from daband.linear._exploration import Decision, Exploration
+from daband.linear._exploration import Decision
 from daband.linear._joint_ridge import JointHead
-from daband.linear._ridge_head import ArmModel, RidgeHead
+from daband.linear._ridge_head import RidgeHead
 from daband.neural._accelerator import adapt_together, take_steps
 from daband.neural._learner import Learner
 from daband.neural._recipes import resolve_recipe
@@ -69,8 +67,6 @@ class NeuralLinUCB(Policy):
     """LinUCB on the features of a neural encoder.
 
     Args:
-        context_shape: the shape of one context.
-        n_arms: the number of arms; more can be added later.
         recipe: a name ("default", "default-rpd", "paper", "small"); a ``Recipe``; or a mapping that
             changes a named recipe, by default "default": ``{"base": "paper", "learning": {"steps":
             16}}``. This class uses named recipes without target terms, which are the parts of the
@@ -84,23 +80,13 @@ class NeuralLinUCB(Policy):
             other than 1 is learned as bandit feedback.
         alpha: the factor of the confidence bonus; by default the recipe's ``alpha``.
         ridge: the penalty of the head's ridge regressions.
-        arms: "disjoint" (one context per round, a regression per arm) or "shared" (one context per
-            arm, one regression).
-        explore: "ucb", "greedy", or "thompson" (disjoint arms only).
-        epsilon: the probability with which an arm is drawn uniformly.
-        standardise_rewards: subtract the running mean of rewards and divide by their running
-            standard deviation, so that decisions do not depend on the unit of rewards. Rewards of
-            "one_hot" feedback are not standardised.
-        transform: applied before the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU if available), "cpu", "cuda", "cuda:1", ...
-        seed: determines initial weights, batches, exploration, and how ties are broken.
-        shift: the assumed difference between the domains, e.g. "covariate" (``daband.Shift``); by
-            default it follows from the shape of a context. It determines which statistics normalise
-            contexts, and which terms a named recipe has.
         catalogue: the arms with their features (``pair.catalogue``). As in ``LinUCB``, there is
             then one regression for all arms, on products of the encoder's features and arm
             features. The encoder has fewer features if there would be more than 1,024 products.
-        domains: the names of the sources and targets, one of each by default.
+        settings: the settings of every policy (``daband.Policy``). ``seed`` also determines initial
+            weights and batches. ``shift`` determines which statistics normalise contexts, and which
+            terms a named recipe has. Rewards of "one_hot" feedback are not standardised.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> _ = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
@@ -119,35 +105,19 @@ class NeuralLinUCB(Policy):
     def __init__(
         self,
         *,
-        context_shape: Sequence[int],
-        n_arms: int,
         recipe: str | Recipe | Mapping[str, Any] | None = None,
         encoder: str | EncoderSettings | nn.Module | None = None,
         feedback: str = "bandit",
         alpha: float | None = None,
         ridge: float = 1.0,
-        arms: ArmModel = "disjoint",
-        explore: Literal["ucb", "greedy", "thompson"] = "ucb",
-        epsilon: float = 0.0,
-        standardise_rewards: bool = True,
-        transform: Any = None,
         device: str = "auto",
-        seed: int = 0,
-        shift: ShiftLike = None,
         catalogue: Catalogue | None = None,
-        domains: DomainNames | None = None,
+        **settings: Any,
     ) -> None:
         self.feedback: str = check_one_of("feedback", feedback, FEEDBACKS)
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            standardise_rewards=standardise_rewards if feedback == "bandit" else False,
-            transform=transform,
-            seed=seed,
-            shift=shift,
-            domains=domains,
-        )
+        if feedback == "one_hot":
+            settings["standardise_rewards"] = False
+        super().__init__(**settings)
         self.device_setting = device
         self.catalogue = catalogue
         self.recipe = resolve_recipe(
@@ -160,11 +130,7 @@ class NeuralLinUCB(Policy):
             transform=self.transform,
             catalogue=catalogue,
         )
-        self.exploration = Exploration(
-            explore,
-            check_number("alpha", self.recipe.alpha if alpha is None else alpha),
-            check_number("epsilon", epsilon),
-        )
+        self.alpha = self.recipe.alpha if alpha is None else alpha
         takes_images = self.recipe.encoder.name in ("auto", "conv", "pretrained")
         self._image_input = ImageInput(self.feature_shape, takes_images=takes_images)
         dim = self.recipe.encoder.dense.dimension
@@ -172,7 +138,7 @@ class NeuralLinUCB(Policy):
         self._head: RidgeHead
         if catalogue is None:
             self._head = RidgeHead(
-                n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form="primal"
+                n_arms=self.n_arms, dim=dim, arms=self.arms, ridge=ridge, form="primal"
             )
         else:
             vectors = catalogue.vectors
@@ -182,7 +148,7 @@ class NeuralLinUCB(Policy):
             recipe=self.recipe,
             context_shape=self._image_input.shape,
             n_arms=self.n_arms,
-            has_shared_arms=arms == "shared",
+            has_shared_arms=self.arms == "shared",
             feedback=feedback,
             seed=self.seed,
             device=find_device(device),

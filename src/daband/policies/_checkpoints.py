@@ -25,8 +25,8 @@ from daband.features._domain_names import DomainNames
 from daband.features._table_transform import TableTransform
 from daband.features._transforms import build_transform
 from daband.policies._incoming_rounds import RoundIds
-from daband.policies._pair_defaults import get_setting_defaults
 from daband.policies._registered import policies
+from daband.policies._settings import get_setting_defaults
 
 #: The version of the file format. Files of another version are rejected.
 CHECKPOINT_VERSION = 3

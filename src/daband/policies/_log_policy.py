@@ -10,9 +10,8 @@ logs, not for learning after every round.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,15 +19,11 @@ from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
-    check_number,
     to_floats,
     use_one_blas_thread,
 )
 from daband.errors import InvalidInput, NotFitted
-from daband.features._domain_names import DomainNames
 from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
-from daband.features._shift import ShiftLike
-from daband.linear._exploration import Exploration
 from daband.linear._propensities import estimate_propensities
 from daband.logs._advantages import (
     AdvantageModel,
@@ -58,19 +53,11 @@ class LogPolicy(Policy):
     and so raise the standard errors.
 
     Args:
-        context_shape: the shape of one context; at most 1,024 dimensions in total.
-        n_arms: the number of arms.
-        explore: "greedy", or "ucb" or "thompson", which add a bonus that falls with the number of
-            an arm's rounds.
-        alpha: the factor of that bonus.
-        epsilon: the probability of drawing an arm uniformly instead.
         by_context: if False, always choose the best arm.
-        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of
-            rewards changes no decision.
-        transform: applied to contexts first, e.g. ``daband.Standardise()``.
-        shift: the assumed difference between the domains (``daband.Shift``).
-        seed: determines the folds of cross-fitting, and how ties are broken.
-        domains: the names of the sources and targets, one of each by default.
+        settings: the settings of every policy (``daband.Policy``). Contexts have at most 1,024
+            numbers. ``explore`` is "greedy" by default; "ucb" and "thompson" add a bonus that falls
+            with the number of an arm's rounds. ``arms`` is "disjoint". ``seed`` also determines the
+            folds of cross-fitting.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -84,36 +71,13 @@ class LogPolicy(Policy):
 
     # the regressions do not depend on the scale, but domains may have different units
     scale_matters = True
+    default_settings: ClassVar = {"explore": "greedy"}
+    allows_shared_arms = False
     propensity_power = 0.0  # propensities are used in scores, not as weights
     weights_are_relative = True
 
-    def __init__(
-        self,
-        *,
-        context_shape: Sequence[int],
-        n_arms: int,
-        explore: str = "greedy",
-        alpha: float = Exploration.alpha,
-        epsilon: float = 0.0,
-        by_context: bool = True,
-        standardise_rewards: bool = True,
-        transform: Any = None,
-        shift: ShiftLike = None,
-        seed: int = 0,
-        domains: DomainNames | None = None,
-    ) -> None:
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            exploration=Exploration(
-                explore, check_number("alpha", alpha), check_number("epsilon", epsilon)
-            ),
-            standardise_rewards=standardise_rewards,
-            transform=transform,
-            shift=shift,
-            seed=seed,
-            domains=domains,
-        )
+    def __init__(self, *, by_context: bool = True, **settings: Any) -> None:
+        super().__init__(**settings)
         self.by_context = bool(by_context)
         self._n_inputs = math.prod(self.feature_shape)
         if self._n_inputs > MAX_DIMENSIONS:

@@ -23,7 +23,7 @@ import math
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -35,18 +35,16 @@ from daband.base._arrays import (
     IntArray,
     Mask,
     Weights,
-    check_number,
     drop_prefix,
     read_array,
 )
 from daband.errors import InvalidInput
-from daband.features._domain_names import DomainNames
 from daband.features._piecewise import Piecewise
-from daband.features._shift import Shift, ShiftLike, as_shift
+from daband.features._shift import Shift, as_shift
 from daband.features._standardise import Standardise
 from daband.features._table_transform import CategoricalColumn
 from daband.linear._draws import make_seeded_draw
-from daband.linear._exploration import Decision, Exploration, join_decisions
+from daband.linear._exploration import Decision, join_decisions
 from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, find_revealed_predictions
 from daband.linear._ridge_head import EpisodeScores
@@ -104,8 +102,6 @@ class Mixture(Policy):
     predicts.
 
     Args:
-        context_shape: the shape of one context.
-        n_arms: the number of arms; more can be added later.
         members: policies by name, for contexts of this shape after ``transform``; by default a
             ``LinUCB`` and a ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
@@ -116,16 +112,8 @@ class Mixture(Policy):
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0. With
             "one_hot", a reward of 1 reveals the rewards of all arms. For contexts of at most 64
             numbers, the errors of members are then computed over all arms.
-        alpha: the factor of the mixture's confidence bonus.
-        arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        explore: "ucb", "greedy", or "thompson" (disjoint arms only).
-        epsilon: the probability of drawing an arm uniformly instead.
-        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of
-            rewards changes no decision.
-        transform: applied to contexts before all members, e.g. ``daband.Standardise()``.
-        shift: the assumed difference between the domains (``daband.Shift``).
-        seed: determines random draws and how ties are broken.
-        domains: the names of the sources and targets, one of each by default.
+        settings: the settings of every policy (``daband.Policy``). ``alpha`` is 1 by default.
+            ``transform`` is applied before all members.
 
     >>> shape = {"context_shape": (2,), "n_arms": 2}
     >>> policy = daband.Mixture(**shape, members={"linear": daband.LinUCB(**shape), "mean": daband.Constant(**shape)})
@@ -136,50 +124,29 @@ class Mixture(Policy):
     ['linear', 'mean']
     """
 
+    default_settings: ClassVar = {"alpha": 1.0}
     locks_state = False  # members hold their own locks
     order_matters = True  # a member's errors depend on what it had learned before
 
     def __init__(
         self,
         *,
-        context_shape: Sequence[int],
-        n_arms: int,
         members: Mapping[str, Policy] | None = None,
         prior: Mapping[str, float] | None = None,
         bonus_weights: Mapping[str, float] | None = None,
         learn_weights: bool = True,
         feedback: str = "bandit",
-        alpha: float = 1.0,
-        arms: str = "disjoint",
-        explore: str = "ucb",
-        epsilon: float = 0.0,
-        standardise_rewards: bool = True,
-        transform: Any = None,
-        shift: ShiftLike = None,
-        seed: int = 0,
-        domains: DomainNames | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            exploration=Exploration(
-                explore, check_number("alpha", alpha), check_number("epsilon", epsilon)
-            ),
-            standardise_rewards=standardise_rewards,
-            transform=transform,
-            shift=shift,
-            seed=seed,
-            domains=domains,
-        )
+        super().__init__(**settings)
         self.feedback: str = check_one_of("feedback", feedback, ("bandit", "one_hot"))
         if members is None:
             common_settings: dict[str, Any] = {
                 "context_shape": self.feature_shape,
-                "n_arms": n_arms,
-                "arms": arms,
+                "n_arms": self.n_arms,
+                "arms": self.arms,
                 "seed": self.seed,
-                "standardise_rewards": standardise_rewards,
+                "standardise_rewards": self.standardise_rewards,
                 "domains": self.domains,
             }
             members = {"linucb": LinUCB(**common_settings), "constant": Constant(**common_settings)}
@@ -192,7 +159,7 @@ class Mixture(Policy):
         self.learn_weights: bool = check_one_of("learn_weights", learn_weights, (True, False))
         #: The number of target contexts for which each member prefers each arm, decayed over
         #: batches, (M, K).
-        self._arm_counts: FloatArray = np.zeros((len(self.members), n_arms))
+        self._arm_counts: FloatArray = np.zeros((len(self.members), self.n_arms))
         #: The number of latest consecutive batches of target contexts in which a member chose too
         #: few arms, (M,).
         self._collapsed_batches: IntArray = np.zeros(len(self.members), np.int64)
@@ -220,7 +187,7 @@ class Mixture(Policy):
         )
         is_small_context = math.prod(self.feature_shape) <= _MAX_SMALL_DIM
         self._uses_all_arm_errors = (
-            is_small_context and self.feedback == "one_hot" and arms == "disjoint"
+            is_small_context and self.feedback == "one_hot" and self.arms == "disjoint"
         )
         self.learns_by_gradients = any(
             member.learns_by_gradients for member in self.members.values()
@@ -892,18 +859,13 @@ def _build_linear_members(
         large_penalty_member = build_ridge(standardise, ridge * dim / 16)
         # equal in the source, but also learns pseudo-labels of the target
         if self_trains and is_disjoint:
-            settings = {
-                name: value
-                for name, value in common_settings.items()
-                if name != "standardise_rewards"
-            }
-            settings |= {
-                "feedback": "one_hot",
-                "transform": standardise,
-                "ridge": ridge * dim / 16,
-                "alpha": alpha,
-            }
-            large_penalty_member = SelfTraining(**settings)
+            large_penalty_member = SelfTraining(
+                **common_settings,
+                feedback="one_hot",
+                transform=standardise,
+                ridge=ridge * dim / 16,
+                alpha=alpha,
+            )
         members = {
             "ridge": (build_ridge(standardise, ridge), 0.0, 1.0),
             "components": (build_ridge(reduction, ridge), 2.0 / 3.0, 1.0),

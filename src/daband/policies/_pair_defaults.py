@@ -7,8 +7,6 @@ the pair that it gets.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -19,6 +17,7 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.features._pca import PCA
 from daband.features._shift import ShiftLike, as_shift
 from daband.features._standardise import Standardise
+from daband.policies._settings import get_setting_defaults
 
 #: The type of the policy that is built.
 _PolicyType = TypeVar("_PolicyType")
@@ -46,7 +45,7 @@ def build_policy_for_pair(
     """
     if not all(hasattr(pair, name) for name in (*_PAIR_ATTRIBUTES, "target")):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
-    defaults: dict[str, Any] = get_setting_defaults(policy_class)  # type: ignore[arg-type]
+    defaults: dict[str, Any] = get_setting_defaults(policy_class)
     unknown_name = next(
         (name for name in settings if name not in defaults and name not in _OPTIONAL_SETTINGS), None
     )
@@ -105,28 +104,6 @@ def count_joint_components(context_shape: Sequence[int], catalogue: Any) -> int 
     """
     max_components = max(1, MAX_PRODUCTS // catalogue.vectors.shape[1] - 2)
     return None if math.prod(context_shape) <= max_components else max_components
-
-
-@functools.cache
-def get_setting_defaults(policy_class: Any) -> dict[str, Any]:
-    """Return the keyword arguments of a class's constructor, with their defaults or
-    ``inspect.Parameter.empty``.
-
-    If a constructor takes ``**kwargs``, the arguments of the next class in the method resolution
-    order are included.
-    """
-    defaults: dict[str, Any] = {}
-    for base_class in policy_class.__mro__:
-        if "__init__" not in vars(base_class) or base_class is object:
-            continue
-        parameters = list(inspect.signature(vars(base_class)["__init__"]).parameters.values())[1:]
-        kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        defaults = {
-            parameter.name: parameter.default for parameter in parameters if parameter.kind in kinds
-        } | defaults
-        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return defaults
 
 
 def compute_default_alpha(n_features: int) -> float:

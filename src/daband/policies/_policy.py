@@ -54,7 +54,6 @@ from daband.base._arrays import (
     Mask,
     Weights,
     check_arms,
-    check_memory,
     check_number,
     check_propensities,
     check_rewards,
@@ -63,14 +62,8 @@ from daband.base._arrays import (
 from daband.errors import InvalidInput
 from daband.features._catalogue import Catalogue
 from daband.features._domain_names import DomainNames
-from daband.features._shift import ShiftLike, as_shift
 from daband.features._table_transform import TableTransform
-from daband.features._transforms import (
-    Transform,
-    adapt_transform,
-    as_transform,
-    get_transform_settings,
-)
+from daband.features._transforms import Transform, get_transform_settings
 from daband.linear._draws import make_draw_key, make_seeded_draw
 from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._reward_moments import RewardMoments
@@ -81,12 +74,12 @@ from daband.policies._incoming_rounds import (
     PlayedRounds,
     RoundIds,
     check_contexts,
-    check_seed,
     check_shape,
     compute_importance_weights,
     mask_new,
 )
-from daband.policies._pair_defaults import build_policy_for_pair, get_setting_defaults
+from daband.policies._pair_defaults import build_policy_for_pair
+from daband.policies._settings import PolicySettings, build_signature, get_setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
 from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
 
@@ -218,16 +211,25 @@ class Policy(ABC):
     numpy arrays. Contexts of type ``uint8`` are images, whose values are divided by 255. Rewards
     may have any unit; predicted rewards and bonuses have the same unit.
 
+    Every policy has these settings. Classes with further settings describe only those.
+
     Args:
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        exploration: the ``Exploration`` by which arms are chosen.
+        explore: "ucb" adds a confidence bonus to the predicted reward, "greedy" does not, and
+            "thompson" (disjoint arms only) multiplies the bonus by a normal draw.
+        alpha: the factor of the bonus.
+        epsilon: the probability of drawing an arm uniformly instead. Logs of such a policy can be
+            used for off-policy evaluation.
         standardise_rewards: if True, rewards are standardised by their running mean and standard
-            deviation (``reward_moments``), so that their unit changes no decision.
-        transform: applied to contexts first, e.g. ``daband.Standardise()``.
-        shift: the assumed difference between the domains (``daband.Shift``).
-        seed: determines random draws and how ties are broken.
+            deviation (``reward_moments``), so that their unit changes no decision. If False,
+            predictions shrink towards 0 and bonuses are not scaled.
+        transform: applied to contexts first, e.g. ``daband.Standardise()`` or ``daband.PCA(64)``;
+            ``prepare`` fits it.
+        shift: the assumed difference between the domains (``daband.Shift``). ``for_pair`` chooses a
+            transform accordingly.
+        seed: determines random draws and how ties are broken; an integer >= 0.
         domains: the names of the sources and targets, one of each by default.
 
     >>> policies = [daband.LinUCB, daband.Constant, daband.Trees]
@@ -256,8 +258,10 @@ class Policy(ABC):
     #: True if only the ratios of the weights of rounds matter. Otherwise a round of weight 2 counts
     #: as two rounds.
     weights_are_relative: ClassVar[bool] = False
-    #: The exploration if the constructor gets none.
-    default_exploration: ClassVar[Exploration] = Exploration()
+    #: Defaults of ``PolicySettings`` that differ for this class.
+    default_settings: ClassVar[Mapping[str, Any]] = {}
+    #: False if the policy cannot have ``arms="shared"``.
+    allows_shared_arms: ClassVar[bool] = True
     #: Contexts with a larger Euclidean norm are rejected, unless the policy has a transform.
     max_norm: float = MAX_NORM
     adapts_to_target = property(
@@ -297,52 +301,35 @@ class Policy(ABC):
     predict_proba = MissingMethod("policy.probabilities(contexts)")
     score = MissingMethod("daband.evaluate(policy, pair.target_test)")
 
-    def __init__(
-        self,
-        *,
-        context_shape: Sequence[int],
-        n_arms: int,
-        arms: str = "disjoint",
-        exploration: Exploration | None = None,
-        standardise_rewards: bool = True,
-        transform: Any = None,
-        shift: ShiftLike = None,
-        seed: int = 0,
-        domains: DomainNames | None = None,
-    ) -> None:
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.__signature__ = build_signature(cls)  # type: ignore[attr-defined]
+
+    def __init__(self, **settings: Any) -> None:
+        checked = PolicySettings(**{**self.default_settings, **settings})
         self._locks = Locks()
-        self.context_shape = check_shape(context_shape)
-        self.n_arms = check_int("n_arms", n_arms, minimum=1)
-        round_bytes = 8.0 * (
-            8 * self.n_arms
-            + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1)
-        )
-        check_memory(
-            round_bytes, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}"
-        )
-        self.arms: str = check_one_of("arms", arms, ("disjoint", "shared"))
-        self.exploration = self.default_exploration if exploration is None else exploration
-        self.standardise_rewards: bool = check_one_of(
-            "standardise_rewards", standardise_rewards, (True, False)
-        )
+        self.context_shape = check_shape(checked.context_shape)
+        self.n_arms = int(checked.n_arms)
+        self.arms = checked.arms
+        if self.arms == "shared" and not self.allows_shared_arms:
+            raise InvalidInput(f"arms must be 'disjoint' for {type(self).__name__}, got 'shared'")
+        self.exploration = checked.make_exploration()
+        self.standardise_rewards = checked.standardise_rewards
         #: Moments of the learned rewards.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)
         #: The assumed ``Shift`` between the domains.
-        self.shift = as_shift(shift, context_shape=self.context_shape)
-        transform = as_transform(transform)  # a copy, fitted for this policy only
-        if self.shift.stated:
-            transform = adapt_transform(transform, self.shift, math.prod(self.context_shape))
-        self.transform: Transform | None = transform
+        self.shift = checked.make_shift()
+        self.transform: Transform | None = checked.make_transform()
         #: The shape of a context after the transform.
         self.feature_shape: tuple[int, ...] = self.context_shape
         if self.transform is not None:
             self.feature_shape = (self.transform.n_features(self.context_shape),)
-        self.seed = check_seed(seed)
+        self.seed = int(checked.seed)
         #: The key of the random draws.
         self._draw_key = make_draw_key(self.seed)
         #: The names of the sources and targets. The methods that a policy implements get the index
         #: of a domain in them.
-        self.domains = DomainNames() if domains is None else domains
+        self.domains = checked.domains or DomainNames()
         #: The index of the default domain.
         self._domain_index = 0
         #: The number of rounds for which an arm was chosen.

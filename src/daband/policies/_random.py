@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from daband.base._arrays import AnyArray, FloatArray
-from daband.linear._exploration import Exploration
 from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -17,23 +18,14 @@ class Random(Policy):
     """A policy that chooses every available arm with equal probability, and predicts the mean
     reward for all arms.
 
-    Args:
-        context_shape: the shape of one context.
-        n_arms: the number of arms; more can be added later.
-        arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        exploration: the ``Exploration``; by default arms are drawn uniformly.
-        standardise_rewards: if False, predict a reward of 0 instead of the mean reward.
-        transform: a transform of contexts, as in other policies; it changes no decision.
-        shift: the assumed difference between the domains (``daband.Shift``).
-        seed: determines the random draws.
-        domains: the names of the sources and targets, one of each by default.
+    The settings are those of every policy (``daband.Policy``).
 
     >>> policy = daband.Random(context_shape=(1,), n_arms=4, seed=0)
     >>> policy.select([[0.0]]).propensity.tolist()
     [0.25]
     """
 
-    default_exploration = Exploration("greedy", alpha=0.0, epsilon=1.0)
+    default_settings: ClassVar = {"explore": "greedy", "alpha": 0.0, "epsilon": 1.0}
     max_norm = MAX_RAW_NORM  # contexts are not used
 
     def _score(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -29,14 +29,12 @@ from daband.base._arrays import (
     check_number,
 )
 from daband.features._catalogue import Catalogue
-from daband.features._domain_names import DomainNames
-from daband.features._shift import ShiftLike
 from daband.linear._draws import make_seeded_draw
-from daband.linear._exploration import Decision, Exploration
+from daband.linear._exploration import Decision
 from daband.linear._joint_ridge import JointHead
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge import MAX_SQUARED_NORM, RidgeSums
-from daband.linear._ridge_head import ArmModel, RidgeHead
+from daband.linear._ridge_head import RidgeHead
 from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds, RoundIds
 from daband.policies._policy import Policy, check_rounds, transform_contexts
 from daband.policies._registered import policies
@@ -196,34 +194,20 @@ class RidgePolicy(Policy):
 class LinUCB(RidgePolicy):
     """A policy with a ridge regression and an exact confidence bonus for each arm (LinUCB).
 
+    Contexts are flattened. Bonuses grow with the scale of contexts, and there is no intercept. Use
+    ``transform=daband.Standardise()``, which appends a 1, as ``LinUCB.for_pair`` does; or append a 1
+    yourself and choose ``alpha`` and ``ridge`` for the scale of the contexts.
+
     Args:
-        context_shape: the shape of one context; it is flattened. Bonuses grow with the scale of
-            contexts, and there is no intercept. Use ``transform=daband.Standardise()``, which
-            appends a 1, as ``LinUCB.for_pair`` does; or append a 1 yourself and choose ``alpha``
-            and ``ridge`` for the scale of the contexts.
-        n_arms: the number of arms; more can be added later.
-        alpha: the factor of the bonus that is added to the predicted reward.
         ridge: the weight of the penalty on the regression's coefficients. The regression's matrix
             starts as ``ridge * I``.
-        arms: "disjoint" (one context per round and one regression per arm) or "shared" (one context
-            per arm and one regression for all arms).
-        explore: "ucb", "greedy", or "thompson" (disjoint arms only).
-        epsilon: the probability of drawing an arm uniformly instead. Logs of such a policy can be
-            used for off-policy evaluation.
-        standardise_rewards: shrink predictions towards the mean reward, and measure bonuses in
-            standard deviations of rewards, so that the unit of rewards changes no decision. If
-            False, predictions shrink towards 0 and bonuses are not scaled.
-        transform: applied to contexts before the regression: a ``daband.Standardise()`` or a
-            ``daband.PCA(64)``; fitted by ``prepare``.
-        shift: the assumed difference between the domains (``daband.Shift``); ``LinUCB.for_pair``
-            standardises accordingly.
         catalogue: the arms with their features (``pair.catalogue``). There is then one regression
             for all arms, on products of context and arm features, with an intercept for each arm
-            that has rounds. By default there is a regression per arm.
+            that has rounds. By default there is a regression per arm, or one for all if
+            ``arms="shared"``.
         form: "primal" stores a d x d matrix per arm, "dual" stores one row per round, and "auto"
             uses the cheaper form.
-        seed: determines random draws and how ties are broken; an integer >= 0.
-        domains: the names of the sources and targets, one of each by default.
+        settings: the settings of every policy (``daband.Policy``).
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0)
     >>> contexts = [[1.0, 0.0], [0.0, 1.0]]
@@ -240,39 +224,19 @@ class LinUCB(RidgePolicy):
     def __init__(
         self,
         *,
-        context_shape: Sequence[int],
-        n_arms: int,
-        alpha: float = Exploration.alpha,
         ridge: float = 1.0,
-        arms: ArmModel = "disjoint",
-        explore: Literal["ucb", "greedy", "thompson"] = "ucb",
-        epsilon: float = 0.0,
-        standardise_rewards: bool = True,
-        transform: Any = None,
-        shift: ShiftLike = None,
         catalogue: Catalogue | None = None,
         form: Literal["auto", "primal", "dual"] = "auto",
-        seed: int = 0,
-        domains: DomainNames | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            exploration=Exploration(
-                explore, check_number("alpha", alpha), check_number("epsilon", epsilon)
-            ),
-            standardise_rewards=standardise_rewards,
-            transform=transform,
-            shift=shift,
-            seed=seed,
-            domains=domains,
-        )
+        super().__init__(**settings)
         ridge = check_number("ridge", ridge)
         dim = math.prod(self.feature_shape)
         self.catalogue = catalogue
         if catalogue is None:
-            self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, form=form)
+            self._head = RidgeHead(
+                n_arms=self.n_arms, dim=dim, arms=self.arms, ridge=ridge, form=form
+            )
         else:
             self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge)
         self.max_norm = math.sqrt(MAX_SQUARED_NORM * ridge)  # above it the arithmetic is inaccurate
@@ -293,19 +257,9 @@ class Constant(RidgePolicy):
 
     It is the baseline that any use of contexts must beat.
 
-    Args:
-        context_shape: the shape of one context, which is not used.
-        n_arms: the number of arms; more can be added later.
-        alpha: the factor of the bonus that is added to the mean reward of an arm. With 2, each arm
-            is played about ten times or more before one is preferred. With much smaller values, the
-            first arm with a reward may be the only one that is ever played.
-        arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        standardise_rewards: shrink the arms' means towards the mean of all rewards, and measure
-            bonuses in standard deviations of rewards. If False, means shrink towards 0 and bonuses
-            are not scaled.
-        shift: the assumed difference between the domains; it has no effect here.
-        seed: determines how ties are broken.
-        domains: the names of the sources and targets, one of each by default.
+    The settings are those of every policy (``daband.Policy``). ``alpha`` is 2 by default. Each arm is
+    then played about ten times or more before one is preferred. With much smaller values, the first
+    arm with a reward may be the only one that is ever played.
 
     >>> policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0)
     >>> skipped = policy.update([[0.0]] * 4, [0, 0, 1, 1], [0, 1, 1, 1])
@@ -313,32 +267,13 @@ class Constant(RidgePolicy):
     [1]
     """
 
+    default_settings: ClassVar = {"alpha": 2.0}
     _ignores_contexts = True
     max_norm = MAX_RAW_NORM  # contexts are not used
     propensity_power = 1.0  # an arm's mean reward ignores contexts, so it needs the full weights
 
-    def __init__(
-        self,
-        *,
-        context_shape: Sequence[int],
-        n_arms: int,
-        alpha: float = 2.0,
-        arms: str = "disjoint",
-        standardise_rewards: bool = True,
-        shift: ShiftLike = None,
-        seed: int = 0,
-        domains: DomainNames | None = None,
-    ) -> None:
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            exploration=Exploration("ucb", check_number("alpha", alpha)),
-            standardise_rewards=standardise_rewards,
-            shift=shift,
-            seed=seed,
-            domains=domains,
-        )
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self._head = RidgeHead(n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0, form="primal")
 
     def _featurise(self, contexts: AnyArray) -> AnyArray:

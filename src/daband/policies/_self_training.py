@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,9 +30,7 @@ from daband.base._arrays import (
     to_floats,
 )
 from daband.errors import InvalidInput
-from daband.features._domain_names import DomainNames
-from daband.features._shift import ShiftLike
-from daband.linear._exploration import Decision, Exploration
+from daband.linear._exploration import Decision
 from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -66,7 +63,7 @@ class SelfTraining(LinUCB):
     Args:
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0.
 
-    The other arguments are those of ``LinUCB``.
+    The other arguments are those of ``LinUCB``. Rewards of "one_hot" feedback are not standardised.
 
     >>> from daband.policies import policies
     >>> policy = policies.get("self-training")(context_shape=(2,), n_arms=2, feedback="one_hot")
@@ -79,39 +76,9 @@ class SelfTraining(LinUCB):
 
     adapts_to_target = True
 
-    def __init__(
-        self,
-        *,
-        context_shape: Sequence[int],
-        n_arms: int,
-        feedback: str = "bandit",
-        alpha: float = Exploration.alpha,
-        ridge: float = 1.0,
-        arms: Any = "disjoint",
-        explore: Any = "ucb",
-        epsilon: float = 0.0,
-        transform: Any = None,
-        shift: ShiftLike = None,
-        form: Any = "auto",
-        seed: int = 0,
-        domains: DomainNames | None = None,
-    ) -> None:
+    def __init__(self, *, feedback: str = "bandit", **settings: Any) -> None:
         self.feedback: str = check_one_of("feedback", feedback, ("bandit", "one_hot"))
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            alpha=alpha,
-            ridge=ridge,
-            arms=arms,
-            explore=explore,
-            epsilon=epsilon,
-            standardise_rewards=feedback != "one_hot",
-            transform=transform,
-            shift=shift,
-            form=form,
-            seed=seed,
-            domains=domains,
-        )
+        super().__init__(**{**settings, "standardise_rewards": feedback != "one_hot"})
         #: The sum of z z' over the features z of labelled contexts, (d, d); empty before the first
         #: label.
         self._gram: FloatArray = np.zeros((0, 0))
@@ -133,9 +100,7 @@ class SelfTraining(LinUCB):
         self._episodes_left = 0
 
     def settings(self) -> dict[str, Any]:
-        settings = {**super().settings(), "feedback": self.feedback}
-        settings.pop("standardise_rewards", None)  # it follows from the feedback
-        return settings
+        return {**super().settings(), "feedback": self.feedback}
 
     def _score(
         self, contexts: AnyArray, domain: int, with_bonuses: bool

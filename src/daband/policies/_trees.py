@@ -13,8 +13,8 @@ prediction for an arm with too few rounds for a tree is its mean reward, which i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,15 +22,11 @@ from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
-    check_number,
     drop_prefix,
     read_array,
     to_floats,
 )
 from daband.errors import InvalidInput
-from daband.features._domain_names import DomainNames
-from daband.features._shift import ShiftLike
-from daband.linear._exploration import Exploration
 from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -71,21 +67,9 @@ class Trees(Policy):
     ``epsilon`` the arm is drawn uniformly. At most 131,072 rounds are stored. If there are more, a
     sample is stored, which does not depend on their order.
 
-    Args:
-        context_shape: the shape of one context.
-        n_arms: the number of arms, at most 128.
-        arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        explore: "greedy", "ucb", or "thompson" (disjoint arms only).
-        alpha: the factor of the bonus.
-        epsilon: the probability of drawing an arm uniformly instead.
-        standardise_rewards: measure bonuses in standard deviations of rewards, so that the unit of
-            rewards changes no decision.
-        transform: applied to contexts first, e.g. ``daband.Standardise()``.
-        shift: the assumed difference between the domains (``daband.Shift``).
-        seed: determines random draws and how ties are broken. It affects the trees of an arm with
-            more than 1,024 rounds, because their split points are found on samples. Other trees
-            depend only on the rounds.
-        domains: the names of the sources and targets, one of each by default.
+    The settings are those of every policy (``daband.Policy``), with at most 128 arms and ``epsilon``
+    0.1 by default. ``seed`` also affects the trees of an arm with more than 1,024 rounds, because
+    their split points are found on samples. Other trees depend only on the rounds.
 
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
     >>> x, arm = [[i / 400] for i in range(400)], [0, 1] * 200
@@ -95,39 +79,14 @@ class Trees(Policy):
     [0, 1]
     """
 
+    default_settings: ClassVar = {"epsilon": 0.1}
     scale_matters = True  # trees ignore the scale of features, but domains may have different units
 
-    def __init__(
-        self,
-        *,
-        context_shape: Sequence[int],
-        n_arms: int,
-        arms: str = "disjoint",
-        explore: str = "ucb",
-        alpha: float = Exploration.alpha,
-        epsilon: float = 0.1,
-        standardise_rewards: bool = True,
-        transform: Any = None,
-        shift: ShiftLike = None,
-        seed: int = 0,
-        domains: DomainNames | None = None,
-    ) -> None:
-        super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            exploration=Exploration(
-                explore, check_number("alpha", alpha), check_number("epsilon", epsilon)
-            ),
-            standardise_rewards=standardise_rewards,
-            transform=transform,
-            shift=shift,
-            seed=seed,
-            domains=domains,
-        )
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         if self.n_arms > _MAX_ARMS:
             raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, got {self.n_arms}")
-        n_models = self.n_arms if arms == "disjoint" else 1
+        n_models = self.n_arms if self.arms == "disjoint" else 1
         self._n_inputs = math.prod(self.feature_shape)
         #: The number of rounds of each model, (models,).
         self._round_counts: IntArray = np.zeros(n_models, np.int64)
