@@ -20,7 +20,7 @@ import daband
 from daband.bench._bench import bench
 from daband.bench._settings import load_experiment
 from daband.cli._main import app
-from daband.trust._choose import Candidate
+from daband.policies._default_members import Candidate
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

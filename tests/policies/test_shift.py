@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.features._shift import Shift
-from daband.trust._choose import Candidate, default_candidates
+from daband.policies._default_members import Candidate, default_candidates
 
 KINDS = [daband.LinUCB, daband.NeuralLinUCB, daband.DABand]
 

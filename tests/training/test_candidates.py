@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import daband
+from daband.policies._default_members import Candidate
 from daband.training._loop import train_candidates
-from daband.trust._choose import Candidate
 
 LINEAR = [
     Candidate("constant", "constant"),

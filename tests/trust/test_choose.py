@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 import daband
 from daband.cli._main import app
+from daband.policies._default_members import Candidate, default_candidates
 from daband.trust._assess import SourceRounds
 from daband.trust._assessment import format_number
-from daband.trust._choose import Candidate, choose_training_budget, default_candidates
+from daband.trust._choose import choose_training_budget
 
 LINEAR = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
 

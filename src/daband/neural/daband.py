@@ -190,6 +190,7 @@ class DABand(NeuralLinUCB):
     """
 
     source_only = False
+    is_default_network = True
 
 
 @terms.register("source_squared")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import zlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -143,6 +144,36 @@ def mask_new(ids: Iterable[Any], known_ids: Container[Any]) -> BoolArray:
         is_new.append(one_id not in known_ids and one_id not in earlier_ids)
         earlier_ids.add(one_id)
     return np.array(is_new, np.bool_)
+
+
+#: Maximum number of stored context checksums; further contexts count as new.
+_MAX_CHECKSUMS = 1 << 16
+
+
+class SeenContexts:
+    """Checksums of contexts, by which repeated contexts are recognised."""
+
+    def __init__(self) -> None:
+        self._checksums: dict[int, None] = {}
+
+    def add(self, contexts: AnyArray) -> BoolArray:
+        """Add contexts (B, ...), and return a mask (B,) of those that were neither added before nor
+        earlier in the batch.
+        """
+        rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
+        checksums = [zlib.crc32(row.tobytes()) for row in rows]
+        is_new = mask_new(checksums, self._checksums)
+        n_free = max(0, _MAX_CHECKSUMS - len(self._checksums))
+        self._checksums.update(dict.fromkeys(checksums[:n_free]))
+        return is_new
+
+    def state(self) -> IntArray:
+        """Return the checksums."""
+        return np.array(list(self._checksums), np.int64)
+
+    def restore(self, checksums: AnyArray) -> None:
+        """Restore the array that ``state`` returned."""
+        self._checksums = dict.fromkeys(checksums.tolist())
 
 
 #: Ids that are integers of at most this many bits are stored as 64-bit integers.

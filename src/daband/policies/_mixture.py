@@ -7,12 +7,8 @@ and bounds the error relative to the best mixture. The confidence bonus is a mea
 bonuses with fixed weights, because the error of a mean of predictions is at most the mean of their
 errors.
 
-Members are ordinary policies. ``Mixture.for_pair`` uses the members that did best on the
-development half of the data sets (benchmarks/records/split.json). A member has one weight in
-predictions and another one in the bonus, because a regression that explores well need not predict
-well. With a small ridge penalty, the bonus of a context falls quickly once that context has been
-seen, which explores well. For contexts of more than 64 numbers, a large penalty predicts better in
-another domain.
+Members are ordinary policies. A member has one weight in predictions and another one in the bonus,
+because a regression that explores well need not predict well.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ import copy
 import dataclasses
 import math
 import warnings
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -39,25 +34,16 @@ from daband.base._arrays import (
     read_array,
 )
 from daband.errors import InvalidInput
-from daband.features._piecewise import Piecewise
-from daband.features._shift import Shift, as_shift
-from daband.features._standardise import Standardise
-from daband.features._table_transform import CategoricalColumn
+from daband.features._transforms import TransformStep
 from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision, join_decisions
 from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, find_revealed_predictions
 from daband.linear._ridge_head import EpisodeScores
 from daband.policies._checkpoints import collect_arrays, restore_arrays
-from daband.policies._incoming_rounds import PlayedRounds, mask_new
-from daband.policies._pair_defaults import (
-    DEFAULT_JOINT_ALPHA,
-    build_policy_for_pair,
-    choose_transform,
-    compute_default_alpha,
-    compute_default_ridge,
-    count_joint_components,
-)
+from daband.policies._default_members import MAX_SMALL_DIM, build_mixture_settings
+from daband.policies._incoming_rounds import PlayedRounds, SeenContexts
+from daband.policies._pair_defaults import build_policy_for_pair
 from daband.policies._policy import (
     Policy,
     check_and_transform,
@@ -75,17 +61,6 @@ _MAX_MEMBERS = 12
 #: The number of rounds whose covariances are computed at once. Memory grows with the square of this
 #: number.
 _BLOCK_ROUNDS = 64
-#: Maximum number of stored context checksums; further contexts count as new.
-_MAX_CHECKSUMS = 1 << 16
-#: Maximum dimension of a small context. For small contexts, ``for_pair`` adds piecewise features,
-#: and a one-hot reward of 1 counts for every arm in the members' errors.
-_MAX_SMALL_DIM = 64
-#: Maximum number of principal components of the regression on principal components.
-_MAX_COMPONENTS = 64
-#: Maximum dimension of contexts for which ``for_pair`` adds linear members to the network. For
-#: larger contexts the only member is the network or, without torch, a regression on principal
-#: components.
-MAX_LINEAR_DIM = 4096
 #: The factor by which a member's counts of chosen arms decay with each batch
 #: (``_drop_collapsed_members``).
 _COUNT_DECAY = 0.9
@@ -163,9 +138,8 @@ class Mixture(Policy):
         #: The number of latest consecutive batches of target contexts in which a member chose too
         #: few arms, (M,).
         self._collapsed_batches: IntArray = np.zeros(len(self.members), np.int64)
-        #: Checksums of learned contexts. Errors on these contexts are too small to measure a
-        #: member.
-        self._seen_checksums: dict[int, None] = {}
+        #: The learned contexts. Errors on these contexts are too small to measure a member.
+        self._seen_contexts = SeenContexts()
         joint_indices = [
             index
             for index, member in enumerate(self.members.values())
@@ -185,7 +159,7 @@ class Mixture(Policy):
         self.catalogue = next(
             (catalogue for catalogue in catalogues if catalogue is not None), None
         )
-        is_small_context = math.prod(self.feature_shape) <= _MAX_SMALL_DIM
+        is_small_context = math.prod(self.feature_shape) <= MAX_SMALL_DIM
         self._uses_all_arm_errors = (
             is_small_context and self.feedback == "one_hot" and self.arms == "disjoint"
         )
@@ -224,23 +198,15 @@ class Mixture(Policy):
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
-        """Return a mixture for a ``daband.domains.Pair``, with the members that did best on the
-        development data sets.
-
-        For vectors the members are a ridge regression on standardised numbers, the mean reward of
-        every arm, and ``DABand`` if torch is installed. With at most 64 numbers there is also a
-        regression on piecewise features. With more numbers there are also a regression on principal
-        components, and a regression with a large penalty. If the source has labels, the latter also
-        learns pseudo-labels of target contexts (``SelfTraining``). Tables with categorical columns
-        have no such self-training: on 14 of these tables it changed the accuracy by -0.065 to
-        0.050, and by -0.002 on average. For images the only member is ``DABand``.
+        """Return a mixture for a ``daband.domains.Pair``.
 
         ``settings`` are arguments of this class, or ``recipe``, ``encoder`` and ``device`` for the
-        network. ``network=False`` omits the network.
+        network. ``network=False`` omits the network. ``policies/_default_members.py`` chooses the
+        default members.
         """
         if "members" in settings:
             return build_policy_for_pair(cls, pair, settings)
-        return build_policy_for_pair(cls, pair, _build_mixture_settings(pair, settings))
+        return build_policy_for_pair(cls, pair, build_mixture_settings(pair, settings))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -292,52 +258,48 @@ class Mixture(Policy):
     ) -> tuple[FloatArray, FloatArray]:
         # Another thread may add an arm or change the weights meanwhile.
         members = list(self.members.values())
-        weights = self._mixture_weights.weights
+        weights, bonus_weights = self._compute_arm_weights(members)
         mean, bonus = np.zeros((2, len(contexts), members[0].n_arms))
-        joint_mean = mean
-        joint_bonus = bonus  # replaced if one member uses arm features
-        arm_weights = self._compute_arm_weights(members)
-        bonus_scales = self._compute_bonus_scales()
-        # the joint one first
-        for index in sorted(range(len(members)), key=lambda index: index != self._joint_index):
-            member = members[index]
-            weight = weights[index]
-            bonus_scale = bonus_scales[index]
-            bonus_weight = self._bonus_weights[index]
-            if not (weight or (bonus_weight and with_bonuses) or index == self._joint_index):
-                continue
-            features = check_and_transform(member, contexts, domain)
-            needs_bonus = with_bonuses and (bonus_scale > 0.0 or index == self._joint_index)
-            member_mean, member_bonus = score_transformed(member, features, domain, needs_bonus)
-            if index == self._joint_index:
-                joint_mean = member_mean
-                joint_bonus = member.exploration.alpha * member_bonus
-            elif self._joint_index is not None:
-                member_mean = arm_weights * member_mean + (1.0 - arm_weights) * joint_mean
-                bonus = bonus + bonus_weight * (1.0 - arm_weights) * joint_bonus
-                member_bonus = arm_weights * member_bonus
-            mean = weight * member_mean + mean
-            bonus = bonus_scale * member_bonus + bonus
+        for index, member in enumerate(members):
+            needs_bonus = with_bonuses and bool(bonus_weights[index].any())
+            if needs_bonus or weights[index].any():
+                features = check_and_transform(member, contexts, domain)
+                member_mean, member_bonus = score_transformed(member, features, domain, needs_bonus)
+                mean += weights[index] * member_mean
+                bonus += bonus_weights[index] * member_bonus
         return mean, bonus
 
-    def _compute_arm_weights(self, members: Sequence[Policy]) -> FloatArray:
+    def _compute_arm_weights(self, members: Sequence[Policy]) -> tuple[FloatArray, FloatArray]:
+        """Return the weights of the members' means and of their bonuses for each arm, (M, K) each.
+
+        The weight of a bonus includes the member's ``alpha``. If one member uses arm features, the
+        other members predict an arm with few rounds badly. So their predictions for this arm are
+        averaged with its predictions, with the weights of ``_compute_separate_weights``.
+        """
+        n_arms = members[0].n_arms
+        alphas = np.array([member.exploration.alpha for member in members])
+        weights = np.tile(self._mixture_weights.weights[:, None], n_arms)
+        bonus_weights = np.tile(self._bonus_weights[:, None], n_arms)
+        if self._joint_index is not None:
+            separate = self._compute_separate_weights(members)
+            weights *= separate
+            weights[self._joint_index] += 1.0 - separate
+            bonus_weights *= separate
+            bonus_weights[self._joint_index] += 1.0 - separate
+        return weights, alphas[:, None] * bonus_weights
+
+    def _compute_separate_weights(self, members: Sequence[Policy]) -> FloatArray:
         """Return the weight n / (n + d) of each arm's separate regressions after n rounds on d
         features, (K,).
 
         The rest of the weight is that of the regression on arm features, which learns from the
         rounds of all arms.
         """
-        if self._joint_index is None:
-            return np.ones(members[0].n_arms)
-        with members[self._joint_index]._locks.state:
-            counts = members[self._joint_index].counts  # type: ignore[attr-defined]
+        assert self._joint_index is not None
+        joint_member = members[self._joint_index]
+        with joint_member._locks.state:
+            counts = joint_member.counts  # type: ignore[attr-defined]
         return counts / (counts + math.prod(self.feature_shape))
-
-    def _compute_bonus_scales(self) -> FloatArray:
-        """Return the factor of each member's bonus, (M,): its bonus weight times its ``alpha``."""
-        return self._bonus_weights * np.array(
-            [member.exploration.alpha for member in self.members.values()]
-        )
 
     def _freeze(self, domain: int) -> FrozenParts:
         """Return frozen regressions of all members, whose weighted sum predicts as ``_score`` does.
@@ -345,63 +307,23 @@ class Mixture(Policy):
         Members have their own centres of rewards. A constant regression adds the difference,
         ``offsets`` (K,).
         """
-        parts_by_member = []
+        members = list(self.members.values())
         moments = self.reward_moments
+        weights, bonus_weights = self._compute_arm_weights(members)
+        all_parts = [member._freeze(domain) for member in members]
         offsets = np.zeros(self.n_arms)
         frozen_members: list[Member] = []
-        arm_weights = self._compute_arm_weights(list(self.members.values()))
-        bonus_scales = self._compute_bonus_scales()
-        for index, member in enumerate(self.members.values()):
-            parts = member._freeze(domain)
-            member_moments = member.reward_moments
-            weight = float(self._mixture_weights.weights[index])
-            bonus_scale = float(bonus_scales[index])
-            if index == self._joint_index:
-                joint_weights = weight + (1.0 - arm_weights) * (1.0 - weight)
-                alpha = member.exploration.alpha
-                other_bonus_weight = self._bonus_weights.sum() - self._bonus_weights[index]
-                joint_bonus_scales = bonus_scale + (1.0 - arm_weights) * alpha * other_bonus_weight
-                weight = 1.0
-                bonus_scale = alpha * self._bonus_weights.sum()
-                bonus_factors = (
-                    joint_bonus_scales / bonus_scale if bonus_scale else np.ones(self.n_arms)
-                )
-                arm_factors = np.stack([joint_weights, bonus_factors])
-                joint_members = (
-                    dataclasses.replace(frozen, arm_factors=arm_factors) for frozen in parts.members
-                )
-                parts = parts._replace(members=tuple(joint_members))
-                offsets += (
-                    (joint_weights - weight)
-                    * (member_moments.centre - moments.centre)
-                    / moments.scale
-                )
-            elif self._joint_index is not None:
-                parts = parts._replace(
-                    members=tuple(_scale_arms(frozen, arm_weights) for frozen in parts.members)
-                )
-                offsets += (
-                    (arm_weights - 1.0)
-                    * weight
-                    * (member_moments.centre - moments.centre)
-                    / moments.scale
-                )
-            frozen_transform = (
-                None
-                if member.transform is None
-                else copy.deepcopy(member.transform.get_step(domain))
-            )
-            unit_ratio = member_moments.scale / moments.scale  # members predict in their own unit
-            offsets += weight * (member_moments.centre - moments.centre) / moments.scale
+        for index, (member, parts) in enumerate(zip(members, all_parts, strict=True)):
+            offset = (member.reward_moments.centre - moments.centre) / moments.scale
+            offsets += weights[index] * offset
+            unit_ratio = member.reward_moments.scale / moments.scale  # of the member's predictions
+            transform = None if member.transform is None else member.transform.get_step(domain)
             for frozen in parts.members:
-                frozen_weight = weight * unit_ratio * frozen.weight
-                frozen_bonus_weight = float(bonus_scale) * unit_ratio * frozen.bonus_weight
-                if max(frozen_weight, frozen_bonus_weight) > 0.0:
-                    transform = None if frozen.is_constant else frozen_transform
-                    frozen_members.append(
-                        _with_weights(frozen, frozen_weight, frozen_bonus_weight, transform)
-                    )
-            parts_by_member.append(parts)
+                weighted = _weight_arms(
+                    frozen, unit_ratio * weights[index], unit_ratio * bonus_weights[index]
+                )
+                if max(weighted.weight, weighted.bonus_weight) > 0.0:
+                    frozen_members.append(_add_transform(weighted, transform))
         if offsets.any():
             no_inverse = np.zeros((self.n_arms, 0, 0))
             frozen_members.append(
@@ -409,7 +331,7 @@ class Mixture(Policy):
             )
         layouts = {
             parts.layout
-            for parts in parts_by_member
+            for parts in all_parts
             if not all(frozen.is_constant for frozen in parts.members)
         }
         if "channels_last" in layouts and len(layouts) > 1:
@@ -417,50 +339,36 @@ class Mixture(Policy):
                 "images with channels last: a mixture of a network and other members cannot be"
                 " exported"
             )
+        # with a transform, members store transformed contexts
+        references = [parts.reference for parts in all_parts if self.transform is None]
         return FrozenParts(
             tuple(frozen_members),
-            next(
-                (parts.round_counts for parts in parts_by_member if parts.round_counts is not None),
-                None,
-            ),
-            layout=next((layout for layout in layouts if layout is not None), None),
-            # with a transform, members store transformed contexts
-            reference=next(
-                (
-                    parts.reference
-                    for parts in parts_by_member
-                    if parts.reference is not None and self.transform is None
-                ),
-                None,
-            ),
-            has_seen_target=any(parts.has_seen_target for parts in parts_by_member),
+            _find_given([parts.round_counts for parts in all_parts]),
+            layout=_find_given(list(layouts)),
+            reference=_find_given(references),
+            has_seen_target=any(parts.has_seen_target for parts in all_parts),
         )
 
     # Learning.
 
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
-        contexts, arms, rewards, *_ = rounds
-        member_features = [
-            check_and_transform(member, contexts, domain) for member in self.members.values()
-        ]
-        checksums = _compute_checksums(contexts)
-        is_new = self._find_new_contexts(checksums)
+        members = list(self.members.values())
+        features = [check_and_transform(member, rounds.contexts, domain) for member in members]
+        is_new = self._seen_contexts.add(rounds.contexts) & self.learn_weights
         if is_new.any():
-            inputs = zip(self.members.values(), member_features, strict=True)
             means = [
-                score_transformed(member, features[is_new], domain, False)[0]
-                for member, features in inputs
+                score_transformed(member, member_features[is_new], domain, False)[0]
+                for member, member_features in zip(members, features, strict=True)
             ]
             if self._joint_index is not None:
-                arm_weights = self._compute_arm_weights(list(self.members.values()))
-                means = [
-                    arm_weights * mean + (1.0 - arm_weights) * means[self._joint_index]
-                    for mean in means
-                ]
-            self._record_errors(np.stack(means, axis=2), arms[is_new], rewards[is_new])
-        self._store_checksums(checksums)
-        for member, features in zip(self.members.values(), member_features, strict=True):
-            learn_transformed(member, rounds._replace(contexts=features), domain)
+                separate = self._compute_separate_weights(members)
+                joint_mean = means[self._joint_index]
+                means = [separate * mean + (1.0 - separate) * joint_mean for mean in means]
+            self._record_errors(
+                np.stack(means, axis=2), rounds.arms[is_new], rounds.rewards[is_new]
+            )
+        for member, member_features in zip(members, features, strict=True):
+            learn_transformed(member, rounds._replace(contexts=member_features), domain)
 
     def _play(
         self,
@@ -481,9 +389,7 @@ class Mixture(Policy):
         if self.arms == "shared" or self.joint_member is not None or not are_regressions:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         member_features = [check_and_transform(member, contexts, domain) for member in members]
-        checksums = _compute_checksums(contexts)
-        is_new = self._find_new_contexts(checksums)
-        self._store_checksums(checksums)
+        is_new = self._seen_contexts.add(contexts) & self.learn_weights
         decisions = []
         for start in range(0, len(contexts), _BLOCK_ROUNDS):
             rows = slice(start, start + _BLOCK_ROUNDS)
@@ -520,7 +426,7 @@ class Mixture(Policy):
         """
         own_moments = self.reward_moments
         exploration = self.exploration
-        bonus_scales = self._compute_bonus_scales()
+        _, bonus_weights = self._compute_arm_weights(list(self.members.values()))
         member_moments = [copy.copy(member.reward_moments) for member in self.members.values()]
         decisions = []
         for row in range(len(rewards)):
@@ -529,7 +435,7 @@ class Mixture(Policy):
             scales = np.array([[moments.scale] for moments in member_moments])
             means, bonuses = scores.score(row, centre=centres, scale=scales)
             mean = (self._mixture_weights.weights @ means)[None]
-            bonus = (bonus_scales @ bonuses)[None]
+            bonus = (bonus_weights * bonuses).sum(axis=0)[None]
             mask = None if available is None else available[row_slice]
             draw = make_seeded_draw(self._draw_key, first_round + row)
             decisions.append(
@@ -557,18 +463,6 @@ class Mixture(Policy):
         else:
             predictions = means[np.arange(len(arms)), arms]
         self._mixture_weights.add(predictions, rewards, reward_deviation=moments.scale)
-
-    def _find_new_contexts(self, checksums: Sequence[int]) -> BoolArray:
-        """Return a mask (B,) of the contexts that were not learned before and are not earlier in
-        the batch.
-        """
-        return mask_new(checksums, self._seen_checksums) & self.learn_weights
-
-    def _store_checksums(self, checksums: Sequence[int]) -> None:
-        """Store checksums of learned contexts, up to ``_MAX_CHECKSUMS``."""
-        n_free = _MAX_CHECKSUMS - len(self._seen_checksums)
-        if n_free > 0:
-            self._seen_checksums.update(dict.fromkeys(checksums[:n_free]))
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
         for member in self.members.values():
@@ -652,7 +546,7 @@ class Mixture(Policy):
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         arrays = {f"weights/{name}": array for name, array in self._mixture_weights.state().items()}
         arrays |= {"arm_counts": self._arm_counts, "batches_collapsed": self._collapsed_batches}
-        arrays["seen"] = np.array(list(self._seen_checksums) if replay else [], np.int64)
+        arrays["seen"] = self._seen_contexts.state() if replay else np.zeros(0, np.int64)
         for index, member in enumerate(self.members.values()):
             member_arrays = collect_arrays(member, replay=replay)
             arrays.update(
@@ -662,7 +556,7 @@ class Mixture(Policy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._mixture_weights.restore(drop_prefix("weights/", state))
-        self._seen_checksums = dict.fromkeys(state["seen"].tolist())
+        self._seen_contexts.restore(state["seen"])
         self._arm_counts = read_array(state, "arm_counts", self._arm_counts)
         self._collapsed_batches = read_array(state, "batches_collapsed", self._collapsed_batches)
         for index, member in enumerate(self.members.values()):
@@ -675,12 +569,6 @@ def _uses_arm_features(member: Policy) -> bool:
     """
     has_joint_member = member.joint_member is not None if isinstance(member, Mixture) else False
     return has_joint_member or isinstance(getattr(member, "_head", None), JointHead)
-
-
-def _compute_checksums(contexts: AnyArray) -> list[int]:
-    """Return the checksum of each context."""
-    rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
-    return [zlib.crc32(row.tobytes()) for row in rows]
 
 
 def _check_weights(
@@ -706,193 +594,42 @@ def _check_weights(
     return weights / weights.sum()
 
 
-def _scale_arms(member: Member, arm_weights: FloatArray) -> Member:
-    """Return a frozen member whose predictions and bonuses for each arm are multiplied by
-    ``arm_weights``, (K,).
+def _find_given(values: list[Any]) -> Any:
+    """Return the first value that is not None, or None."""
+    return next((value for value in values if value is not None), None)
+
+
+def _weight_arms(member: Member, weights: FloatArray, bonus_weights: FloatArray) -> Member:
+    """Return a frozen member whose predictions and bonuses for each arm are multiplied by these
+    weights, (K,) each.
     """
-    inverse = member.inverse * arm_weights[:, None, None] ** 2
-    return dataclasses.replace(
-        member, theta=member.theta * arm_weights[:, None], inverse=inverse, new_theta=None
-    )
+    weight = float(weights.max())
+    bonus_weight = float(bonus_weights.max())
+    factors = weights / weight if weight else np.ones_like(weights)
+    bonus_factors = bonus_weights / bonus_weight if bonus_weight else np.ones_like(weights)
+    changes: dict[str, Any] = {
+        "weight": weight * member.weight,
+        "bonus_weight": bonus_weight * member.bonus_weight,
+        "inverse": member.inverse if bonus_weight else np.zeros((len(member.theta), 0, 0)),
+    }
+    if member.vectors is not None:
+        changes["arm_factors"] = np.stack([factors, bonus_factors])
+    elif (factors < 1.0).any() or (bonus_factors < 1.0).any():
+        changes["theta"] = member.theta * factors[:, None]
+        changes["inverse"] = changes["inverse"] * bonus_factors[:, None, None] ** 2
+        changes["new_theta"] = None
+    return dataclasses.replace(member, **changes)
 
 
-def _with_weights(member: Member, weight: float, bonus_weight: float, transform: Any) -> Member:
-    """Return a frozen member with these weights and with ``transform``, if it is given."""
-    if transform is not None and member.transform is not None:
+def _add_transform(member: Member, transform: TransformStep | None) -> Member:
+    """Return a frozen member with this transform, if it is not None and the member uses
+    contexts.
+    """
+    if transform is None or member.is_constant:
+        return member
+    if member.transform is not None:
         raise InvalidInput(
             "a mixture cannot be exported if both it and a mixture among its members have a"
             " transform"
         )
-    inverse = member.inverse if bonus_weight > 0.0 else np.zeros((len(member.theta), 0, 0))
-    transform = member.transform if transform is None else transform
-    return dataclasses.replace(
-        member, weight=weight, bonus_weight=bonus_weight, inverse=inverse, transform=transform
-    )
-
-
-# The members for a pair of domains.
-
-
-def _build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a mixture for a pair: ``settings``, and the members with their
-    weights.
-    """
-    settings = dict(settings)
-    has_network = settings.pop("network", True)
-    network_settings: dict[str, Any] = {
-        name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings
-    }
-    shift = as_shift(
-        settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape
-    )
-    are_vectors = len(pair.context_shape) == 1
-    if "transform" not in settings:
-        # needs raw contexts
-        has_custom_encoder = callable(getattr(network_settings.get("encoder"), "forward", None))
-        must_standardise = are_vectors and not shift.aligns_features and not has_custom_encoder
-        settings["transform"] = (
-            choose_transform(LinUCB, pair, shift=shift) if must_standardise else None
-        )
-    transform = settings["transform"]
-    feature_shape = (
-        pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
-    )
-    if transform is not None:  # the given transform handles units
-        shift_kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
-        shift = Shift(shift_kinds, stated=shift.stated)
-    common_settings: dict[str, Any] = {
-        "context_shape": feature_shape,
-        "n_arms": pair.n_arms,
-        "arms": pair.arms,
-        "shift": shift,
-        "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
-        "seed": settings.get("seed", 0),
-        "domains": getattr(pair, "domains", None),
-    }
-    catalogue = getattr(pair, "catalogue", None) if pair.arms == "disjoint" else None
-    joint_settings = (
-        {} if catalogue is None else {"alpha": DEFAULT_JOINT_ALPHA, "catalogue": catalogue}
-    )
-    has_linear_members = are_vectors and math.prod(feature_shape) <= MAX_LINEAR_DIM
-    #: Members by name, each with its prior weight and its bonus weight.
-    members: dict[str, tuple[Policy, float, float]] = {}
-    if has_network and "daband" in policies:
-        if isinstance(transform, Standardise) and "encoder" not in network_settings:
-            network_settings["recipe"] = _disable_input_norm(network_settings.get("recipe"))
-        network_settings |= {
-            "feedback": pair.feedback,
-            **({} if has_linear_members else joint_settings),
-        }
-        members["network"] = policies.get("daband")(**common_settings, **network_settings), 1.0, 1.0
-    if has_linear_members:
-        n_contexts = len(pair.source) + len(pair.target)
-        columns = getattr(getattr(pair, "table", None), "columns", ())
-        has_categories = any(isinstance(column, CategoricalColumn) for column in columns)
-        self_trains = pair.feedback == "one_hot" and not has_categories
-        members |= _build_linear_members(
-            common_settings, transform, n_contexts=n_contexts, self_trains=self_trains
-        )
-        if catalogue is not None:
-            n_components = count_joint_components(feature_shape, catalogue)
-            joint_transform = None if n_components is None else Standardise(components=n_components)
-            members["joint"] = (
-                LinUCB(**common_settings, transform=joint_transform, **joint_settings),
-                3.0,
-                2.0,
-            )
-    elif not members:
-        reduction = Standardise(
-            components=min(_MAX_COMPONENTS, len(pair.source) + len(pair.target))
-        )
-        members["components"] = (
-            LinUCB(**common_settings, transform=reduction, **joint_settings),
-            1.0,
-            1.0,
-        )
-    return {
-        **settings,
-        "members": {name: member for name, (member, _, _) in members.items()},
-        "prior": {name: weight for name, (_, weight, _) in members.items()},
-        "bonus_weights": {name: weight for name, (_, _, weight) in members.items()},
-    }
-
-
-def _build_linear_members(
-    common_settings: dict[str, Any], transform: Any, *, n_contexts: int, self_trains: bool
-) -> dict[str, tuple[Policy, float, float]]:
-    """Return the members other than the network for vectors, each with its prior weight and its
-    bonus weight.
-
-    Args:
-        common_settings: the settings that all members share.
-        transform: the mixture's transform, or None.
-        n_contexts: the number of contexts of both domains, which limits the number of principal
-            components.
-        self_trains: True if one member learns pseudo-labels of the target.
-    """
-    feature_shape = common_settings["context_shape"]
-    is_disjoint = common_settings["arms"] == "disjoint"
-    standardise = None if isinstance(transform, Standardise) else Standardise()
-    dim = feature_shape[0] if standardise is None else standardise.n_features(feature_shape)
-    alpha = compute_default_alpha(dim)
-    ridge = compute_default_ridge(dim)
-
-    def build_ridge(member_transform: Any, penalty: float) -> LinUCB:
-        return LinUCB(**common_settings, transform=member_transform, ridge=penalty, alpha=alpha)
-
-    members: dict[str, tuple[Policy, float, float]] = {
-        "ridge": (build_ridge(standardise, ridge), 3.0, 2.0)
-    }
-    # Principal components get no piecewise features: on DIGIT these took time and did not change
-    # the result.
-    keeps_columns = transform is None or (
-        isinstance(transform, Standardise) and transform.components is None
-    )
-    if feature_shape[0] <= _MAX_SMALL_DIM and is_disjoint and keeps_columns:
-        piecewise_ridge = build_ridge(Piecewise(), 4.0 * ridge)
-        members = {
-            "ridge": (build_ridge(standardise, ridge), 2.0, 2.0),
-            "piecewise": (piecewise_ridge, 1.0, 0.0),
-        }
-    if feature_shape[0] > _MAX_SMALL_DIM:
-        reduction = Standardise(components=min(_MAX_COMPONENTS, n_contexts))
-        large_penalty_member = build_ridge(standardise, ridge * dim / 16)
-        # equal in the source, but also learns pseudo-labels of the target
-        if self_trains and is_disjoint:
-            large_penalty_member = SelfTraining(
-                **common_settings,
-                feedback="one_hot",
-                transform=standardise,
-                ridge=ridge * dim / 16,
-                alpha=alpha,
-            )
-        members = {
-            "ridge": (build_ridge(standardise, ridge), 0.0, 1.0),
-            "components": (build_ridge(reduction, ridge), 2.0 / 3.0, 1.0),
-            "shrunk": (large_penalty_member, 5.0, 0.0),
-        }
-    if is_disjoint:
-        members["constant"] = Constant(**common_settings), 0.0, 0.0
-    return members
-
-
-def _disable_input_norm(recipe: Any) -> Any:
-    """Return a recipe whose network does not normalise its input, because contexts are already
-    standardised.
-
-    A complete recipe is returned unchanged.
-    """
-    if recipe is not None and not isinstance(recipe, str | Mapping):
-        return recipe
-    changes: dict[str, Any] = (
-        dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}
-    )
-    if {"weights", "encoder", "learning", "replay"} <= set(changes):
-        return recipe
-    encoder = dict(changes.get("encoder", {}))
-    if encoder.get("name", "mlp") == "mlp":
-        changes["encoder"] = {
-            **encoder,
-            "options": {"normalise_input": False, **encoder.get("options", {})},
-        }
-    return changes
+    return dataclasses.replace(member, transform=copy.deepcopy(transform))

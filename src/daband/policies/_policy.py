@@ -241,6 +241,8 @@ class Policy(ABC):
     name: ClassVar[str]
     #: True if ``adapt`` takes gradient steps, for which a GPU may be useful.
     learns_by_gradients: bool = False
+    #: True for the network that is a member of default mixtures.
+    is_default_network: ClassVar[bool] = False
     #: True if decisions depend on the unit and the offset of contexts; ``for_pair`` then
     #: standardises them.
     scale_matters: ClassVar[bool] = False

@@ -31,7 +31,7 @@ from daband.base._arrays import (
 )
 from daband.errors import InvalidInput
 from daband.linear._exploration import Decision
-from daband.policies._incoming_rounds import PlayedRounds
+from daband.policies._incoming_rounds import PlayedRounds, SeenContexts
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._ridge import LinUCB
@@ -45,8 +45,6 @@ _LABELLED_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 _LINUCB_WEIGHT = 0.25
 #: Maximum number of stored contexts per target. More contexts take time and change little.
 _MAX_TARGET_CONTEXTS = 2048
-#: Maximum number of stored checksums of labelled contexts; further contexts count as new.
-_MAX_CHECKSUMS = 1 << 16
 
 
 @policies.register("self-training")
@@ -86,9 +84,9 @@ class SelfTraining(LinUCB):
         self._arm_sums: FloatArray = np.zeros((self.n_arms, 0))
         #: The sum of the weights of labelled contexts.
         self._total_label_weight = 0.0
-        #: Checksums of labelled contexts. Each context counts once, so that repetitions do not
-        #: outweigh the target.
-        self._seen_checksums: dict[int, None] = {}
+        #: The labelled contexts. Each context counts once, so that repetitions do not outweigh the
+        #: target.
+        self._seen_contexts = SeenContexts()
         #: The features (n, d) of distinct contexts, by the index of their target.
         self._target_features: dict[int, AnyArray] = {}
         #: Coefficients (K, d) of the regression that predicts in a target, by the index of the
@@ -164,12 +162,9 @@ class SelfTraining(LinUCB):
         if self.feedback != "one_hot" or self.arms != "disjoint":
             return
         features = self._featurise(contexts)
-        new_rows = [
-            row
-            for row in np.flatnonzero(rewards == 1.0)
-            if _add_if_new(self._seen_checksums, features[row])
-        ]
-        if not new_rows:
+        labelled_rows = np.flatnonzero(rewards == 1.0)
+        new_rows = labelled_rows[self._seen_contexts.add(features[labelled_rows])]
+        if not len(new_rows):
             return
         if not len(self._gram):
             dim = self._head.dim
@@ -239,7 +234,7 @@ class SelfTraining(LinUCB):
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         counters = np.array([self._total_label_weight, self._rounds_at_fit, self._episodes_left])
-        checksums = np.array(list(self._seen_checksums) if replay else [], np.int64)
+        checksums = self._seen_contexts.state() if replay else np.zeros(0, np.int64)
         arrays = {
             "gram": self._gram,
             "moment": self._arm_sums,
@@ -278,27 +273,17 @@ class SelfTraining(LinUCB):
                 f"the file's arrays do not fit {self.n_arms} arms with {dim} features: sums have"
                 f" shape {gram.shape}"
             )
-        checksums = dict.fromkeys(arrays["seen"].tolist())
         super()._restore(
             {name: array for name, array in state.items() if not name.startswith("labels/")}
         )
         self._gram = gram
         self._arm_sums = arm_sums
         self._total_label_weight = label_weight
-        self._seen_checksums = checksums
+        self._seen_contexts.restore(arrays["seen"])
         self._rounds_at_fit = int(rounds_at_fit)
         self._episodes_left = int(episodes_left)
         self._target_thetas = thetas
         self._target_features = features
-
-
-def _add_if_new(checksums: dict[int, None], context_features: AnyArray) -> bool:
-    """Add the checksum of a context to ``checksums``, and return True if it was not there."""
-    checksum = zlib.crc32(np.ascontiguousarray(context_features).tobytes())
-    is_new = checksum not in checksums
-    if is_new and len(checksums) < _MAX_CHECKSUMS:
-        checksums[checksum] = None
-    return is_new
 
 
 def fit_self_training(

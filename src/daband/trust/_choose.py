@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,17 @@ from scipy.special import entr, softmax
 
 from daband.base._arguments import check_int
 from daband.base._arrays import AnyArray
-from daband.domains._contract import LoggedDomain, Pair
+from daband.domains._contract import Pair
 from daband.errors import InvalidInput
 from daband.linear._reward_moments import RewardMoments
 from daband.logs._advantages import LogEvidence
-from daband.policies._log_policy import MAX_DIMENSIONS, LogPolicy
-from daband.policies._mixture import MAX_LINEAR_DIM
-from daband.policies._pair_defaults import choose_transform
+from daband.policies._default_members import (
+    UNEQUAL_FREQUENCIES_NAME,
+    Candidate,
+    default_candidates,
+)
+from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
-from daband.policies._registered import policies
 from daband.training._loop import CandidateProgress, choose_training_budget, train_candidates
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import (
@@ -44,168 +46,10 @@ from daband.trust._assessment import VERDICT_CONFIDENCE, Assessment, format_numb
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Questions, summarise_rewards
 
-#: The suffix of methods that are fitted on principal components.
-_PCA_SUFFIX = "-p"
-#: Default number of principal components.
-_N_COMPONENTS = 64
-#: Vectors of at least this many numbers are wide. Trees are then not candidates.
-_MIN_WIDE_DIMENSIONS = 512
-#: Number of principal components for wide vectors.
-_N_WIDE_COMPONENTS = 512
-#: Maximum number of arms times squared dimensions, which is the number of values that an exported
-#: regression stores. Above it, the mixture is fitted on principal components.
-_MAX_REGRESSION_VALUES = 1 << 28
-#: Gradient steps per episode on wide vectors.
-_WIDE_STEPS = 8
-#: Name of the candidate for images that does not assume that arms are equally frequent in the
-#: target.
-_UNEQUAL_FREQUENCIES_NAME = "daband, other frequencies"
 #: That candidate is chosen if the mean entropy of the default's target predictions is more than
 #: this factor times its own. On nine pairs of image domains the ratio was 0.7 to 1.5; with rare
 #: arms in the target, on five of them, 2.5 to 6.8.
 _MAX_ENTROPY_RATIO = 2.0
-#: Number of dimensions of an image: channels, height and width.
-_N_IMAGE_DIMENSIONS = 3
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A method with its settings, to be trained and compared with others."""
-
-    #: Name in tables.
-    name: str
-    #: Name of the method, as on the command line.
-    method: str
-    #: Keyword arguments of the policy.
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    #: Number of principal components if the name of the method ends in "-p".
-    components: int = _N_COMPONENTS
-    #: True if this candidate is chosen when there are no target rewards.
-    preferred: bool = False
-
-    def __post_init__(self) -> None:
-        policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
-
-    def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy:
-        """Return the untrained policy for a pair."""
-        policy_class = policies.get(self.method.removesuffix(_PCA_SUFFIX))
-        settings: dict[str, Any] = {"device": device, **self.settings}
-        if self.method.endswith(_PCA_SUFFIX):
-            settings["transform"] = choose_transform(
-                policy_class, pair, max_components=self.components, shift=self.settings.get("shift")
-            )
-        return policy_class.for_pair(pair, seed=seed, **settings)
-
-    @property
-    def uses_contexts(self) -> bool:
-        """True if choices may depend on contexts."""
-        return self.method not in ("constant", "random") and bool(
-            self.settings.get("by_context", True)
-        )
-
-
-def default_candidates(
-    pair: Pair, *, recipe: str = "default", quick: bool = False
-) -> Sequence[Candidate]:
-    """Return the default candidates, the simplest first.
-
-    They differ in their method and in the shift that they assume.
-
-    - Vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's
-      ``shift``. If the user did not state the shift, there are also LinUCB and the mixture with
-      each domain's own statistics, and DABand with alignment. Only target rewards can show which
-      assumption holds.
-    - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture with fewer gradient
-      steps. If the source has labels and the shift may be one of style, as for features of a
-      pretrained network, self-training on 512 principal components replaces the mixture; it takes
-      seconds. The mixture is also fitted on 512 components if regressions on all numbers would be
-      too large: from 4,096 numbers on, or with many arms.
-    - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU
-      with five members. If the source has labels and the user did not state the shift, DABand
-      without the assumption that arms are equally frequent replaces Neural-LinUCB.
-    - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
-    - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains
-      significantly in the log. With a catalogue, there are also LinUCB and the mixture. The mixture
-      is preferred to ``LogPolicy`` if target arms have no reward in the log, and choosing by arm
-      features gains significantly in the log with a fifth of the arms left out.
-
-    With ``quick``, only a constant arm, a linear method and the default are returned, with the
-    recipe "small".
-    """
-    if quick:
-        all_candidates = default_candidates(pair, recipe="small")
-        default = next(candidate for candidate in all_candidates if candidate.preferred)
-        others = [candidate for candidate in all_candidates if candidate is not default]
-        return [*others[:2], default]
-    is_image = len(pair.context_shape) == _N_IMAGE_DIMENSIONS
-    is_logged = isinstance(pair.source, LoggedDomain) and (pair.feedback, pair.arms) == (
-        "bandit",
-        "disjoint",
-    )
-    feature_candidates = [
-        Candidate("linucb", "linucb"),
-        Candidate("mixture", "mixture", {"recipe": recipe}, preferred=not is_logged),
-    ]
-    if is_logged and not is_image:
-        method = "log" if math.prod(pair.context_shape) <= MAX_DIMENSIONS else f"log{_PCA_SUFFIX}"
-        log_candidates = [
-            Candidate("best arm", method, {"by_context": False}),
-            Candidate("log", method, preferred=True),
-        ]
-        return log_candidates if pair.catalogue is None else [*log_candidates, *feature_candidates]
-    if pair.catalogue is not None and not is_image:
-        return [Candidate("constant", "constant"), *feature_candidates]
-    candidates = [Candidate("constant", "constant")]
-    if is_image:
-        network_settings = {"recipe": recipe, "members": "auto"}
-        alternative = Candidate("nlinucb", "nlinucb", {"recipe": recipe})
-        if not pair.shift.stated and (pair.feedback, pair.arms) == ("one_hot", "disjoint"):
-            alternative = Candidate(
-                _UNEQUAL_FREQUENCIES_NAME, "daband", {**network_settings, "shift": "style,labels"}
-            )
-        default = Candidate("daband", "daband", network_settings, preferred=True)
-        return [*candidates, Candidate("linucb-p", "linucb-p"), alternative, default]
-    candidates.append(Candidate("linucb", "linucb"))
-    dimensions = math.prod(pair.context_shape)
-    is_wide = dimensions >= _MIN_WIDE_DIMENSIONS
-    if (
-        is_wide
-        and pair.shift.aligns_features
-        and (pair.feedback, pair.arms) == ("one_hot", "disjoint")
-    ):
-        candidates.append(
-            Candidate(
-                "self-training", "self-training-p", components=_N_WIDE_COMPONENTS, preferred=True
-            )
-        )
-        if not pair.shift.stated:
-            candidates.append(
-                Candidate("linucb, common statistics", "linucb", {"shift": "covariate"})
-            )
-        return candidates
-    if is_wide:
-        is_regression_small = (
-            dimensions < MAX_LINEAR_DIM and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
-        )
-        method = "mixture" if is_regression_small else f"mixture{_PCA_SUFFIX}"
-        settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
-        return [
-            *candidates,
-            Candidate("mixture", method, settings, _N_WIDE_COMPONENTS, preferred=True),
-        ]
-    if "trees" in policies.names():
-        candidates.append(Candidate("trees", "trees"))
-    candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))
-    if not pair.shift.stated:
-        candidates += [
-            Candidate("linucb, other units", "linucb", {"shift": "units"}),
-            Candidate("mixture, other units", "mixture", {"recipe": recipe, "shift": "units"}),
-        ]
-        if "daband" in policies.names():
-            candidates.append(
-                Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"})
-            )
-    return candidates
 
 
 #: Maximum number of contexts of each domain on which candidates are compared.
@@ -466,8 +310,8 @@ class _Comparison:
         )
         names = [candidate.name for candidate in candidates]
         frequency_reason = ""
-        if _UNEQUAL_FREQUENCIES_NAME in names and candidates[preferred_index].preferred:
-            other_index = names.index(_UNEQUAL_FREQUENCIES_NAME)
+        if UNEQUAL_FREQUENCIES_NAME in names and candidates[preferred_index].preferred:
+            other_index = names.index(UNEQUAL_FREQUENCIES_NAME)
             frequency_reason = _compare_entropies(
                 policy_choices[preferred_index], policy_choices[other_index]
             )

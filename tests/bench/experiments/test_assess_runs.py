@@ -24,8 +24,8 @@ from daband.bench.report._page import build_content, write_report
 from daband.cli._main import app
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput
+from daband.policies._default_members import Candidate
 from daband.trust._assessment import read_assessment
-from daband.trust._choose import Candidate
 
 
 @pytest.fixture(scope="module")
