@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from daband.features._pair_like import PairLike
 from daband.features._piecewise import Piecewise
 from daband.features._shift import Shift, as_shift
 from daband.features._standardise import Standardise
@@ -58,7 +59,7 @@ UNEQUAL_FREQUENCIES_NAME = "daband, other frequencies"
 _N_IMAGE_DIMENSIONS = 3
 
 
-def build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def build_mixture_settings(pair: PairLike, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a mixture for a pair: ``settings``, and the members with their
     weights.
 
@@ -77,9 +78,7 @@ def build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, 
     network_settings: dict[str, Any] = {
         name: settings.pop(name) for name in ("recipe", "encoder", "device") if name in settings
     }
-    shift = as_shift(
-        settings.get("shift", getattr(pair, "shift", None)), context_shape=pair.context_shape
-    )
+    shift = as_shift(settings.get("shift", pair.shift), context_shape=pair.context_shape)
     are_vectors = len(pair.context_shape) == 1
     if "transform" not in settings:
         # needs raw contexts
@@ -102,10 +101,10 @@ def build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, 
         "shift": shift,
         "standardise_rewards": settings.get("standardise_rewards", pair.feedback != "one_hot"),
         "seed": settings.get("seed", 0),
-        "domains": getattr(pair, "domains", None),
+        "domains": pair.domains,
     }
-    catalogue = getattr(pair, "catalogue", None) if pair.arms == "disjoint" else None
-    joint_settings = (
+    catalogue = pair.catalogue if pair.arms == "disjoint" else None
+    joint_settings: dict[str, Any] = (
         {} if catalogue is None else {"alpha": DEFAULT_JOINT_ALPHA, "catalogue": catalogue}
     )
     has_linear_members = are_vectors and math.prod(feature_shape) <= _MAX_LINEAR_DIM
@@ -122,7 +121,7 @@ def build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, 
         members["network"] = network_class(**common_settings, **network_settings), 1.0, 1.0
     if has_linear_members:
         n_contexts = len(pair.source) + len(pair.target)
-        columns = getattr(getattr(pair, "table", None), "columns", ())
+        columns = () if pair.table is None else pair.table.columns
         has_categories = any(isinstance(column, CategoricalColumn) for column in columns)
         self_trains = pair.feedback == "one_hot" and not has_categories
         members |= _build_linear_members(
@@ -258,7 +257,7 @@ class Candidate:
     def __post_init__(self) -> None:
         policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
 
-    def build(self, pair: Any, *, seed: int, device: str = "auto") -> Policy:
+    def build(self, pair: PairLike, *, seed: int, device: str = "auto") -> Policy:
         """Return the untrained policy for a pair."""
         policy_class = policies.get(self.method.removesuffix(_PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
@@ -277,7 +276,7 @@ class Candidate:
 
 
 def default_candidates(
-    pair: Any, *, recipe: str = "default", quick: bool = False
+    pair: PairLike, *, recipe: str = "default", quick: bool = False
 ) -> Sequence[Candidate]:
     """Return the default candidates, the simplest first.
 

@@ -83,10 +83,11 @@ def check_contexts(
         )
     if array.shape[0] == 0:
         raise InvalidInput("contexts must have at least one row, got an empty batch")
-    if array.dtype.kind == "f":
-        _check_magnitudes(array, n_dimensions, max_norm)
-    elif array.dtype not in _BYTE_TYPES:
-        _check_magnitudes(array.astype(np.float64), n_dimensions, max_norm)
+    if array.dtype not in _BYTE_TYPES:
+        numbers = array if array.dtype.kind == "f" else array.astype(np.float64)
+        # The largest number is enough to accept nearly every batch; NaN is not within any bound.
+        if not float(np.abs(numbers).max()) <= max_norm / math.sqrt(n_dimensions):
+            _check_magnitudes(numbers, n_dimensions, max_norm)
     return array
 
 
@@ -113,9 +114,6 @@ def _check_magnitudes(contexts: AnyArray, n_dimensions: int, max_norm: float) ->
     """Raise an error if a number is not finite, or if the norm of a context is above
     ``max_norm``.
     """
-    # The largest number is enough to accept nearly every batch; NaN is not within any bound.
-    if float(np.abs(contexts).max()) <= max_norm / math.sqrt(n_dimensions):
-        return
     if not np.isfinite(contexts).all():
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
         raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
@@ -255,7 +253,7 @@ class RoundIds:
 
 
 def compute_importance_weights(
-    policy: Any, propensities: FloatArray, available: Mask = None
+    propensities: FloatArray, n_arms: int, available: Mask, power: float
 ) -> FloatArray:
     """Return the weights (B,) with which a regression learns rounds that another policy chose.
 
@@ -265,6 +263,6 @@ def compute_importance_weights(
     (Shimodaira, "Improving predictive inference under covariate shift", 2000). If arms were chosen
     uniformly, all weights are 1.
     """
-    n_available = policy.n_arms if available is None else available.sum(axis=1)
-    weights: FloatArray = (1.0 / (n_available * propensities)) ** policy.propensity_power
+    n_available = n_arms if available is None else available.sum(axis=1)
+    weights: FloatArray = (1.0 / (n_available * propensities)) ** power
     return np.minimum(weights, _MAX_IMPORTANCE_WEIGHT)

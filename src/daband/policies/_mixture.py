@@ -34,6 +34,7 @@ from daband.base._arrays import (
     read_array,
 )
 from daband.errors import InvalidInput
+from daband.features._pair_like import PairLike
 from daband.features._transforms import TransformStep
 from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision, join_decisions
@@ -197,7 +198,7 @@ class Mixture(Policy):
         return copies
 
     @classmethod
-    def for_pair(cls, pair: Any, **settings: Any) -> Self:
+    def for_pair(cls, pair: PairLike, **settings: Any) -> Self:
         """Return a mixture for a ``daband.domains.Pair``.
 
         ``settings`` are arguments of this class, or ``recipe``, ``encoder`` and ``device`` for the

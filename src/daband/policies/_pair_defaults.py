@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from daband.errors import InvalidInput, did_you_mean
+from daband.features._pair_like import PairLike
 from daband.features._pca import PCA
 from daband.features._shift import ShiftLike, as_shift
 from daband.features._standardise import Standardise
@@ -34,7 +35,7 @@ _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
 def build_policy_for_pair(
-    policy_class: type[_PolicyType], pair: Any, settings: Mapping[str, Any]
+    policy_class: type[_PolicyType], pair: PairLike, settings: Mapping[str, Any]
 ) -> _PolicyType:
     """Return a policy for a pair of domains.
 
@@ -57,10 +58,10 @@ def build_policy_for_pair(
         )
         raise InvalidInput(f"{policy_class.__name__} has no setting {unknown_name!r}{hint}")
     arguments = {name: getattr(pair, name) for name in _PAIR_ATTRIBUTES}
-    arguments["shift"] = getattr(pair, "shift", None)
+    arguments["shift"] = pair.shift
     arguments["standardise_rewards"] = pair.feedback != "one_hot"  # one-hot rewards are 0 and 1
-    arguments["domains"] = getattr(pair, "domains", None)
-    catalogue = getattr(pair, "catalogue", None)
+    arguments["domains"] = pair.domains
+    catalogue = pair.catalogue
     # A joint regression uses products of context and arm features.
     is_joint = (
         catalogue is not None
@@ -87,10 +88,10 @@ def build_policy_for_pair(
             arguments["alpha"] = compute_default_alpha(n_features)
             arguments.setdefault("ridge", compute_default_ridge(n_features))
     policy = policy_class(**{name: value for name, value in arguments.items() if name in defaults})
-    if getattr(pair, "table", None) is not None:
+    if pair.table is not None:
         policy.table = pair.table  # type: ignore[attr-defined]
     policy.framing = getattr(pair.target, "framing", None)  # type: ignore[attr-defined]
-    policy.arm_names = getattr(pair, "class_names", None)  # type: ignore[attr-defined]
+    policy.arm_names = pair.class_names  # type: ignore[attr-defined]
     if "catalogue" not in defaults and policy.arms == "disjoint":  # type: ignore[attr-defined]
         policy.catalogue = catalogue  # type: ignore[attr-defined]
     return policy
@@ -126,7 +127,11 @@ def compute_default_ridge(n_features: int) -> float:
 
 
 def choose_transform(
-    policy_class: type, pair: Any, *, max_components: int | None = None, shift: ShiftLike = None
+    policy_class: type,
+    pair: PairLike,
+    *,
+    max_components: int | None = None,
+    shift: ShiftLike = None,
 ) -> Any:
     """Return the default transform of a policy for a pair, or None.
 
@@ -147,9 +152,7 @@ def choose_transform(
     n_components = None if max_components is None else min(max_components, dim)
     are_images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
     assumed_shift = (
-        getattr(pair, "shift", None)
-        if shift is None
-        else as_shift(shift, context_shape=pair.context_shape)
+        pair.shift if shift is None else as_shift(shift, context_shape=pair.context_shape)
     )
     must_standardise = getattr(policy_class, "scale_matters", False)
     if getattr(policy_class, "learns_by_gradients", False):

@@ -62,6 +62,7 @@ from daband.base._arrays import (
 from daband.errors import InvalidInput
 from daband.features._catalogue import Catalogue
 from daband.features._domain_names import DomainNames
+from daband.features._pair_like import PairLike
 from daband.features._table_transform import TableTransform
 from daband.features._transforms import Transform, get_transform_settings
 from daband.linear._draws import make_draw_key, make_seeded_draw
@@ -354,7 +355,7 @@ class Policy(ABC):
         self.version = 0
 
     @classmethod
-    def for_pair(cls, pair: Any, **settings: Any) -> Self:
+    def for_pair(cls, pair: PairLike, **settings: Any) -> Self:
         """Return a policy with the context shape, arms, feedback and transform for a
         ``daband.domains.Pair``.
 
@@ -432,7 +433,9 @@ class Policy(ABC):
         """
         if rounds.propensities is None:
             return rounds.weights
-        weights = compute_importance_weights(self, rounds.propensities, rounds.available)
+        weights = compute_importance_weights(
+            rounds.propensities, self.n_arms, rounds.available, self.propensity_power
+        )
         return weights if rounds.weights is None else rounds.weights * weights
 
     def _freeze(self, domain: int) -> FrozenParts:
@@ -595,8 +598,11 @@ class Policy(ABC):
         with self._locks.write:
             domain_index = _find_domain_index(self, domain)
             rounds = check_rounds(self, contexts, arm, reward, weights, propensities, available)
+            if self.transform is not None:
+                features = _transform(self, rounds.contexts, domain_index)
+                rounds = rounds._replace(contexts=features)
             if ids is None:
-                _learn_rounds(self, rounds, domain_index)
+                learn_transformed(self, rounds, domain_index)
                 return []
             checked_ids = self._round_ids.check(ids, len(rounds.arms))
             is_new = mask_new(checked_ids, self._round_ids)
@@ -608,9 +614,8 @@ class Policy(ABC):
                 )
             with defer_signals():
                 if is_new.any():
-                    _learn_rounds(
-                        self, rounds.select(is_new) if duplicates else rounds, domain_index
-                    )
+                    new_rounds = rounds.select(is_new) if duplicates else rounds
+                    learn_transformed(self, new_rounds, domain_index)
                 self._round_ids.add(checked_ids)
             return duplicates
 
@@ -951,25 +956,18 @@ def check_rounds(
         batch,
         check_arms(arm, n_rounds, policy.n_arms),
         check_rewards(reward, (n_rounds,)),
-        check_weights(weights, n_rounds),
+        None if weights is None else check_weights(weights, n_rounds),
         None if propensities is None else check_propensities(propensities, n_rounds),
         None if available is None else check_available(available, n_rounds, policy.n_arms),
     )
-
-
-def _learn_rounds(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:
-    """Transform and learn checked rounds."""
-    if policy.transform is not None:
-        features = _transform(policy, rounds.contexts, domain_index)
-        rounds = rounds._replace(contexts=features)
-    learn_transformed(policy, rounds, domain_index)
 
 
 def learn_transformed(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:
     """Learn checked rounds with transformed contexts."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
         policy._learn(rounds, domain_index)
-        policy.reward_moments.add(rounds.rewards, policy._weigh(rounds))
+        weights = rounds.weights if rounds.propensities is None else policy._weigh(rounds)
+        policy.reward_moments.add(rounds.rewards, weights)
         policy.rounds_learned += len(rounds.arms)
 
 

@@ -203,7 +203,10 @@ def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence |
         arms = rounds.logged.arms
         rewards = rounds.logged.rewards
         weights = compute_importance_weights(
-            policy, rounds.logged.propensities, rounds.logged.offered
+            rounds.logged.propensities,
+            policy.n_arms,
+            rounds.logged.offered,
+            policy.propensity_power,
         )
     folds = rng.permutation(n_rounds) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
     predicted_rewards = head.predict_held_out(
