@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
 
@@ -346,17 +347,17 @@ class JointHead(RidgeHead):
     def _start_episode(self, features: AnyArray) -> None:
         """Return None: rounds are scored one by one."""
 
-    def add_vectors(self, vectors: FloatArray) -> None:
-        """Add arms with these vectors (n, m), without rounds."""
+    def add_arm(self, vector: FloatArray | None = None) -> None:
+        assert vector is not None
         n_old_effects = count_effects(len(self.vectors))
-        self.vectors = np.concatenate([self.vectors, vectors])
-        self._arm_weights = np.append(self._arm_weights, np.zeros(len(vectors)))
+        self.vectors = np.vstack([self.vectors, vector])
+        self._arm_weights = np.append(self._arm_weights, 0.0)
         n_new_effects = count_effects(len(self.vectors)) - n_old_effects
         self.statistics.add_features(np.full(n_new_effects, self.penalties[2]))
 
-    def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
+    def freeze(self, moments: RewardMoments) -> dict[str, Any]:
         """Return the coefficients (1, F) and their covariance (1, F, F), for features of
-        ``append_one(x)``.
+        ``append_one(x)``, and the arms' vectors.
 
         Contexts x are as given, not multiplied by ``_context_scale``. Predictions are in the unit
         of ``moments``.
@@ -364,7 +365,12 @@ class JointHead(RidgeHead):
         factors = np.ones(self.statistics.dim)
         factors[: self.dim * self.vectors.shape[1]] = self._context_scale
         theta = factors * self.statistics.compute_coefficients(moments.centre) / moments.scale
-        return theta, (factors[:, None] * self._get_covariance() * factors)[None]
+        return {
+            "theta": theta,
+            "inverse": (factors[:, None] * self._get_covariance() * factors)[None],
+            "vectors": self.vectors,
+            "new_effect_variance": self.new_effect_variance,
+        }
 
     # Sums over the rounds of a log.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -112,8 +112,9 @@ class RidgeHead:
 
         A round of weight w counts w times in the regression, and once in ``counts``.
         """
-        features, heads = self.get_chosen_features(features, arms)
-        self.statistics.update(features, heads, rewards, weights)
+        if self._is_shared:
+            features, arms = self.get_chosen_features(features, arms)
+        self.statistics.update(features, arms, rewards, weights)
         if isinstance(self.statistics, DualRidge) and self.form == "auto":
             n_heads = self.statistics.n_heads
             primal_cost = _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
@@ -179,8 +180,8 @@ class RidgeHead:
     def fit_penalties(self, moments: RewardMoments) -> None:
         """Do nothing: the penalty is fixed. ``JointHead`` fits its penalties."""
 
-    def add_arm(self) -> None:
-        """Add an arm without rounds."""
+    def add_arm(self, vector: FloatArray | None = None) -> None:  # noqa: ARG002
+        """Add an arm without rounds. ``vector`` (m,) has its features, for ``JointHead``."""
         if not self._is_shared:
             self.statistics.add_heads(1)
 
@@ -193,15 +194,15 @@ class RidgeHead:
         statistics = self.to_primal("the regressions cannot be read")
         return statistics.compute_coefficients(centre), statistics.A_inv if with_bonuses else None
 
-    def freeze(self, moments: RewardMoments) -> tuple[FloatArray, FloatArray]:
-        """Return copies of theta (heads, d) and of A^-1 (heads, d, d).
+    def freeze(self, moments: RewardMoments) -> dict[str, Any]:
+        """Return copies of ``theta`` (heads, d) and of A^-1, ``inverse`` (heads, d, d), by name.
 
         Predictions by this theta are in the unit of ``moments``: minus their centre, divided by
         their scale.
         """
         statistics = self.to_primal("the policy cannot be exported")
         theta = statistics.compute_coefficients(moments.centre) / moments.scale
-        return theta, statistics.A_inv.copy()
+        return {"theta": theta, "inverse": statistics.A_inv.copy()}
 
     # Sums over the rounds of a log.
 

@@ -32,6 +32,7 @@ from daband.base._arrays import (
     drop_prefix,
 )
 from daband.features._catalogue import Catalogue
+from daband.features._pair_like import PairLike
 from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision
 from daband.linear._joint_ridge import JointHead
@@ -50,8 +51,7 @@ from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transform_contexts
 from daband.policies._registered import policies
-from daband.policies._ridge import add_arm, freeze_head
-from daband.serving._frozen_policy import FrozenParts
+from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._monitor import MAX_CONTEXTS
 
 #: The number of members for ``members="auto"`` on a GPU. Five networks together take about three
@@ -295,7 +295,7 @@ class NeuralLinUCB(Policy):
     # The other methods of a policy.
 
     @classmethod
-    def for_pair(cls, pair: Any, **settings: Any) -> Any:
+    def for_pair(cls, pair: PairLike, **settings: Any) -> Any:
         """Return a policy for a ``daband.domains.Pair``; see ``Policy.for_pair``.
 
         A custom module as ``encoder`` gets contexts as the pair has them, unless a ``transform`` is
@@ -382,7 +382,7 @@ class NeuralLinUCB(Policy):
     def _grow(self) -> None:
         if self.arms == "shared":  # stored rounds have no context for the new arm
             self.buffers = self._make_buffers(self.n_arms + 1)
-        add_arm(self._head, self.catalogue)
+        self._head.add_arm(None if self.catalogue is None else self.catalogue.vectors[-1])
         self.learner.add_arm()
 
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
@@ -407,7 +407,7 @@ class NeuralLinUCB(Policy):
             if len(buffer):
                 reference_contexts = buffer.contexts[: min(len(buffer), MAX_CONTEXTS)].cpu().numpy()
         return FrozenParts(
-            (freeze_head(self._head, self.reward_moments, network=network),),
+            (Member(**self._head.freeze(self.reward_moments), network=network),),
             self.counts.copy(),
             layout=self._image_input.layout,
             reference=reference_contexts,

@@ -41,28 +41,6 @@ from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
 
 
-def freeze_head(head: RidgeHead, moments: RewardMoments, **settings: Any) -> Member:
-    """Return a frozen copy of the regressions of ``head``.
-
-    ``settings`` are other arguments of ``Member``.
-    """
-    if isinstance(head, JointHead):
-        settings |= {"vectors": head.vectors, "new_effect_variance": head.new_effect_variance}
-    return Member(*head.freeze(moments), **settings)
-
-
-def add_arm(head: RidgeHead, catalogue: Catalogue | None) -> None:
-    """Add an arm without rounds to ``head``.
-
-    The features of the arm, if used, are the last row of the catalogue.
-    """
-    if isinstance(head, JointHead):
-        assert catalogue is not None
-        head.add_vectors(catalogue.vectors[-1:])
-    else:
-        head.add_arm()
-
-
 class RidgePolicy(Policy):
     """A policy that predicts by ridge regressions (``RidgeHead``) on features of its contexts that
     are not learned.
@@ -127,11 +105,13 @@ class RidgePolicy(Policy):
         return {}
 
     def _freeze(self, domain: int) -> FrozenParts:
-        member = freeze_head(self._head, self.reward_moments, is_constant=self._ignores_contexts)
+        member = Member(
+            **self._head.freeze(self.reward_moments), is_constant=self._ignores_contexts
+        )
         return FrozenParts((member,), self.counts.copy())
 
     def _grow(self) -> None:
-        add_arm(self._head, self.catalogue)
+        self._head.add_arm(None if self.catalogue is None else self.catalogue.vectors[-1])
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         return self._head.state(with_rounds=replay)
