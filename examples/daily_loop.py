@@ -80,8 +80,7 @@ draw_customers(1000, mean_age=46, exchange_rate=EXCHANGE_RATE).write_csv(folder 
 
 from daband.trust import Candidate
 
-pair = daband.domains.load(
-    "files",
+pair = daband.domains.DataOptions(
     source=str(folder / "old.csv"),
     target=str(folder / "new.csv"),
     arm="offer",
@@ -89,7 +88,7 @@ pair = daband.domains.load(
     propensity="p",
     id=["customer"],
     units=["basket"],
-)
+).read()
 candidates = [
     Candidate("constant", "constant"),
     Candidate("trees", "trees"),

@@ -162,5 +162,5 @@ plt.show()
 #
 # - If rewards take days, ``daband audit DIR --budget 100 --out questions.csv`` writes the contexts
 #   and arms whose rewards are needed, and ``--answers`` reads the completed file.
-# - ``daband assess DIR`` assesses the runs of ``daband bench``.
+# - ``choice.save("market")`` writes a choice to a folder, and ``daband assess market`` prints it.
 # - :doc:`/results/trust` shows how often limits and verdicts were right.

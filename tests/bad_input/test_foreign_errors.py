@@ -38,7 +38,7 @@ def test_a_table_reads_frames_as_it_reads_rows(pair):
     ("call", "message"),
     [
         (
-            lambda p: daband.domains.load("files", source=FRAME, target=FRAME),
+            lambda p: daband.domains.DataOptions(source=FRAME, target=FRAME).read(),
             "source must be a path, got a DataFrame",
         ),
         (

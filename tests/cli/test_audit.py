@@ -6,27 +6,37 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+import polars as pl
 import pytest
 
+import daband as library
 from tests.registries import declare_plugin
 
 
-def test_questions_then_answers(daband, tmp_path):
-    small = ("--set", "episodes=2", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
-    assert (
-        daband(
-            "run", "warfarin/white-asian", "--method", "linucb", *small, "--out", "runs"
-        ).returncode
-        == 0
-    )
-    (run,) = (path.parent for path in (tmp_path / "runs").glob("*/done"))
+def save_choice(folder, name):
+    """Save a choice from two files, and return its folder."""
+    rng = np.random.default_rng(0)
+    age = rng.uniform(20, 70, 200)
+    rows = pl.DataFrame({"age": age, "offer": np.where(age > 45, "card", "loan")})
+    rows.write_csv(folder / "old.csv")
+    rows.drop("offer").write_csv(folder / "new.csv")
+    files = {"source": str(folder / "old.csv"), "target": str(folder / "new.csv")}
+    pair = library.domains.DataOptions(**files, label="offer").read()
+    linucb = library.trust.Candidate("linucb", "linucb")
+    choice = library.choose(pair, candidates=[linucb], episodes=2, episode_length=16)
+    choice.save(folder / name)
+    return folder / name
 
+
+def test_questions_then_answers(daband, tmp_path):
+    run = save_choice(tmp_path, "market")
     refused = daband("audit", str(run))
     assert refused.returncode == 2
     assert "--budget" in refused.stderr
     refused = daband("audit", str(tmp_path), "--budget", "5")
     assert refused.returncode == 2
-    assert "has no finished run" in refused.stderr
+    assert "not the folder of a choice" in refused.stderr
 
     begun = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
     assert begun.returncode == 0, begun.stderr
@@ -36,7 +46,7 @@ def test_questions_then_answers(daband, tmp_path):
     assert len(rows) == 20
     # nothing is filled in
     assert daband("audit", str(run), "--budget", "20", "--out", "questions.csv").returncode == 0
-    assert {row["arm_name"] for row in rows} <= {"low", "medium", "high"}
+    assert {row["arm_name"] for row in rows} <= {"card", "loan"}
     for number, row in enumerate(rows):
         row["reward"] = str(number % 2)
 
@@ -98,11 +108,8 @@ def test_a_terminal_without_the_letters_of_a_name(tmp_path):
 
 
 def test_paths_with_brackets_are_printed_as_they_are(daband, tmp_path):
-    small = ("--set", "episodes=2", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
-    done = daband("run", "warfarin/white-asian", "--method", "linucb", *small, "--out", "runs [v2]")
-    (run,) = (path.parent for path in (tmp_path / "runs [v2]").glob("*/done"))
-    assert f"Run: runs [v2]/{run.name}" in done.stdout
-    begun = daband("audit", f"runs [v2]/{run.name}", "--budget", "5", "--out", "[q].csv")
+    save_choice(tmp_path, "market [v2]")
+    begun = daband("audit", "market [v2]", "--budget", "5", "--out", "[q].csv")
     assert "0 of 5 questions are answered: [q].csv" in begun.stdout
     assert "--answers '[q].csv'" in begun.stdout
-    assert "Written: [m].daband" in daband("export", f"runs [v2]/{run.name}", "[m].daband").stdout
+    assert "Written: [m].daband" in daband("export", "market [v2]", "[m].daband").stdout

@@ -15,7 +15,7 @@ from daband import load
 from daband.bench._settings import load_experiment
 from daband.bench.report._method_summaries import get_label
 from daband.bench.report._sections import build_comparison_tables
-from daband.cli._shared import to_terminal_table
+from daband.cli._runs import to_terminal_table
 from daband.policies import _checkpoints
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
@@ -121,7 +121,7 @@ def test_run_is_shown_again_without_work(daband):
 def test_the_demo_starts_again_where_runs_of_another_version_are(daband, tmp_path, monkeypatch):
     """Before, the demo ended with an error about the old policy."""
     short_demo = load_experiment("demo", ["episodes=2"])
-    monkeypatch.setattr("daband.cli._main.load_experiment", lambda _: short_demo)
+    monkeypatch.setattr("daband.bench._settings.load_experiment", lambda _: short_demo)
     assert daband("demo", "--out", "demo", "--jobs", "1").returncode == 0
     old_format = dataclasses.replace(_checkpoints._FORMAT, version=0)
     for method in ("daband", "nlinucb"):
@@ -205,7 +205,7 @@ def test_presets_and_methods_and_version(daband):
             ("bench", "synthetic", "--set", "pair_options.nois=1"),
             "no option 'nois'; did you mean 'noise'?",
         ),
-        (("bench", "synthetic", "--set", "methods.daband.recipe=defalt"), "got 'defalt'"),
+        (("bench", "synthetic", "--set", "methods.daband.recipe=defalt"), "'defalt'"),
         (
             (
                 "bench",

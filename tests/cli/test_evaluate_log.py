@@ -57,33 +57,30 @@ def test_a_policy_of_tables_reads_raw_rows(daband, policy, tmp_path):
     assert 0.6 < found["estimates"][0]["value"] < 0.8  # it takes the arm that pays .7
 
 
-def test_a_run_and_its_folder(daband, tmp_path):
-    run = (
-        "--set",
-        "episodes=3",
-        "--set",
-        "episode_length=20",
-        "--set",
-        "pair_options.tiny=true",
-        "--out",
-        "runs",
-    )
-    assert daband("run", "synthetic", "--method", "linucb", *run).returncode == 0
-    (place,) = (path.parent for path in tmp_path.glob("runs/*/done"))
-    saved = library.load(place / "policy.safetensors")
+def save_choice(folder):
+    """Save a choice of LinUCB for vectors, and return its policy."""
+    pair = library.domains.load("synthetic", tiny=True)
+    linucb = library.trust.Candidate("linucb", "linucb")
+    choice = library.choose(pair, candidates=[linucb], episodes=3, episode_length=20)
+    choice.save(folder)
+    return choice.policy
+
+
+def test_a_choice_and_its_folder(daband, tmp_path):
+    saved = save_choice(tmp_path / "market")
     rng = np.random.default_rng(0)
     columns = {f"x{i}": rng.normal(size=100) for i in range(saved.context_shape[0])}
     columns |= {"arm": rng.integers(0, saved.n_arms, 100), "reward": rng.random(100)}
     pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_parquet(
         "log.parquet"
     )
-    done = daband("evaluate-log", "runs", "log.parquet", "--domain", "target")
+    done = daband("evaluate-log", "market", "log.parquet")
     assert done.returncode == 0, done.stderr
-    (estimate,) = json.loads((place / "log_estimates.json").read_text())["estimates"]
+    (estimate,) = json.loads((tmp_path / "market/log_estimates.json").read_text())["estimates"]
     assert estimate["domain"] == "target"
     assert "in the target" in done.stdout
-    done = daband("evaluate-log", "runs", "log.parquet")
-    assert "in the source" in done.stdout  # a run is deployed nowhere else
+    done = daband("evaluate-log", "market", "log.parquet", "--domain", "source")
+    assert "in the source" in done.stdout
 
 
 def test_errors_name_what_is_wrong(daband, policy, tmp_path):
@@ -107,19 +104,7 @@ def test_errors_name_what_is_wrong(daband, policy, tmp_path):
 
 
 def test_a_log_that_was_learned_is_refused(daband, tmp_path):
-    run = (
-        "--set",
-        "episodes=3",
-        "--set",
-        "episode_length=20",
-        "--set",
-        "pair_options.tiny=true",
-        "--out",
-        "runs",
-    )
-    assert daband("run", "synthetic", "--method", "linucb", *run).returncode == 0
-    (place,) = (path.parent for path in tmp_path.glob("runs/*/done"))
-    saved = library.load(place / "policy.safetensors")
+    saved = save_choice(tmp_path / "market")
     for number in range(2):
         rng = np.random.default_rng(number)
         columns = {f"x{i}": rng.normal(size=100) for i in range(saved.context_shape[0])}
@@ -127,11 +112,11 @@ def test_a_log_that_was_learned_is_refused(daband, tmp_path):
         pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_csv(
             f"week{number}.csv"
         )
-    assert daband("learn", "runs", "week0.csv").returncode == 0
-    done = daband("evaluate-log", "runs", "week0.csv")
+    assert daband("learn", "market", "week0.csv").returncode == 0
+    done = daband("evaluate-log", "market", "week0.csv")
     assert done.returncode == 2
     assert "the policy has learned the log" in " ".join(done.stderr.split())
-    assert daband("export", "runs", "market.daband", "--epsilon", "0.1").returncode == 0
+    assert daband("export", "market", "market.daband", "--epsilon", "0.1").returncode == 0
     done = daband("evaluate-log", "market.daband", "week0.csv")
     assert done.returncode == 2
     assert "the policy has learned the log" in " ".join(done.stderr.split())

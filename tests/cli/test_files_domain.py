@@ -2,13 +2,12 @@
 one a source.
 """
 
-import json
-
 import numpy as np
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from daband import Choice
 from daband.cli._main import app
 
 
@@ -27,26 +26,15 @@ def run(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_a_run_has_the_sources_of_the_column(table, tmp_path):
+def test_a_choice_has_the_sources_of_the_column(table, tmp_path):
     out = tmp_path / "out"
     files = ["--source", table, "--domain", "country", "--target", "pl", "--label", "offer"]
-    found = run("run", *files, "--method", "linucb", "--set", "episodes=4", "--out", out)
+    found = run("choose", *files, "--quick", "--episodes", "2", "--out", out)
     assert found.exit_code == 0, found.output
-    assert 'domain = "country"' in (out / "daband.toml").read_text()
-    (config,) = out.glob("*/config.json")
-    domains = json.loads(config.read_text())["policy"]["domains"]
-    assert domains == {"sources": ["cz", "de", "fr"], "targets": ["pl"]}
-    again = run(
-        "run",
-        out / "daband.toml",
-        "--method",
-        "constant",
-        "--set",
-        "episodes=4",
-        "--out",
-        tmp_path / "b",
-    )
-    assert again.exit_code == 0, again.output
+    choice = Choice.load(out)
+    assert choice.options.domain == "country"
+    assert choice.options.read().domains == choice.policy.domains
+    assert choice.policy.domains.sources == ("cz", "de", "fr")
 
 
 def test_a_choice_is_for_one_target_which_is_said_before_training(table, tmp_path):
@@ -68,14 +56,12 @@ def test_a_choice_is_for_one_target_which_is_said_before_training(table, tmp_pat
 )
 def test_what_splits_nothing_is_refused(table, tmp_path, words, message):
     found = run(
-        "run",
+        "choose",
         "--source",
         table,
         *words,
         "--label",
         "offer",
-        "--method",
-        "linucb",
         "--out",
         tmp_path / "o",
     )

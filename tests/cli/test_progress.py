@@ -10,9 +10,10 @@ from rich.console import Console
 from daband.bench._executors import RunEvent
 from daband.bench._settings import Experiment
 from daband.bench.report._sections import Table
-from daband.cli import _shared as output
-from daband.cli._shared import show_progress, show_warnings_once, to_terminal_table
-from daband.cli._trust import show_candidates_bar
+from daband.cli import _choose, _runs, _shared
+from daband.cli._choose import show_candidates_bar
+from daband.cli._runs import show_progress, to_terminal_table
+from daband.cli._shared import show_warnings_once
 from daband.training._loop import CandidateProgress
 
 
@@ -25,7 +26,8 @@ def specs():
 def console(monkeypatch):
     def make(terminal):
         made = Console(file=io.StringIO(), force_terminal=terminal, width=120)
-        monkeypatch.setattr(output, "console", made)
+        for module in (_shared, _runs, _choose):
+            monkeypatch.setattr(module, "console", made)
         return made
 
     return make
@@ -66,7 +68,7 @@ def test_live_lines_tell_episode_regret_time_and_the_whole(specs, console):
 def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, console, monkeypatch):
     screen = console(False)
     now = iter(range(0, 10_000, 40))  # 40 seconds from event to event
-    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(_runs.time, "monotonic", lambda: float(next(now)))
     with show_progress(specs) as hear:
         for number in range(1, 6):
             hear(episode(specs[0], number, regret=None if number == 5 else 12.0, of=10))
@@ -131,7 +133,7 @@ def test_the_time_left_is_told_as_soon_as_it_is_known_and_then_every_two_seconds
 ):
     screen = console(False)
     now = [0.0]
-    monkeypatch.setattr("daband.cli._trust.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("daband.cli._choose.time.monotonic", lambda: now[0])
     with show_candidates_bar() as show:
         for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.2, 40.0), (0.5, 20.0)):
             now[0] += 0.8
@@ -146,7 +148,7 @@ def test_a_long_choice_is_not_silent(console, monkeypatch):
     """Before: nothing for eighteen minutes, and nothing while both domains were scored."""
     screen = console(False)
     now = [0.0]
-    monkeypatch.setattr("daband.cli._trust.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("daband.cli._choose.time.monotonic", lambda: now[0])
     with show_candidates_bar() as show:
         for seconds, share, done in (
             (5.0, 0.01, 0),

@@ -177,9 +177,9 @@ def test_files_and_rewards_of_every_arm(tmp_path):
         "propensity": "p",
         "arms": str(tmp_path / "offers.csv"),
     }
-    pair = daband.domains.load(
-        "files", source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), **named
-    )
+    pair = daband.domains.DataOptions(
+        source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), **named
+    ).read()
     assert len(pair.catalogue.names) == 12
     frame = log(100, np.arange(9), 3).with_columns(o0=pl.lit(1.0), o5=pl.lit(2.0))
     columns = Columns(context=["age"], rewards=["o5", "o0"])

@@ -9,13 +9,13 @@ from daband.errors import InvalidInput
 def test_every_pair_is_listed_and_says_what_it_needs():
     records = {name: pairs.get(name) for name in pairs.names()}
     made = {name for name in records if name.partition("/")[0] == "market"}
-    assert {"digit", "files", "synthetic"} | made == {
+    assert {"digit", "synthetic"} | made == {
         name for name, entry in records.items() if entry.is_ready
     }
     for entry in records.values():
         assert entry.about.summary
         assert entry.about.licence
-        assert entry.name in ("files", "synthetic") or entry.about.citation
+        assert entry.name == "synthetic" or entry.about.citation
 
 
 def test_every_resource_can_be_got_somehow():

@@ -240,7 +240,7 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
 
 @pytest.mark.slow
 def test_a_column_of_texts_goes_from_the_command_line_to_decisions(text_folder, tmp_path):
-    from tests.cli.test_files import daband as run
+    from tests.cli.test_choose import daband as run
 
     texts = ["where is my parcel?", "A refund, please", "thanks"]
     arms = ["track", "refund", "none"]
@@ -249,25 +249,13 @@ def test_a_column_of_texts_goes_from_the_command_line_to_decisions(text_folder, 
     old.drop("answer").write_csv(tmp_path / "new.csv")
     files = ("--source", "old.csv", "--target", "new.csv", "--label", "answer")
     encoder = ("--text", "mail", "--encoder", f"sentence-transformers:{text_folder}")
-    told = run(
-        "run",
-        *files,
-        *encoder,
-        "--set",
-        "episodes=3",
-        "--set",
-        "episode_length=16",
-        "--out",
-        "o",
-        cwd=tmp_path,
-    )
+    told = run("choose", *files, *encoder, "--episodes", "1", "--out", "o", cwd=tmp_path)
     assert "│ mail │ text │ read by" in told
-    folder = next((tmp_path / "o").glob("*/done")).parent
-    run("export", str(folder), "p.daband", "--explore", "greedy", cwd=tmp_path)
+    run("export", "o", "p.daband", "--explore", "greedy", cwd=tmp_path)
     assert daband.load_deployed(tmp_path / "p.daband").columns == ("mail", "words")
     run("decide", "p.daband", "new.csv", "--out", "log.csv", cwd=tmp_path)
     assert (pl.read_csv(tmp_path / "log.csv")["arm"] == old["answer"]).mean() > 0.9
-    told = run("run", *files, "--text", "mail", "--out", "x", cwd=tmp_path, code=2)
+    told = run("choose", *files, "--text", "mail", "--out", "x", cwd=tmp_path, code=2)
     assert "text and encoder must be given together" in told
 
 
@@ -275,7 +263,7 @@ def test_a_column_with_an_encoder_is_a_context():
     with pytest.raises(InvalidInput, match=r"columns\.encoders names 'review'"):
         Columns(context=["age"], label="label", encoders={"review": "sentence-transformers:x"})
     with pytest.raises(InvalidInput, match="text and encoder must be given together"):
-        daband.domains.load("files", source=__file__, target=__file__, label="a", text=["b"])
+        daband.domains.DataOptions(source=__file__, target=__file__, label="a", text=["b"]).read()
 
 
 def test_a_text_without_tokens_has_features_of_zeros():

@@ -14,7 +14,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import daband
-from daband.domains._registry import load
 from daband.domains.readers._columns import Columns, StatedRoles, infer_columns
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
@@ -161,12 +160,9 @@ def test_leading_zeros_make_a_column_text(tmp_path):
     with pytest.warns(
         UserWarning, match="zip: numbers with leading zeros such as '01', read as codes"
     ):
-        pair = load(
-            "files",
-            source=str(tmp_path / "old.csv"),
-            target=str(tmp_path / "old.csv"),
-            label="offer",
-        )
+        pair = daband.domains.DataOptions(
+            source=str(tmp_path / "old.csv"), target=str(tmp_path / "old.csv"), label="offer"
+        ).read()
     assert pair.feature_names == ("zip = 01", "zip = 02", "zip = 10", "age")
     policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=2)
     daband.export(policy, tmp_path / "p.daband", pair=pair, domain="target")

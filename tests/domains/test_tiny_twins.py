@@ -44,7 +44,7 @@ REAL = {name.partition("/")[0]: name for name in reversed(pairs.names())}
     [
         name
         for family, name in REAL.items()
-        if family not in ("files", "synthetic", "visda17", "s2rda49", "emoji")
+        if family not in ("synthetic", "visda17", "s2rda49", "emoji")
     ],
 )
 def test_the_real_pairs_conform(shared_data, name):

@@ -278,7 +278,7 @@ def test_decide_takes_images_in_every_form_and_a_damaged_program_is_named(folder
 def test_the_command_line_decides_on_a_folder_and_learns_from_its_log(folders, tmp_path):
     import polars as pl
 
-    from tests.cli.test_files import daband as run
+    from tests.cli.test_choose import daband as run
 
     pair = daband.domains.from_images(**folders, encoder=build("batch norm"), framing=16)
     policy = trained(pair)
@@ -305,32 +305,17 @@ def test_the_command_line_decides_on_a_folder_and_learns_from_its_log(folders, t
 
 
 def test_the_command_line_reads_pictures_by_an_encoder(folders, tmp_path):
-    from tests.cli.test_files import daband as run
+    from tests.cli.test_choose import daband as run
 
     module = build("group norm")
     torch.save(module, tmp_path / "net.pt")
     (tmp_path / "net.onnx").write_bytes(
         to_onnx(nn.Sequential(module, nn.Flatten()), (torch.rand(3, *SHAPE),)).content
     )
-    told = run(
-        "run",
-        "--source",
-        "drawn",
-        "--target",
-        "photos",
-        "--encoder",
-        "net.onnx",
-        "--set",
-        "episodes=1",
-        "--set",
-        "episode_length=16",
-        "--out",
-        "out",
-        cwd=tmp_path,
-    )
+    files = ("--source", "drawn", "--target", "photos", "--encoder", "net.onnx")
+    told = run("choose", *files, "--quick", "--out", "out", cwd=tmp_path)
     assert "Images are encoded by" in told
-    folder = next((tmp_path / "out").glob("*/done")).parent
-    run("export", str(folder), "p.daband", cwd=tmp_path)
+    run("export", "out", "p.daband", cwd=tmp_path)
     assert daband.load_deployed(tmp_path / "p.daband").columns == ("image",)
 
 

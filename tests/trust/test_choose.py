@@ -2,14 +2,13 @@
 
 import json
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 import daband
-from daband.cli._main import app
 from daband.policies._default_members import Candidate, default_candidates
 from daband.trust._assess import SourceRounds
 from daband.trust._assessment import format_number
@@ -386,90 +385,41 @@ def test_the_first_result_agrees_with_the_table(incumbent):
     assert seen[-1].note in notes
 
 
-def test_the_command_writes_the_policy_and_the_choice(tmp_path):
-    settings = tmp_path / "mine.toml"
-    settings.write_text(
-        'pair = "synthetic"\nepisodes = 2\nepisode_length = 16\npair_options = { tiny = true }\n'
-    )
-    out = tmp_path / "out"
-    done = CliRunner().invoke(
-        app, ["choose", str(settings), "--out", str(out), "--device", "cpu", "--quick"]
-    )
-    assert done.exit_code == 0, done.output
-    assert "Note: first result: the mean source reward of linucb is" in done.output
-    written = json.loads((out / "choice.json").read_text())
-    assert written["candidate"] in done.output
-    assessment = daband.trust.read_assessment(out / "assessment.json")
-    assert done.output.splitlines().index(assessment.sentence) < done.output.splitlines().index(
-        f"Written: {out}"
-    )
-    assert "shifts between real domains with data of this kind" in done.output
-    assert "at most" not in done.output  # a column of target rewards
-    assert daband.load(out / "policy.safetensors").rounds_learned == 32
-
-    # The way on: a few rewards, and a file that decides.
-    asked = CliRunner().invoke(
-        app, ["audit", str(out), "--budget", "5", "--out", str(tmp_path / "questions.csv")]
-    )
-    assert asked.exit_code == 0, asked.output
-    names = daband.domains.load("synthetic", tiny=True).class_names
-    assert (tmp_path / "questions.csv").read_text().splitlines()[1].split(",")[-2] in names
-    for options in ((), ("--no-data",)):
-        exported = CliRunner().invoke(
-            app, ["export", str(out), str(tmp_path / "market.daband"), *options]
-        )
-        assert exported.exit_code == 0, exported.output
-        deployed = daband.load_deployed(tmp_path / "market.daband")
-        assert tuple(deployed.arm_names) == tuple(names)
-    taken = tmp_path / "taken"
-    taken.write_text("a file where the folder should be")
-    refused = CliRunner().invoke(
-        app, ["choose", str(settings), "--out", str(taken), "--device", "no-such-device"]
-    )
-    # before anything is trained: the device is not looked at
-    assert "out" in str(refused.exception)
-    assert "taken" in str(refused.exception)
-    (out / "choice.json").write_text("{}")
-    refused = CliRunner().invoke(app, ["export", str(out), str(tmp_path / "market.daband")])
-    assert "does not name its pair" in str(refused.exception)
-
-
-def test_the_command_asks_by_a_file(tmp_path):
-    settings = tmp_path / "mine.toml"
-    settings.write_text(
-        'pair = "synthetic"\nepisodes = 2\nepisode_length = 16\npair_options = { tiny = true }\n'
-    )
+def test_a_choice_is_saved_and_loaded(tmp_path):
     pair = daband.domains.load("synthetic", tiny=True)
-    rewards, _ = pair.target_labelled.read_rewards(np.arange(len(pair.target)))
-    out = tmp_path / "out"
-    command = [
-        "choose",
-        str(settings),
-        "--out",
-        str(out),
-        "--device",
-        "cpu",
-        "--budget",
-        "40",
-        "--unit",
-        "points",
-    ]
-    asked = CliRunner().invoke(app, command)
-    assert asked.exit_code == 0, asked.output
-    assert "40 to go" in asked.output
-    path = out / "questions.csv"
-    head, *lines = path.read_text().splitlines()
-    rows = [line.split(",") for line in lines]
-    place, arm = (head.split(",").index(name) for name in ("context", "arm"))
-    filled = [",".join([*row[:-1], str(rewards[int(row[place]), int(row[arm])])]) for row in rows]
-    path.write_text("\n".join([head, *filled]) + "\n")
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    assert "40 target rewards: " in done.output
-    assert " points over always " in done.output
-    assert "Fill in" not in done.output
-    assert json.loads((out / "assessment.json").read_text())["rewards"] == 40
-    assert daband.load(out / "policy.safetensors").rounds_learned == 32 + 40
+    choice = daband.choose(pair, candidates=LINEAR, episodes=4, episode_length=16)
+    choice.save(tmp_path / "market")
+    loaded = daband.Choice.load(tmp_path / "market")
+    assert loaded.as_dict() == choice.as_dict()
+    assert loaded.assessment == choice.assessment
+    assert loaded.options is None  # the pair was not read from files
+    contexts = pair.target.read(np.arange(20))
+    np.testing.assert_array_equal(
+        loaded.policy.decide(contexts).mean, choice.policy.decide(contexts).mean
+    )
+    (tmp_path / "market/choice.json").write_text("{}")
+    with pytest.raises(daband.DataError, match=r"choice\.json"):
+        daband.Choice.load(tmp_path / "market")
+    with pytest.raises(daband.InvalidInput, match="not the folder of a choice"):
+        daband.Choice.load(tmp_path)
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    with pytest.raises(daband.InvalidInput, match="taken"):
+        choice.save(tmp_path / "taken")
+
+
+def test_a_choice_that_is_saved_half_way_is_no_choice(tmp_path, monkeypatch):
+    """Otherwise the new policy would have the assessment of the old one."""
+    pair = daband.domains.load("synthetic", tiny=True)
+    choice = daband.choose(pair, candidates=LINEAR, episodes=4, episode_length=16)
+    choice.save(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(daband.Assessment, "save", mock.Mock(side_effect=OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            choice.save(tmp_path)
+    with pytest.raises(daband.InvalidInput, match="not the folder of a choice"):
+        daband.Choice.load(tmp_path)
+    choice.save(tmp_path)
+    assert daband.Choice.load(tmp_path).assessment == choice.assessment
 
 
 def test_too_few_target_contexts_are_said_before_training():

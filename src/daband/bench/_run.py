@@ -77,13 +77,7 @@ class PreparedRun:
         spec = self.spec
         source = self.pair.source
         n_complete = max(1, source.rounds_available // spec.episode_length)
-        n_episodes = (
-            None
-            if spec.episodes == "auto"
-            else n_complete
-            if spec.episodes == "all"
-            else spec.episodes
-        )
+        n_episodes = n_complete if spec.episodes == "all" else spec.episodes
         settings = TrainSettings(
             episodes=n_episodes,
             episode_length=spec.episode_length,
@@ -254,8 +248,7 @@ def continue_run(
         pair = load(spec.pair, **spec.pair_options)
         if pair.target_labelled is None:
             raise DataError(
-                f"the pair {spec.pair!r} has no target contexts with rewards to continue on; a log"
-                f" of the target is learned by `daband learn {folder} LOG.csv`"
+                f"the pair {spec.pair!r} has no target contexts with rewards to continue on"
             )
         n_episodes = -(-min(rounds, pair.target_labelled.rounds_available) // episode_length)
         run = continue_on_target(
@@ -319,7 +312,5 @@ def find_finished_runs(folder: str | Path) -> list[Path]:
         run_folders = [path for path in run_folders if path.name in listed_names]
     if not run_folders:
         problem = "has no finished run" if folder.exists() else "does not exist"
-        raise DataError(
-            f"{folder} {problem}; start a run with `daband choose`, `daband run` or `daband bench`"
-        )
+        raise DataError(f"{folder} {problem}; start a run with `daband run` or `daband bench`")
     return run_folders

@@ -29,9 +29,8 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 #: An integer that is not negative.
 Seed = Annotated[int, Field(ge=0, strict=True)]
 #: The number of episodes. "all" is the largest number of complete episodes that the source's
-#: contexts and ``passes`` allow. "auto" is the default of ``train``: 300, with up to five passes
-#: over a small source.
-Episodes = Count | Literal["all", "auto"]
+#: contexts and ``passes`` allow.
+Episodes = Count | Literal["all"]
 #: The decision rule for the evaluation in the target; the argument ``rule`` of ``evaluate``.
 DecisionRule = Literal["ucb", "greedy"]
 
@@ -224,9 +223,9 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     else:
         if Path(name_or_file).exists():
             raise InvalidInput(
-                f"{name_or_file} is not a settings file (.toml); for your own data, use two files"
-                f" or folders: --source {name_or_file} --target OTHER, and for tables --label, or"
-                " --arm and --reward"
+                f"{name_or_file} is not a settings file (.toml); for your own data, use `daband"
+                f" choose --source {name_or_file} --target OTHER`, and for tables --label, or --arm"
+                " and --reward"
             )
         hint = did_you_mean(name_or_file, preset_names())
         raise InvalidInput(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,43 +10,26 @@ import typer
 
 import daband
 from daband.base._files import check_writable, make_folder, write_bytes, write_json
-from daband.bench._methods import PCA_SUFFIX, check_method, get_policy_class
-from daband.bench._policy_folders import PolicyFolder, find_policy_folder
-from daband.bench._records import count_decimals
 from daband.cli import _shared as shared_options
-from daband.cli._files import write_table_as_log
 from daband.cli._shared import print_line, show_rows_bar
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
-from daband.logs._learned_logs import mark_learned
 from daband.policies._policy import Policy
+from daband.policies._registered import policies
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
+from daband.trust._assessment import format_number
+from daband.trust._choice_folder import find_next_version, find_policy_file
 
 
 def fit_log_command(
     log: Annotated[
         str,
-        typer.Argument(
-            help="A folder or glob of Parquet files ('logs/*.parquet'); with --arm, one table."
-        ),
+        typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet')."),
     ],
     out: Annotated[
         Path, typer.Option(help="The file for the fitted policy, e.g. policy.safetensors.")
     ],
-    arm: Annotated[
-        str | None, typer.Option(help="If LOG is one table: the column with the arm.")
-    ] = None,
-    reward: Annotated[
-        str | None, typer.Option(help="With --arm: the column with the reward, in any unit.")
-    ] = None,
-    propensity: Annotated[
-        str | None, typer.Option(help="With --arm: the column with propensities.")
-    ] = None,
-    ids: Annotated[
-        list[str] | None,
-        typer.Option("--id", metavar="COLUMN", help="With --arm: a column with ids."),
-    ] = None,
     policy: Annotated[
         Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")
     ] = None,
@@ -66,20 +48,11 @@ def fit_log_command(
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
-    For one table: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer
-    --out p.safetensors
+    For a table that fits into memory, use `daband choose`.
 
     Example: daband fit-log 'logs/*.parquet' --n-arms 5 --out policy.safetensors
     """
     check_writable(out)  # before the fit, which may take hours
-    if arm is not None:
-        if (policy, context, weights) != (None, None, None):
-            raise InvalidInput(
-                "--arm fits a new policy, so --policy, --context and --weights cannot be given"
-            )
-        roles = {"arm": arm, "reward": reward, "propensity": propensity, "id": ids or []}
-        _save_policy(_fit_table(log, method, roles), out)
-        return
     columns = shared_options.parse_columns(context)
     fitted_policy = (
         daband.load(policy) if policy is not None else _make_policy(method, n_arms, log, columns)
@@ -93,13 +66,8 @@ def fit_log_command(
             weights=weights,
             progress=show_rows,
         )
-    _save_policy(fitted_policy, out)
-
-
-def _save_policy(policy: Policy, path: Path) -> None:
-    """Save a policy, and print its description and its path."""
-    policy.save(path)
-    print_line(f"{policy!r}\nPolicy: {path}")
+    fitted_policy.save(out)
+    print_line(f"{fitted_policy!r}\nPolicy: {out}")
 
 
 def learn_command(
@@ -131,10 +99,10 @@ def learn_command(
 
     Example: daband learn market log1.csv --id visit
     """
-    learner, folder = open_policy(policy)
-    version, default_path = (0, policy) if folder is None else folder.get_next_version()
+    learner = _load_policy(policy)
+    version, default_path = find_next_version(policy) if policy.is_dir() else (0, policy)
     path = out or default_path
-    is_next_version = folder is not None and out is None
+    is_next_version = policy.is_dir() and out is None
     if is_next_version:
         make_folder(path.parent)
     check_writable(path)
@@ -176,23 +144,6 @@ def learn_command(
         print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
 
 
-def _fit_table(log: str, method: str, roles: dict[str, Any]) -> Policy:
-    """Return a new policy that is fitted to the table at ``log``.
-
-    The roles of its columns are inferred and printed.
-    """
-    check_method(method)
-    with tempfile.TemporaryDirectory() as folder:
-        pair, columns = write_table_as_log(log, Path(folder) / "log.parquet", roles)
-        pca = daband.PCA(min(64, pair.context_shape[0]))
-        policy_arguments = {"transform": pca} if method.endswith(PCA_SUFFIX) else {}
-        fitted_policy = get_policy_class(method).for_pair(pair, seed=0, **policy_arguments)
-        with show_rows_bar(fitted_policy.name) as show_rows:
-            daband.fit_log(fitted_policy, folder, columns=columns, progress=show_rows)
-    mark_learned(fitted_policy, log)
-    return fitted_policy
-
-
 def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | None) -> Policy:
     """Return a new policy for the contexts of a log."""
     if n_arms is None:
@@ -200,21 +151,18 @@ def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | N
             "--n-arms is needed for a new policy, because a log may lack arms that were never"
             " chosen"
         )
-    check_method(method)
+    policy_class = policies.get(method)
     parquet_log = ParquetLog(log, n_arms=n_arms, columns=columns)
     policy_arguments: dict[str, Any] = {
         "context_shape": parquet_log.context_shape,
         "n_arms": n_arms,
     }
-    policy_class = get_policy_class(method)
-    if method.endswith(PCA_SUFFIX):
-        policy_arguments["transform"] = daband.PCA(min(64, parquet_log.context_shape[0]))
-    elif policy_class.scale_matters:
+    if policy_class.scale_matters:
         policy_arguments["transform"] = daband.Standardise()
     return policy_class(**policy_arguments)
 
 
-#: The file of estimates in the folder of a run.
+#: The file of estimates in the folder of a choice.
 _ESTIMATES_FILE = "log_estimates.json"
 
 
@@ -242,7 +190,7 @@ def evaluate_log_command(
     context: shared_options.ContextColumns = None,
     out: Annotated[
         Path | None,
-        typer.Option(help=f"A JSON file; by default {_ESTIMATES_FILE} in the run's folder."),
+        typer.Option(help=f"A JSON file; by default {_ESTIMATES_FILE} in DIR."),
     ] = None,
 ) -> None:
     """Estimate the mean reward of a policy from the log of another policy.
@@ -254,8 +202,12 @@ def evaluate_log_command(
     )
     if not estimator_names:
         raise InvalidInput("--estimators must name at least one of dr, snips and ips")
-    evaluated_policy, folder = _open_exported_or_saved(policy)
-    estimates_path = out or (None if folder is None else folder.path / _ESTIMATES_FILE)
+    evaluated_policy = (
+        daband.load_deployed(policy)
+        if policy.is_file() and is_deployed_file(policy)
+        else _load_policy(policy)
+    )
+    estimates_path = out or (policy / _ESTIMATES_FILE if policy.is_dir() else None)
     if estimates_path is not None:
         check_writable(estimates_path)
     if isinstance(evaluated_policy, DeployedPolicy):
@@ -286,10 +238,7 @@ def evaluate_log_command(
             for name in estimator_names
         ]
     for estimate in estimates:
-        value, low, high = (
-            f"{number:.{count_decimals(number)}f}"
-            for number in (estimate.value, estimate.low, estimate.high)
-        )
+        value, low, high = map(format_number, (estimate.value, estimate.low, estimate.high))
         print_line(
             f"{estimate.estimator}: mean {reward} {value}, 95% interval {low} to {high}, from"
             f" {estimate.rounds:,} rounds (an effective sample of"
@@ -303,25 +252,11 @@ def evaluate_log_command(
         print_line(f"Written: {estimates_path}")
 
 
-def _open_exported_or_saved(path: Path) -> tuple[Policy | DeployedPolicy, PolicyFolder | None]:
-    """Return the policy at a path, which may be an exported file, and its folder or None as in
-    ``open_policy``.
-    """
-    if path.is_file() and is_deployed_file(path):
-        return daband.load_deployed(path), None
-    return open_policy(path)
-
-
-def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
-    """Return the saved policy at a path, and its folder; None if the path is a file.
-
-    If the path is a folder, a policy without arm names gets the arm names that are stored there.
-    """
-    folder = find_policy_folder(path) if path.is_dir() else None
-    policy = daband.load(path if folder is None else folder.policy_file, device="cpu")
-    if folder is not None and policy.arm_names is None:
-        policy.arm_names = folder.arm_names
-    return policy, folder
+def _load_policy(path: Path) -> Policy:
+    """Return the saved policy at a path, or the latest version of a choice's policy."""
+    file = find_policy_file(path) if path.is_dir() else path
+    policy: Policy = daband.load(file, device="cpu")
+    return policy
 
 
 def convert_command(

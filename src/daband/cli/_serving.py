@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from daband.base._files import check_writable, read_json, write_bytes
+from daband.base._files import check_writable, write_bytes
 from daband.base._lazy_polars import pl
 from daband.errors import DabandError, DataError, InvalidInput, did_you_mean
 
 
 def export_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a finished run or of a choice.")
+        Path, typer.Argument(metavar="DIR", help="The folder of a choice, or a saved policy.")
     ],
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The file to write, e.g. market.daband.")
@@ -63,7 +63,7 @@ def export_command(
     with_data: Annotated[
         bool,
         typer.Option(
-            "--data/--no-data", help="Read the run's data, whose contexts monitoring compares with."
+            "--data/--no-data", help="Read the data, whose contexts monitoring compares with."
         ),
     ] = True,
 ) -> None:
@@ -75,30 +75,32 @@ def export_command(
     Example: daband export market market.daband --epsilon 0.1
     """
     from daband import load
-    from daband.bench._policy_folders import find_policy_folder
     from daband.cli._shared import print_line
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
+    from daband.trust._choice_folder import find_policy_file
+    from daband.trust._choose import Choice
 
-    policy_folder = find_policy_folder(folder)
     pair = None
-    if with_data:
-        try:
-            pair = policy_folder.load_pair()
-        except DataError as error:
-            raise DataError(
-                f"{error}. With --no-data, the policy is exported without data for monitoring"
-            ) from None
-    policy = load(policy_folder.policy_file, device="cpu")
-    assessment = (
-        None if policy_folder.assessment_file is None else read_json(policy_folder.assessment_file)
-    )
+    assessment = None
+    policy_file = folder
+    if folder.is_dir():
+        choice = Choice.load(folder)
+        policy_file = find_policy_file(folder)
+        assessment = choice.assessment.as_dict()
+        if with_data and choice.options is not None:
+            try:
+                pair = choice.options.read()
+            except DataError as error:
+                raise DataError(
+                    f"{error}. With --no-data, the policy is exported without data for monitoring"
+                ) from None
+    policy = load(policy_file, device="cpu")
     export(
         policy,
         file,
         pair=pair,
         domain=domain,
-        arm_names=policy.arm_names or policy_folder.arm_names,
         assessment=assessment,
         incumbent=incumbent,
         epsilon=epsilon,
@@ -111,9 +113,9 @@ def export_command(
     kibibytes = file.stat().st_size / 1024
     quoted_file = shlex.quote(str(file))
     print_line(f"Written: {file} ({kibibytes:,.0f} KiB, version {policy.version})")
-    if assessment is not None and assessment.get("verdict") != "deploy":
+    if assessment is not None and assessment["verdict"] != "deploy":
         print_line(
-            f"Its verdict is: {assessment.get('verdict')} (daband assess prints the reasons).",
+            f"Its verdict is: {assessment['verdict']} (daband assess prints the reasons).",
             style="yellow",
         )
     if deployed.columns is not None:
@@ -374,11 +376,11 @@ def serve_command(
         from daband.serving._deployed_policy import load_deployed
 
         if policy_path is not None and policy_path.is_dir():
-            from daband.bench._policy_folders import find_policy_folder
+            from daband.trust._choice_folder import list_versions
 
             deployed = load_deployed(file)
-            policy_folder = find_policy_folder(policy_path)
-            version = max(policy_folder.list_versions(), default=0)
+            versions = list_versions(policy_path)
+            version = max(versions)
             if deployed.version != version:
                 command = shlex.join(["daband", "export", str(policy_path), str(file)])
                 raise InvalidInput(
@@ -386,7 +388,7 @@ def serve_command(
                     f" version {version}; export it again: {command} --epsilon"
                     f" {deployed.frozen.exploration.epsilon:g}"
                 )
-            policy_path = policy_folder.policy_file
+            policy_path = versions[version]
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(**{role: os.environ.get(f"DABAND_{role.upper()}_TOKEN", "") for role in ROLES})

@@ -12,6 +12,7 @@ from daband.domains._contract import (
     Pair,
     RewardDomain,
 )
+from daband.domains._data_options import DataOptions
 from daband.domains._mixtures import restrict_pair
 from daband.domains._registry import load, register_pair
 from daband.domains.readers._arrays import from_arrays
@@ -27,6 +28,7 @@ __all__ = [
     "About",
     "Columns",
     "Contexts",
+    "DataOptions",
     "EvaluationDomain",
     "LoggedDomain",
     "Pair",

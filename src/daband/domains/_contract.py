@@ -361,6 +361,8 @@ class Pair:
     #: of them, and its ``by_name`` has each one. The same holds for ``target`` and the other
     #: fields.
     domains: DomainNames = field(default_factory=DomainNames)
+    #: The ``DataOptions`` that the pair was read from; None if it was not read from files.
+    options: Any = None
 
     def __post_init__(self) -> None:
         shift = as_shift(

@@ -10,15 +10,13 @@ the file's content and the range of the learned rows. The entry of a target log 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from daband.domains._contract import LoggedDomain
 from daband.domains.readers._parquet_log import ParquetLog
-from daband.domains.readers._reading import TARGET_PREFIX, LogPart, compute_digests
+from daband.domains.readers._reading import TARGET_PREFIX, compute_digests
 from daband.errors import InvalidInput
 from daband.logs._policy_protocol import Policy
 
@@ -50,18 +48,6 @@ def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) ->
             )
         n_learned += int(is_learned.sum())
     return n_learned
-
-
-def mark_learned(policy: Policy, path: str | Path) -> None:
-    """Add all rounds of a file that was read as a whole table to the learned parts of a policy."""
-    policy.log_parts |= frozenset(compute_digests([LogPart(str(path), 0, sys.maxsize)]).values())
-
-
-def has_learned(policy: Policy, path: str | Path) -> bool:
-    """Return True if a policy has learned at least one round of a file."""
-    (file_entry,) = compute_digests([LogPart(str(path), 0, 0)]).values()
-    digest = file_entry.partition(":")[0]
-    return any(entry.removeprefix(TARGET_PREFIX).startswith(digest) for entry in policy.log_parts)
 
 
 def has_learned_all(policy: Any, log: Any) -> bool:

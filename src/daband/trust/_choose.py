@@ -19,10 +19,13 @@ from scipy.special import entr, softmax
 
 from daband.base._arguments import check_int
 from daband.base._arrays import AnyArray
+from daband.base._files import make_folder, read_json, write_json
 from daband.domains._contract import Pair
-from daband.errors import InvalidInput
+from daband.domains._data_options import DataOptions
+from daband.errors import DataError, InvalidInput
 from daband.linear._reward_moments import RewardMoments
 from daband.logs._advantages import LogEvidence
+from daband.policies._checkpoints import load_policy
 from daband.policies._default_members import (
     UNEQUAL_FREQUENCIES_NAME,
     Candidate,
@@ -42,7 +45,12 @@ from daband.trust._assess import (
     estimate_new_arm_gain,
     estimate_reward_deviation,
 )
-from daband.trust._assessment import VERDICT_CONFIDENCE, Assessment, format_number
+from daband.trust._assessment import (
+    VERDICT_CONFIDENCE,
+    Assessment,
+    format_number,
+    read_assessment,
+)
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Questions, summarise_rewards
 
@@ -58,6 +66,14 @@ _MAX_CONTEXTS = 2000
 _MIN_CONTEXTS = 2
 #: Folder of the candidates' runs.
 _RUNS_FOLDER = "candidates"
+#: File of the chosen policy in the folder of a choice.
+POLICY_FILE = "policy.safetensors"
+#: File of its assessment.
+ASSESSMENT_FILE = "assessment.json"
+#: File of the options of the data.
+DATA_FILE = "data.json"
+#: File of the other fields, which is written last.
+CHOICE_FILE = "choice.json"
 #: Called after every episode of the training.
 Progress = Callable[[CandidateProgress], None]
 
@@ -92,10 +108,50 @@ class Choice:
     rewards: int = 0
     #: The CSV of questions to fill in if the budget allows more questions and there is no ``ask``.
     questions: Path | None = None
+    #: The files and columns that the pair was read from; None if it was not read from files.
+    options: DataOptions | None = None
+
+    def save(self, folder: str | Path) -> None:
+        """Write the choice to a folder, which ``daband assess``, ``audit``, ``export``, ``learn``
+        and ``report`` take.
+
+        The folder gets ``policy.safetensors``, ``assessment.json``, ``choice.json`` and, if the
+        pair was read from files, ``data.json``. An earlier choice in the folder is replaced.
+        """
+        folder = make_folder(folder, "folder")
+        (folder / CHOICE_FILE).unlink(missing_ok=True)  # so that no choice is half an earlier one
+        if self.options is not None:
+            self.options.save(folder / DATA_FILE)
+        self.policy.save(folder / POLICY_FILE)
+        self.assessment.save(folder / ASSESSMENT_FILE)
+        write_json(folder / CHOICE_FILE, self.as_dict())
+
+    @classmethod
+    def load(cls, folder: str | Path, *, device: str = "cpu") -> Choice:
+        """Return the choice that ``save`` wrote to a folder. ``device`` is the policy's device."""
+        folder = Path(folder)
+        if not (folder / CHOICE_FILE).is_file():
+            raise InvalidInput(
+                f"{folder} is not the folder of a choice; `daband choose --source ... --target ..."
+                f" --out {folder}` makes one"
+            )
+        fields = read_json(folder / CHOICE_FILE)
+        has_data = (folder / DATA_FILE).is_file()
+        try:
+            return cls(
+                policy=load_policy(folder / POLICY_FILE, device=device),
+                assessment=read_assessment(folder / ASSESSMENT_FILE),
+                options=DataOptions.load(folder / DATA_FILE) if has_data else None,
+                **{**fields, "questions": fields["questions"] and Path(fields["questions"])},
+            )
+        except (KeyError, TypeError):
+            raise DataError(
+                f"{folder / CHOICE_FILE} does not have the fields of a choice; choose again"
+            ) from None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields except the policy and its assessment, as a dictionary that JSON can
-        hold.
+        """Return all fields except the policy, its assessment and the options of the data, as a
+        dictionary that JSON can hold.
         """
         return {
             "candidate": self.candidate,
@@ -238,6 +294,7 @@ def choose(
         rule=rule,
         rewards=0 if evidence is None else evidence.n_answered,
         questions=survey.questions_file if survey is not None and has_unanswered else None,
+        options=pair.options,
     )
 
 

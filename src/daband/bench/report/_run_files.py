@@ -17,7 +17,6 @@ from daband.base._arrays import AnyArray, FloatArray
 from daband.base._files import read_bytes, read_json, read_npz
 from daband.bench._records import Record
 from daband.errors import DataError, InvalidInput
-from daband.trust._assessment import Assessment, read_assessment
 
 #: One folder or several. Each is a run's folder, or contains the folders of runs.
 Folders = str | Path | Sequence[str | Path]
@@ -122,11 +121,6 @@ class RunFiles:
             if self._find_file("continued/done")
             else {}
         )
-
-    def read_assessment(self) -> Assessment | None:
-        """Return the assessment that ``daband assess`` wrote, or None."""
-        path = self._find_file("assessment.json")
-        return None if path is None else read_assessment(path)
 
     def _find_file(self, name: str) -> Path | None:
         """Return the path of a file of the run, or None if it does not exist."""

@@ -440,18 +440,6 @@ def build_ablation_tables(pair: str, records: Records) -> list[Table]:
     return tables
 
 
-def build_assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
-    """Return a section with the advantages of runs over the incumbent; empty if no run was
-    assessed.
-    """
-    texts = [
-        f"{run.name}: {assessment.sentence}"
-        for run in runs
-        if (assessment := run.read_assessment()) is not None
-    ]
-    return [Section("Advantage over the incumbent", texts, level=2)] if texts else []
-
-
 def build_detail_sections(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     """Return the sections on continued training and on learning curves of one pair, as far as the
     runs have them.

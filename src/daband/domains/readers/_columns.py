@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import time
 from typing import Any
 
@@ -175,36 +175,54 @@ class Notice:
         return f"{self.column}: {self.text}"
 
 
+def describe(text: str, default: Any = None) -> Any:
+    """Return a dataclass field with a description, which is also the help text of its option on the
+    command line.
+    """
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass(frozen=True)
 class StatedRoles:
     """The roles of columns that a user states. The roles of other columns are inferred.
 
-    ``label``, ``arm``, ``reward``, ``propensity`` and ``offered`` name one column each, as in
-    ``Columns``. Either ``label``, or ``arm`` and ``reward`` are required. A propensity column is
-    also recognised by its usual names. ``id``, ``category``, ``number``, ``date``, ``drop`` and
-    ``text`` list columns of these roles. ``domain`` is the column that names the domain of a row.
-    ``encoder`` encodes the columns in ``text``.
+    Either ``label``, or ``arm`` and ``reward`` are required. A propensity column is also recognised
+    by its usual names.
     """
 
-    label: str | None = None
-    arm: str | None = None
-    reward: str | None = None
-    propensity: str | None = None
-    offered: str | None = None
-    id: Sequence[str] = ()
-    category: Sequence[str] = ()
-    number: Sequence[str] = ()
-    date: Sequence[str] = ()
-    drop: Sequence[str] = ()
-    domain: str | None = None
-    text: Sequence[str] = ()
-    encoder: Any = None
+    label: str | None = describe("The column with the right arm, instead of --arm and --reward.")
+    arm: str | None = describe("The column with the chosen arm of a log.")
+    reward: str | None = describe("The column with the reward of a log, in any unit.")
+    propensity: str | None = describe(
+        "The column with the probability of the chosen arm; estimated by default."
+    )
+    offered: str | None = describe(
+        "The column with the arms that could be chosen, separated by |; default: all."
+    )
+    id: tuple[str, ...] = describe(
+        "Columns with ids, not used as context, e.g. customer,order.", ()
+    )
+    category: tuple[str, ...] = describe("Columns to read as categories, e.g. city,channel.", ())
+    number: tuple[str, ...] = describe("Columns to read as numbers.", ())
+    date: tuple[str, ...] = describe("Columns to read as dates.", ())
+    drop: tuple[str, ...] = describe("Columns to ignore.", ())
+    domain: str | None = describe(
+        "The column of --source with the domain of each row; --target is then one of its values."
+    )
+    text: tuple[str, ...] = describe("Columns of texts for --encoder.", ())
+    encoder: str | None = describe(
+        "Encode images or texts by a frozen encoder: timm:NAME, sentence-transformers:NAME,"
+        " model.onnx."
+    )
 
     def __post_init__(self) -> None:
-        for role in ("id", "category", "number", "date", "drop", "text"):
-            names = getattr(self, role)
-            object.__setattr__(self, role, (names,) if isinstance(names, str) else tuple(names))
-        if bool(self.text) != bool(self.encoder):
+        for role in fields(self):
+            names = getattr(self, role.name)
+            if role.default == ():
+                object.__setattr__(
+                    self, role.name, (names,) if isinstance(names, str) else tuple(names)
+                )
+        if self.text and not self.encoder:
             raise InvalidInput(
                 "text and encoder must be given together: --text COLUMN --encoder NAME"
             )

@@ -1,6 +1,4 @@
-"""Define the commands that compare policies with the incumbent in the target: ``assess``, ``audit``
-and ``choose``.
-"""
+"""Define the commands on one choice: ``choose``, ``assess`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -17,37 +15,23 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import daband
-from daband.base._files import make_folder, read_json, write_bytes
-from daband.bench._policy_folders import (
-    AUDIT_FOLDER,
-    AssessedRun,
-    assess_runs,
-    find_policy_folder,
-    finish_choice,
-    get_reward_unit,
-    start_audit,
-    update_audit,
-)
-from daband.bench._settings import load_experiment
+from daband.base._files import make_folder, write_bytes
+from daband.cli._data import add_data_options, print_images, print_tables_read
 from daband.cli._shared import (
-    Name,
-    Overrides,
     console,
     make_table,
-    name_folder,
     print_line,
     raise_on_stop,
     report_stop,
 )
-from daband.domains._registry import load, pairs
+from daband.domains._data_options import DataOptions
 from daband.errors import InvalidInput
-from daband.logs._learned_logs import has_learned
 from daband.training._loop import CandidateProgress
-from daband.trust._assess import assess
+from daband.training._zero_shot import evaluate
 from daband.trust._assessment import COLLECT, KEEP, Assessment, format_number
 from daband.trust._audit import Audit
-from daband.trust._choose import Choice, choose
+from daband.trust._choice_folder import AUDIT_FOLDER, assess_choice, start_audit, update_audit
+from daband.trust._choose import DATA_FILE, Choice, choose
 
 #: Shown while policies decide on contexts of both domains.
 _SCORING_TEXT = "Scoring contexts of both domains ..."
@@ -74,105 +58,24 @@ Unit = Annotated[
 
 
 def assess_command(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder of a run, of runs, or of a choice; or a saved policy.",
-            show_default=False,
-        ),
-    ],
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--on", help="The data for a saved policy, instead of files: a TOML file or a preset."
-        ),
-    ] = None,
+    folder: Annotated[Path, typer.Argument(help="The folder of a choice.", show_default=False)],
     incumbent: Incumbent = None,
     unit: Unit = "",
 ) -> None:
-    """Estimate the advantage of policies over the incumbent in the target, without target rewards.
+    """Print the advantage of a choice over the incumbent in the target, and the reasons for the
+    verdict.
 
-    A saved policy is evaluated on a tenth of the source rows, which daband does not use for
-    training. If it has learned them, its advantage is overestimated.
+    With another --incumbent, the advantage is estimated again, without target rewards.
 
-    Example: daband assess market/ --incumbent coupon; for a saved policy: daband assess
-    p.safetensors --on market.toml
+    Example: daband assess market/ --incumbent coupon
     """
-    if folder.is_file() or name is not None:
-        _assess_saved(folder, name, incumbent, unit)
-        return
     with console.status(_SCORING_TEXT):
-        runs = assess_runs(folder, incumbent=incumbent, unit=unit)
-    if len(runs) > 1:
-        console.print(_make_assessment_table(runs))
-    first_runs = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
-    # the first seed of each method and pair
-    for run in (run for run in runs if run in first_runs.values()):
-        if len(runs) > 1:
-            console.rule(escape(run.spec.label))
-        print_line(str(run.assessment))
-    path = runs[0].path / "assessment.json" if len(runs) == 1 else folder / "*" / "assessment.json"
-    print_line(f"Written: {path}")
-
-
-def _assess_saved(path: Path, data_name: str | None, incumbent: str | None, unit: str) -> None:
-    """Print the assessment of the saved policy at ``path`` on the data of a TOML file or a preset,
-    ``data_name``.
-    """
-    if data_name is None:
-        raise InvalidInput(
-            f"{path} is a saved policy, which needs data: --source old.csv --target new.csv, or"
-            " --on"
-        )
-    if not path.is_file():
-        raise InvalidInput(f"{path} is not a saved policy, so --on and --source cannot be given")
-    experiment = load_experiment(data_name)
-    policy = daband.load(path, device="cpu")
-    options = pairs.get(experiment.pair_names()[0]).resolve_options(experiment.pair_options)
-    if policy.table is not None:  # the policy reads rows as in training
-        options["transform"] = policy.table
-    log_path = Path(str(options.get("source")))
-    if log_path.is_file() and has_learned(policy, log_path):
-        print_line(
-            f"warning   the policy has learned {log_path}, so its source advantage is too high",
-            style="yellow",
-        )
-    with console.status(_SCORING_TEXT):
-        pair = load(experiment.pair_names()[0], **options)
-        if pair.source_test is None:
-            raise InvalidInput(
-                f"assess needs held-out source rounds, and {data_name} has none: use more source"
-                " rows, and a source_test above 0"
-            )
-        assessment = assess(
-            policy,
-            source=pair.source_test,
-            target=pair.target,
-            incumbent=incumbent,
-            arm_names=pair.class_names,
-            unit=get_reward_unit(unit, options),
-        )
+        assessment = assess_choice(folder, incumbent=incumbent, unit=unit)
     print_line(str(assessment))
 
 
-def _make_assessment_table(runs: list[AssessedRun]) -> Table:
-    """Return a table with the advantage and the verdict of each run."""
-    title = "advantage over the incumbent in the target"
-    headings = ("advantage", "at least", "in the source")
-    table = make_table(title, text_headings=["run"], number_headings=headings)
-    table.add_column("verdict")
-    for run in runs:
-        assessment = run.assessment
-        advantages = assessment.advantage, assessment.low, assessment.source_advantage
-        cells = (format_number(advantage, with_sign=True) for advantage in advantages)
-        table.add_row(escape(run.spec.label), *cells, assessment.verdict)
-    return table
-
-
 def audit_command(
-    folder: Annotated[
-        Path, typer.Argument(help="The folder of one run, or of a choice.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(help="The folder of a choice.", show_default=False)],
     budget: Annotated[
         int | None, typer.Option(min=1, help="Start an audit: rewards to ask for.")
     ] = None,
@@ -201,7 +104,7 @@ def audit_command(
 
     Example: daband audit market/ --answers questions.csv
     """
-    audit_folder = find_policy_folder(folder).path / AUDIT_FOLDER
+    audit_folder = folder / AUDIT_FOLDER
     if budget is None and not audit_folder.is_dir():
         raise InvalidInput(
             f"{folder} has no audit yet; start one with --budget N --out questions.csv"
@@ -266,8 +169,9 @@ def _print_audit(
         print_line(f"Fill in the column reward, in the order of ids, then: {command}")
 
 
+@add_data_options
 def choose_command(
-    name: Name,
+    data: DataOptions,
     incumbent: Incumbent = None,
     budget: Annotated[
         int,
@@ -276,6 +180,9 @@ def choose_command(
         ),
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the policy.")] = 0,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Episodes of training; by default enough.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     quick: Annotated[
         bool, typer.Option("--quick", help="Use fewer candidates and a smaller network.")
@@ -284,7 +191,6 @@ def choose_command(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results; by default a folder in runs/.")
     ] = None,
-    overrides: Overrides = None,
 ) -> None:
     """Train candidates and choose one for the target, without target rewards or with a few
     (--budget).
@@ -294,58 +200,66 @@ def choose_command(
     Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --incumbent
     coupon --out market
     """
-    experiment = load_experiment(name, overrides or ())
-    folder = out or Path("runs") / f"{name_folder(name)}-choice"
-    # Candidates have their own settings instead of these.
-    unused_settings = {"policy": {}, "methods": {}, "rule": "ucb", "selection": "choose"}
-    specs = experiment.model_copy(update=unused_settings).runs(["constant"], [seed])
-    for spec in specs:
-        # Before training, so that a folder that cannot be created is an error at once.
-        out_folder = make_folder(
-            folder / spec.pair.replace("/", "-") if len(specs) > 1 else folder, "out"
-        )
-        pair = load(spec.pair, **spec.pair_options)
-        max_episodes = max(1, pair.source.rounds_available // experiment.episode_length)
-        n_episodes = {"auto": None, "all": max_episodes}.get(
-            str(experiment.episodes), experiment.episodes
-        )
-        try:
-            with show_candidates_bar() as show_progress, raise_on_stop(show_progress) as listener:
-                choice = choose(
-                    pair,
-                    incumbent=incumbent,
-                    episodes=None if n_episodes is None else int(n_episodes),
-                    episode_length=experiment.episode_length,
-                    seed=seed,
-                    budget=budget,
-                    device=device,
-                    quick=quick,
-                    directory=out_folder,
-                    unit=get_reward_unit(unit, spec.pair_options),
-                    progress=listener,
-                )
-        except KeyboardInterrupt as stop_exception:
-            raise report_stop(out_folder, stop_exception) from None
-        finish_choice(choice, pair, spec, out_folder)
-        print_line(choice.assessment.sentence)
-        if incumbent is None:
-            print_line(
-                "The incumbent is the source's best arm; to compare with what you do today, use"
-                " --incumbent."
+    folder = out or Path("runs") / data.name
+    tables = None
+    if data.resolve().has_images:
+        print_images(data)
+    else:
+        tables = data.read_tables()
+        print_tables_read(data, tables)
+    pair = data.read(tables)
+    assert pair.options is not None
+    _claim_folder(folder, pair.options)
+    try:
+        with show_candidates_bar() as show_progress, raise_on_stop(show_progress) as listener:
+            choice = choose(
+                pair,
+                incumbent=incumbent,
+                episodes=episodes,
+                seed=seed,
+                budget=budget,
+                device=device,
+                quick=quick,
+                directory=folder,
+                unit=unit or data.reward or "",
+                progress=listener,
             )
-        print_line(f"Chosen: {choice.candidate} ({choice.rule}).")
-        if choice.assessment.disagreement:
-            print_line(choice.assessment.reference, style="dim")
-        console.print(_make_candidate_table(spec.pair, choice))
-        if pair.target_test is not None:
-            result = read_json(out_folder / "result.json")
-            mean = format_number(result["target_value"])
-            n_rows = result["target_contexts"]
-            print_line(
-                f"Mean reward on {n_rows:,} labelled target rows that were held out: {mean}."
-            )
-        print_line(f"Written: {out_folder}")
-        _print_next_steps(choice, out_folder, budget, len(pair.target))
+    except KeyboardInterrupt as stop_exception:
+        raise report_stop(folder, stop_exception) from None
+    choice.save(folder)
+    print_line(choice.assessment.sentence)
+    if incumbent is None:
+        print_line(
+            "The incumbent is the source's best arm; to compare with what you do today, use"
+            " --incumbent."
+        )
+    print_line(f"Chosen: {choice.candidate} ({choice.rule}).")
+    if choice.assessment.disagreement:
+        print_line(choice.assessment.reference, style="dim")
+    console.print(_make_candidate_table(choice))
+    if pair.target_test is not None:
+        mean = format_number(evaluate(choice.policy, pair.target_test).value)
+        print_line(
+            f"Mean reward on {len(pair.target_test):,} labelled target rows that were held out:"
+            f" {mean}."
+        )
+    print_line(f"Written: {folder}")
+    _print_next_steps(choice, folder, budget, len(pair.target))
+    for notice in [] if tables is None else tables.notices:
+        if notice.needs_decision:  # printed again, because training prints much
+            print_line(f"Please check: {notice}", style="yellow")
+
+
+def _claim_folder(folder: Path, data: DataOptions) -> None:
+    """Write the options of the data to a folder. Raise an error if it has results of others."""
+    path = make_folder(folder, "out") / DATA_FILE
+    has_results = any(other != path for other in folder.iterdir())
+    if has_results and path.is_file() and DataOptions.load(path) != data:
+        raise InvalidInput(
+            f"{folder} has results of other data or options ({DATA_FILE}); choose another --out, or"
+            " remove the folder"
+        )
+    data.save(path)
 
 
 def _print_next_steps(choice: Choice, out_folder: Path, budget: int, n_contexts: int) -> None:
@@ -425,12 +339,11 @@ def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
         yield show_progress
 
 
-def _make_candidate_table(pair_name: str, choice: Choice) -> Table:
+def _make_candidate_table(choice: Choice) -> Table:
     """Return a table with the advantage of each candidate."""
     # The headings of number columns, by the field of a candidate.
     headings = {"source_advantage": "in the source", "source_error": "standard error"}
     title = f"advantage over {choice.assessment.incumbent}, greedy choices"
-    title = title if pair_name == "files" else f"{pair_name}: {title}"
     if choice.rewards:
         headings |= {"advantage": "in the target", "low": "at least", "high": "at most"}
         title += f"; {choice.rewards} target rewards"

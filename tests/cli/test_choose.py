@@ -2,11 +2,10 @@
 
 import contextlib
 import copy
+import html
 import io
 import json
-import shlex
 import sys
-import tomllib
 import warnings
 from unittest import mock
 
@@ -14,8 +13,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from daband import LinUCB, export, learn_log, train
+from daband import Choice, LinUCB, evaluate, export, learn_log, load_deployed, train
 from daband.cli._main import main
+from daband.domains import DataOptions
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import from_table
@@ -80,81 +80,47 @@ FILES = (
 )
 
 
-def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
-    told = daband(
-        "run", *FILES, "--propensity", "p", "--units", "spent", "--set", "episodes=2", cwd=market
-    )
+def test_the_data_and_the_choice_are_in_the_folder(market):
+    told = daband("choose", *FILES, "--propensity", "p", "--units", "spent", cwd=market)
     assert "old.csv: 240 rows; new.csv: 240" in told
     assert "│ spent │ number │" in told
     assert "│ city │ category │ 2 different values" in told
     assert "│ joined │ date │" in told
     assert "│ customer │ ignored │ an id, as stated" in told
     assert "propensities" not in told
-    settings = market / "runs/old-to-new/daband.toml"
-    written = tomllib.loads(settings.read_text())
-    assert written["pair"] == "files"
-    assert written["pair_options"]["units"] == ["spent"]
-    (config,) = market.glob("runs/old-to-new/files-linucb-seed0-*/config.json")
-    assert str(market / "old.csv") in config.read_text()
-    again = daband(
-        "run", str(settings), "--set", "episodes=2", "--out", "runs/old-to-new", cwd=market
-    )
-    assert "files-linucb-seed0" in again
-    assert "assessment.json" in daband("assess", str(config.parent), cwd=market)
+    folder = market / "runs/old-to-new"
+    options = DataOptions.load(folder / "data.json")
+    assert options.units == ("spent",)
+    assert options.source == str(market / "old.csv")
+    choice = Choice.load(folder)
+    assert choice.options == options
+    assert choice.assessment.sentence in told
+    assert choice.policy.arm_names == ("call", "mail", "none")
+    assert choice.policy.rounds_learned == len(options.read().source)
+    told = daband("report", str(folder), cwd=market)
+    assert "report.html" in told
+    assert html.escape(choice.assessment.sentence) in (folder / "report.html").read_text()
 
 
-def test_the_command_that_repeats_a_call_has_all_its_options(market):
-    """Before, the printed command lacked the incumbent and the folder of the first call."""
-    words = (
-        ("--incumbent", "mail", "--quick"),
-        (
-            "--set",
-            "episodes=2",
-            "--set",
-            "episode_length=16",
-        ),
+def test_files_that_changed_since_the_choice_are_an_error(market, tmp_path):
+    for name in ("old.csv", "new.csv"):
+        (tmp_path / name).write_bytes((market / name).read_bytes())
+    daband("choose", *FILES, "--out", "m", cwd=tmp_path)
+    (tmp_path / "new.csv").write_bytes(
+        (tmp_path / "new.csv").read_bytes() + b"x,1,2,Oslo,2021-01-11\n"
     )
-    told = daband(
-        "choose",
-        *FILES,
-        "--propensity",
-        "p",
-        *words[0],
-        "--out",
-        "my choice",
-        *words[1],
-        cwd=market,
-    )
-    *_, command = (
-        told.partition("edit the file and call `")[2].partition("`)")[0].partition("daband ")
-    )
-    again = shlex.split(command)
-    assert again == [
-        "choose",
-        "my choice/daband.toml",
-        *words[0],
-        "--out",
-        "my choice-2",
-        *words[1],
-    ]
-    settings = market / "my choice" / "daband.toml"
-    settings.write_text(settings.read_text().replace('"customer"', '"customer", "city"'))
-    assert "over always mail" in daband(*again, cwd=market)
-    choices = [
-        json.loads((market / folder / "choice.json").read_text())
-        for folder in ("my choice", "my choice-2")
-    ]
-    assert [choice["pair_options"]["id"] for choice in choices] == [
-        ["customer"],
-        ["customer", "city"],
-    ]
+    assert "has changed" in daband("audit", "m", "--budget", "5", cwd=tmp_path, code=2)
+    assert "--no-data" in daband("export", "m", "m.daband", cwd=tmp_path, code=2)
+    daband("export", "m", "m.daband", "--no-data", cwd=tmp_path)
+    assert load_deployed(tmp_path / "m.daband").reference is None
+    assert "other data" in daband("choose", *FILES, "--out", "m", cwd=tmp_path, code=2)
 
 
 def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
-    told = daband("choose", *FILES, "--set", "episodes=2", "--out", "chosen", cwd=market)
+    told = daband("choose", *FILES, "--episodes", "2", "--out", "chosen", cwd=market)
     assert "the log has no propensities; they are estimated" in told
     assert "numbers are assumed to mean the same in both domains" in told
-    assert (market / "chosen/daband.toml").is_file()
+    assert (market / "chosen/data.json").is_file()
     assert (market / "chosen/policy.safetensors").is_file()
     told += daband("export", "chosen", "m.daband", cwd=market)
     assert "UserWarning" not in told
@@ -162,9 +128,27 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     assert "Please check: spent: its median is" in told.partition("Chosen:")[2]
 
 
+def test_the_command_asks_by_a_file(market):
+    command = ("choose", *FILES, "--budget", "40", "--unit", "points", "--out", "asked")
+    told = daband(*command, cwd=market)
+    assert "40 to go" in told
+    before = Choice.load(market / "asked").policy.rounds_learned
+    path = market / "asked/questions.csv"
+    path.write_text(path.read_text().replace(",\n", ",1\n"))
+    told = daband(*command, cwd=market)
+    assert "40 target rewards: " in told
+    assert " points over always " in told
+    assert "Fill in" not in told
+    choice = Choice.load(market / "asked")
+    assert (choice.rewards, choice.assessment.rewards) == (40, 40)
+    assert choice.policy.rounds_learned == before + 40
+    (market / "taken").write_text("a file where the folder should be")
+    assert "out taken is a file" in daband("choose", *FILES, "--out", "taken", cwd=market, code=2)
+
+
 def test_numbers_are_in_the_stated_unit_or_in_that_of_the_reward_column(market):
     told = daband(
-        "choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "units", cwd=market
+        "choose", *FILES, "--incumbent", "mail", "--episodes", "2", "--out", "units", cwd=market
     )
     assert " euros over always mail is expected" in told
     error = json.loads((market / "units/assessment.json").read_text())["source_error"]
@@ -198,8 +182,8 @@ def test_no_reward_is_asked_for_the_incumbents_own_choices(market):
         *FILES[2:],
         "--propensity",
         "p",
-        "--set",
-        "episodes=2",
+        "--episodes",
+        "2",
         "--out",
         "same",
     )
@@ -231,7 +215,7 @@ def test_todays_choices_are_a_column_that_only_the_target_has(market):
         "--incumbent",
         "today",
     )
-    options = ("--set", "episodes=2", "--out", "today")
+    options = ("--episodes", "2", "--out", "today")
     told = daband("choose", *files, *options, cwd=market)
     assert "only the target has them: today." in told
     assert "euros over the choices in column today is expected in the target" in told
@@ -248,9 +232,7 @@ def test_todays_choices_are_a_column_that_only_the_target_has(market):
 
 
 def test_an_audit_against_another_incumbent_leaves_the_assessment(market):
-    daband(
-        "choose", *FILES, "--incumbent", "mail", "--set", "episodes=2", "--out", "other", cwd=market
-    )
+    daband("choose", *FILES, "--incumbent", "mail", "--episodes", "2", "--out", "other", cwd=market)
     before = (market / "other/assessment.json").read_text()
     daband(
         "audit", "other", "--budget", "3", "--incumbent", "none", "--out", "other.csv", cwd=market
@@ -294,55 +276,12 @@ def test_another_incumbent_is_assessed_on_rounds_that_the_policy_has_not_learned
     assert after["source_advantage"] == pytest.approx(before["source_advantage"])
 
 
-def test_fit_log_takes_a_table(market):
-    import daband as library
-
-    told = daband(
-        "fit-log",
-        "old.csv",
-        *FILES[4:],
-        "--propensity",
-        "p",
-        "--out",
-        "fitted.safetensors",
-        cwd=market,
-    )
-    assert "│ spent │ number │" in told
-    assert "old.csv: 240 rows ┏" in told
-    policy = library.load(market / "fitted.safetensors")
-    assert policy.rounds_learned == 240
-    columns = ("--arm", "offer", "--reward", "euros", "--propensity", "p")
-    told = daband("evaluate-log", "fitted.safetensors", "old.csv", *columns, cwd=market, code=2)
-    assert "the policy has learned the log" in told
-    rows = [
-        {"spent": spent, "age": 40.0, "city": "Oslo", "joined": "2021-05-11"}
-        for spent in (40.0, 160.0)
-    ]
-    assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
-    told = daband(
-        "assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market
-    )
-    assert "shifts between real domains with data of this kind" in " ".join(told.split())
-    assert "old.csv, so its source advantage is too high" in told
-    assert (
-        "edit the file and call `daband assess fitted.safetensors --on runs/old-to-new/daband.toml`"
-        in told
-    )
-    assert "which needs data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
-    told = daband(
-        "fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2
-    )
-    assert "arm 'offer' needs a reward" in told
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--source", "old.csv"), "--target is missing"),
-        (("synthetic", "--source", "old.csv"), "cannot be combined"),
-        ((), "missing NAME (a preset or a TOML file), or --source old.csv --target new.csv"),
+        (("--source", "old.csv"), "Missing option '--target'"),
         ((*FILES, "--drop", "citty"), "did you mean 'city'"),
-        ((*FILES, "--units", "city"), "--units city is not a numeric column (spent, age)"),
+        ((*FILES, "--units", "city"), "units: city is not a numeric column (spent, age)"),
         (
             (*FILES[:4], "--arm", "offer"),
             (
@@ -354,7 +293,7 @@ def test_fit_log_takes_a_table(market):
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(market, arguments, says):
-    assert says in daband("bench", *arguments, cwd=market, code=2)
+    assert says in daband("choose", *arguments, cwd=market, code=2)
 
 
 def pay(path, *, late):
@@ -375,15 +314,15 @@ def test_the_daily_loop_on_the_command_line(market):
     `export` no epsilon.
     """
     told = daband(
-        "choose", *FILES, "--propensity", "p", "--set", "episodes=3", "--out", "loop", cwd=market
+        "choose", *FILES, "--propensity", "p", "--episodes", "3", "--out", "loop", cwd=market
     )
     assert "spent: its median is" in told
     assert "If its unit differs, use --units spent" in told
     assert "The incumbent is the source's best arm" in told
-    before = (market / "loop/daband.toml").read_text()
+    before = (market / "loop/data.json").read_text()
     told = daband("choose", *FILES, "--units", "spent", "--out", "loop", cwd=market, code=2)
-    assert "loop has results of other settings (daband.toml); choose another --out" in told
-    assert (market / "loop/daband.toml").read_text() == before
+    assert "loop has results of other data or options (data.json); choose another --out" in told
+    assert (market / "loop/data.json").read_text() == before
     columns = ("--arm", "offer", "--reward", "euros", "--propensity", "p")
     told = daband("evaluate-log", "loop", "old.csv", *columns, cwd=market, code=2)
     assert "the policy has learned the log" in told
@@ -443,7 +382,6 @@ def test_the_daily_loop_on_the_command_line(market):
         .read_text()
         .startswith("id,context,customer,arm,arm_name,reward\n")
     )
-    assert "daband learn loop LOG.csv" in daband("continue", "loop", cwd=market, code=2)
     assert "has a column 'arm', which is needed" in daband(
         "decide", "v0.daband", "log.csv", "--out", "x.csv", cwd=market, code=2
     )
@@ -587,39 +525,16 @@ def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):
     assert learned.framing == (24, 16)
 
 
-def test_a_file_in_the_place_of_a_preset_says_which_options_take_it(market):
-    told = daband("choose", "old.csv", cwd=market, code=2)
-    assert "--source old.csv --target OTHER" in told
+def test_what_the_columns_are_must_be_said(market):
+    told = daband("bench", "old.csv", cwd=market, code=2)
+    assert "daband choose --source old.csv --target OTHER" in told
     told = daband("choose", "--source", "old.csv", "--target", "new.csv", cwd=market, code=2)
     assert "the source has customer, spent, age" in told
 
 
-def test_a_csv_of_a_european_spreadsheet(market, tmp_path):
-    for name in ("old", "new"):
-        pl.read_csv(market / f"{name}.csv").write_csv(
-            tmp_path / f"{name}.csv", separator=";", decimal_comma=True
-        )
-    told = daband(
-        "fit-log",
-        "old.csv",
-        *FILES[4:],
-        "--propensity",
-        "p",
-        "--out",
-        "p.safetensors",
-        cwd=tmp_path,
-    )
-    assert "│ spent │ number │" in told
-    fitted = daband(
-        "fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "p.safetensors", cwd=market
-    )
-    assert told == fitted
-
-
 def test_decisions_are_shown_where_no_file_is_named(market):
-    daband("run", *FILES, "--propensity", "p", "--set", "episodes=2", "--out", "shown", cwd=market)
-    run = next(market.glob("shown/*/done")).parent
-    told = daband("export", str(run), "ucb.daband", cwd=market)
+    daband("choose", *FILES, "--propensity", "p", "--out", "shown", cwd=market)
+    told = daband("export", "shown", "ucb.daband", "--explore", "ucb", cwd=market)
     assert "It explores (ucb)" in told
     told = daband("decide", "ucb.daband", "new.csv", cwd=market)
     assert "row 0: " in told
@@ -636,11 +551,12 @@ def test_labels_that_the_target_has_measure_the_choice_and_it_is_said(market):
     labelled[0, "spent"] = labelled[1, "spent"] = -999.0
     labelled.write_csv(market / "labelled.csv")
     files = ("--source", "labelled.csv", "--target", "labelled.csv", "--label", "offer")
-    told = daband("choose", *files, "--set", "episodes=2", "--out", "measured", cwd=market)
+    told = daband("choose", *files, "--episodes", "2", "--out", "measured", cwd=market)
     assert "The target has labels in offer: half of the rows are held out for evaluation" in told
-    result = json.loads((market / "measured/result.json").read_text())
-    assert f"Mean reward on {result['target_contexts']} labelled target rows" in told
-    assert f"that were held out: {result['target_value']:.3f}." in told
+    choice = Choice.load(market / "measured")
+    result = evaluate(choice.policy, choice.options.read().target_test)
+    assert f"Mean reward on {result.contexts} labelled target rows" in told
+    assert f"that were held out: {result.value:.3f}." in told
     assert "Please check: spent: -999 is in 2 rows" in told.partition("Chosen:")[2]
 
 
@@ -675,7 +591,7 @@ def test_rows_of_empty_cells_keep_their_place(market):
         lines.insert(place, ",,,,")
     (market / "gaps.csv").write_text("\n".join([header, *lines]) + "\n\n")
     files = [name.replace("new.csv", "gaps.csv") for name in FILES]
-    daband("choose", *files, "--quick", "--set", "episodes=2", "--out", "gaps", cwd=market)
+    daband("choose", *files, "--quick", "--episodes", "2", "--out", "gaps", cwd=market)
     daband("export", "gaps", "gaps.daband", cwd=market)
     told = daband("decide", "gaps.daband", "gaps.csv", "--out", "gaps-log.csv", cwd=market)
     assert "243 decisions" in told
@@ -716,8 +632,8 @@ def test_a_catalogue_of_arms_from_choose_to_learn(market, tmp_path):
         "new.csv",
         *named,
         *arms,
-        "--set",
-        "episodes=2",
+        "--episodes",
+        "2",
         cwd=tmp_path,
     )
     assert "Arms: 4, with the features price." in printed

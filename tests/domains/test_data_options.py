@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import daband
-from daband.domains._registry import load, pairs
+from daband.domains import DataOptions
 from daband.domains.readers._columns import Columns, StatedRoles, find_notices, infer_columns
 from daband.domains.readers._reading import _CSV_SAMPLE_BYTES, read_table
 from daband.domains.readers._tables import from_table
@@ -196,15 +196,14 @@ def test_two_files_are_a_pair(tmp_path, ending):
         "id": ["customer"],
         "units": ["income"],
     }
-    resolved = pairs.get("files").resolve_options(options)
-    pair = load("files", **resolved)
+    pair = DataOptions(**options).read()
     check_pair(pair)
     assert pair.class_names == ("call", "mail", "none")
     assert pair.shift.units == (pair.feature_names.index("income"),)
     assert pair.about.summary == f"old.{ending} to new.{ending}"
     new.head(50).write_csv(tmp_path / f"new.{ending}")
-    with pytest.raises(daband.DataError, match="has changed since these settings were written"):
-        load("files", **resolved)
+    with pytest.raises(daband.DataError, match="has changed since it was read before"):
+        pair.options.read()
 
 
 def test_labels_in_the_target_are_for_the_evaluator(tmp_path):
@@ -216,10 +215,10 @@ def test_labels_in_the_target_are_for_the_evaluator(tmp_path):
         "label": "offer",
     }
     assert (
-        load("files", **options, drop=["euros", "p"], id="customer").context_shape
-        == load("files", **options, drop=["euros", "p"], id=["customer"]).context_shape
+        DataOptions(**options, drop=["euros", "p"], id="customer").read().context_shape
+        == DataOptions(**options, drop=["euros", "p"], id=["customer"]).read().context_shape
     )
-    pair = load("files", **options, drop=["euros", "p", "customer"])
+    pair = DataOptions(**options, drop=["euros", "p", "customer"]).read()
     assert pair.feedback == "one_hot"
     assert len(pair.target) + len(pair.target_test) == N
     assert abs(len(pair.target) - len(pair.target_test)) <= 3
@@ -231,23 +230,23 @@ def test_two_folders_are_a_pair(tmp_path):
             folder.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (9, 9), (10 * number, 0, 0)).save(folder / f"{number}.png")
     options = {"source": str(tmp_path / "drawn"), "target": str(tmp_path / "seen")}
-    pair = load("files", **pairs.get("files").resolve_options(options), side=8)
+    pair = DataOptions(**options, side=8).read()
     assert (pair.context_shape, pair.class_names, len(pair.target)) == (
         (3, 8, 8),
         ("day", "night"),
         24,
     )
-    with pytest.raises(daband.InvalidInput, match="label and arm cannot be given"):
-        load("files", **options, label="y")
+    with pytest.raises(daband.InvalidInput, match="label, arm and domain cannot be given"):
+        DataOptions(**options, label="y").read()
     with pytest.raises(daband.DataError, match=r"source: .*nowhere does not exist"):
-        load("files", source=str(tmp_path / "nowhere"), target=str(tmp_path / "seen"))
+        DataOptions(source=str(tmp_path / "nowhere"), target=str(tmp_path / "seen")).read()
     with pytest.raises(daband.InvalidInput, match="source must not be empty"):
-        load("files")
+        DataOptions().read()
     for side in ("source", "target"):
         with pytest.raises(
             daband.InvalidInput, match=f"{side} must be a path, got a DataFrame; .*from_table takes"
         ):
-            load("files", **{**options, side: frames()[0]})
+            DataOptions(**{**options, side: frames()[0]}).read()
 
 
 def test_python_is_told_of_other_units_and_the_command_line_not_twice(tmp_path):
@@ -262,9 +261,9 @@ def test_python_is_told_of_other_units_and_the_command_line_not_twice(tmp_path):
         UserWarning,
         match=r"If its unit differs, use --units income, or units=\['income'\] in Python",
     ):
-        load("files", **options)
-    load("files", **pairs.get("files").resolve_options(options))
-    load("files", **options, units=["income"])
+        DataOptions(**options).read()
+    DataOptions(**options).resolve().read()
+    DataOptions(**options, units=["income"]).read()
 
 
 def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
@@ -374,7 +373,7 @@ def test_nothing_can_be_learned_from_such_columns(tmp_path, changed, says):
     """
     old, new = frames()
     with pytest.raises(daband.InvalidInput, match=says):
-        load("files", **_write(tmp_path, old.with_columns(**changed), new), **LOG)
+        DataOptions(**_write(tmp_path, old.with_columns(**changed), new), **LOG).read()
 
 
 def test_rows_whose_reward_has_not_come_are_left_out_and_it_is_said(tmp_path):
@@ -383,7 +382,7 @@ def test_rows_whose_reward_has_not_come_are_left_out_and_it_is_said(tmp_path):
         euros=pl.when(pl.col("row_id") < 7).then(None).otherwise(pl.col("euros"))
     )
     with pytest.warns(UserWarning, match="euros: as stated; 7 rows have none yet and are ignored"):
-        pair = load("files", **_write(tmp_path, late, new), **LOG)
+        pair = DataOptions(**_write(tmp_path, late, new), **LOG).read()
     assert len(pair.source) + len(pair.source_test) == N - 7
 
 
@@ -398,7 +397,7 @@ def test_an_error_names_the_row_of_the_file_when_rows_before_it_are_left_out(tmp
         pytest.warns(UserWarning, match="7 rows have none yet"),
         pytest.raises(daband.InvalidInput, match="row 100 "),
     ):
-        load("files", **_write(tmp_path, late, new), **LOG)
+        DataOptions(**_write(tmp_path, late, new), **LOG).read()
 
 
 def test_a_text_that_is_to_be_a_number_is_named_with_its_row(tmp_path):
@@ -410,7 +409,7 @@ def test_a_text_that_is_to_be_a_number_is_named_with_its_row(tmp_path):
         daband.InvalidInput,
         match=r"'price' must be a number .*'950,18 €' .* in row 4 of the source",
     ):
-        load("files", **files, **LOG, number=["price"])
+        DataOptions(**files, **LOG, number=["price"]).read()
 
 
 def test_numbers_in_one_file_and_amounts_with_a_currency_in_the_other_are_left_out():
@@ -446,13 +445,15 @@ def test_a_date_with_points_begins_with_its_day(tmp_path):
     read = [
         frame.with_columns(joined=pl.col("joined").dt.strftime("%d.%m.%Y")) for frame in (old, new)
     ]
-    iso, points = (load("files", **_write(tmp_path, *both), **LOG) for both in ((old, new), read))
+    iso, points = (
+        DataOptions(**_write(tmp_path, *both), **LOG).read() for both in ((old, new), read)
+    )
     np.testing.assert_array_equal(iso.target.read(np.arange(N)), points.target.read(np.arange(N)))
 
 
 def test_a_log_of_few_rounds_in_euros_can_be_learned(tmp_path):
     old, new = frames()
-    pair = load("files", **_write(tmp_path, old[:30], new[:40]), **LOG)
+    pair = DataOptions(**_write(tmp_path, old[:30], new[:40]), **LOG).read()
     np.testing.assert_allclose(
         pair.source.read_log(np.arange(27))[1].sum()
         + pair.source_test.read_log(np.arange(3))[1].sum(),
@@ -515,12 +516,9 @@ def test_files_that_hold_nothing_or_other_letters(tmp_path, content, says):
     (tmp_path / "new.csv").write_text("age\n1\n")
     (tmp_path / "old.csv").write_bytes(content)
     with pytest.raises(daband.DataError, match=says):
-        load(
-            "files",
-            source=str(tmp_path / "old.csv"),
-            target=str(tmp_path / "new.csv"),
-            label="offer",
-        )
+        DataOptions(
+            source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), label="offer"
+        ).read()
 
 
 def test_times_of_day_are_read_and_served(tmp_path):
@@ -536,12 +534,9 @@ def test_times_of_day_are_read_and_served(tmp_path):
     ]
     for where, frame in zip(("source", "target"), both, strict=True):
         frame.write_parquet(tmp_path / f"{where}.parquet")
-    pair = load(
-        "files",
-        source=str(tmp_path / "source.parquet"),
-        target=str(tmp_path / "target.parquet"),
-        **LOG,
-    )
+    pair = DataOptions(
+        source=str(tmp_path / "source.parquet"), target=str(tmp_path / "target.parquet"), **LOG
+    ).read()
     for name in ("at", "clock"):
         features = [feature for feature in pair.feature_names if feature.startswith(f"{name} ")]
         assert features == [f"{name} time sine", f"{name} time cosine"]
@@ -756,12 +751,9 @@ def test_a_category_with_a_sign_is_the_same_in_every_file(tmp_path):
     old.write_csv(tmp_path / "old.csv")
     new.write_csv(tmp_path / "new.csv")
     with pytest.warns(UserWarning, match="discount: amounts such as '5%', read as text"):
-        pair = load(
-            "files",
-            source=str(tmp_path / "old.csv"),
-            target=str(tmp_path / "new.csv"),
-            label="offer",
-        )
+        pair = DataOptions(
+            source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), label="offer"
+        ).read()
     assert pair.class_names == ("1%", "2%", "none")
     assert [name for name in pair.feature_names if name.startswith("discount")] == [
         "discount = 10%",

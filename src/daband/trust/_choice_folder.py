@@ -1,0 +1,138 @@
+"""Audit, assess or update the policy in the folder of a choice, which ``Choice.save`` wrote.
+
+``daband learn`` adds versions of the policy to the subfolder ``learned``, and ``daband audit`` works
+in the subfolder ``audit``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from daband.base._files import read_bytes, write_bytes
+from daband.domains._contract import Pair
+from daband.errors import InvalidInput
+from daband.policies._checkpoints import load_policy
+from daband.trust._assess import assess
+from daband.trust._assessment import Assessment, read_assessment
+from daband.trust._audit import Audit, add_audit_rewards, answer_audit, audit, read_audit
+from daband.trust._choose import ASSESSMENT_FILE, POLICY_FILE, Choice
+
+#: The subfolder with the policies that learned target logs.
+_LEARNED_FOLDER = "learned"
+#: The subfolder with the audit.
+AUDIT_FOLDER = "audit"
+
+
+def list_versions(folder: Path) -> dict[int, Path]:
+    """Return the files of a choice's policy by version number. The chosen policy is version 0."""
+    if not (folder / POLICY_FILE).is_file():
+        raise InvalidInput(
+            f"{folder} is not the folder of a choice: it has no {POLICY_FILE}; `daband choose` makes"
+            " one"
+        )
+    learned_files = (folder / _LEARNED_FOLDER).glob("policy-*.safetensors")
+    numbers = {path.stem.removeprefix("policy-"): path for path in learned_files}
+    versions = {int(number): path for number, path in numbers.items() if number.isdigit()}
+    return {0: folder / POLICY_FILE, **versions}
+
+
+def find_policy_file(folder: Path) -> Path:
+    """Return the file of the latest version of a choice's policy."""
+    versions = list_versions(folder)
+    return versions[max(versions)]
+
+
+def find_next_version(folder: Path) -> tuple[int, Path]:
+    """Return the number and the file of the next version of a choice's policy."""
+    number = max(list_versions(folder)) + 1
+    return number, folder / _LEARNED_FOLDER / f"policy-{number}.safetensors"
+
+
+def read_pair(choice: Choice, folder: Path) -> Pair:
+    """Read the files of a choice again, and return their pair."""
+    if choice.options is None:
+        raise InvalidInput(
+            f"{folder} has no data.json, because its pair was not read from files; use daband.audit,"
+            " daband.assess and daband.export in Python"
+        )
+    return choice.options.read()
+
+
+def assess_choice(folder: Path, *, incumbent: str | None = None, unit: str = "") -> Assessment:
+    """Return the assessment of a choice, and write it to the folder if it changed.
+
+    The assessment of ``choose`` is kept, because it may be based on target rewards. It is repeated
+    for another ``incumbent``, and shows another ``unit``.
+    """
+    choice = Choice.load(folder)
+    assessment = choice.assessment
+    if incumbent is not None:
+        pair = read_pair(choice, folder)
+        assert pair.source_test is not None
+        assessment = assess(
+            choice.policy,
+            source=pair.source_test,
+            target=pair.target,
+            incumbent=incumbent,
+            arm_names=pair.class_names,
+            unit=assessment.unit,
+        )
+    assessment = dataclasses.replace(assessment, unit=unit or assessment.unit)
+    if assessment != choice.assessment:
+        assessment.save(folder / ASSESSMENT_FILE)
+    return assessment
+
+
+def start_audit(folder: Path, *, budget: int, incumbent: str | int | None = None) -> Audit:
+    """Start an audit of the latest version of a choice's policy, or read the audit that was started
+    before.
+
+    The incumbent is by default that of the assessment.
+    """
+    choice = Choice.load(folder)
+    assessment = choice.assessment
+    pair = read_pair(choice, folder)
+    if incumbent is None:
+        incumbent = assessment.incumbent_column
+    if incumbent is None:
+        incumbent = assessment.incumbent_arm
+    return audit(
+        load_policy(find_policy_file(folder), device="cpu"),
+        target=pair.target,
+        budget=budget,
+        incumbent=incumbent,
+        directory=folder / AUDIT_FOLDER,
+        arm_names=pair.class_names,
+        unit=assessment.unit,
+    )
+
+
+def update_audit(
+    folder: Path, answers: Path | None = None, *, replace: bool = False
+) -> tuple[Audit, Assessment | None]:
+    """Add answers to the audit of a choice, and update its assessment once the audit is finished.
+
+    The assessment is None, and not updated, if it has another incumbent than the audit.
+
+    Args:
+        folder: the folder of the choice.
+        answers: a CSV with columns ``id`` and ``reward``; None if there are no new answers.
+        replace: if True, an answer replaces a different earlier one.
+    """
+    audit_folder = folder / AUDIT_FOLDER
+    assessment_file = folder / ASSESSMENT_FILE
+    result = (
+        read_audit(audit_folder)
+        if answers is None
+        else answer_audit(audit_folder, answers, replace=replace)
+    )
+    if not result.finished or read_assessment(assessment_file).incumbent != result.incumbent:
+        return result, None
+    # The assessment without these rewards is kept, because answers may be added or replaced.
+    original_file = audit_folder / "before.json"
+    if not original_file.is_file():
+        write_bytes(original_file, read_bytes(assessment_file))
+    assessment = add_audit_rewards(read_assessment(original_file), audit_folder)
+    assessment.save(assessment_file)
+    return result, assessment
