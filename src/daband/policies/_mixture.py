@@ -614,7 +614,11 @@ def _weight_arms(member: Member, weights: FloatArray, bonus_weights: FloatArray)
         "inverse": member.inverse if bonus_weight else np.zeros((len(member.theta), 0, 0)),
     }
     if member.vectors is not None:
-        changes["arm_factors"] = np.stack([factors, bonus_factors])
+        arm_factors = np.stack([factors, bonus_factors])
+        # a mixture among the members has set factors of its own
+        changes["arm_factors"] = (
+            arm_factors if member.arm_factors is None else arm_factors * member.arm_factors
+        )
     elif (factors < 1.0).any() or (bonus_factors < 1.0).any():
         changes["theta"] = member.theta * factors[:, None]
         changes["inverse"] = changes["inverse"] * bonus_factors[:, None, None] ** 2
