@@ -27,11 +27,12 @@ import torch
 
 import daband
 from daband.bench._methods import build_policy
+from daband.bench._together import train_together
 from daband.domains._contract import Pair, RewardDomain
 from daband.domains.readers._logs import from_log
 from daband.policies._policy import Policy
-from daband.training._loop import train_together
-from daband.training._trainer import Run, TrainSettings, build_source_phase
+from daband.training._phase import build_source_phase
+from daband.training._trainer import Run
 
 FIVE_SEEDS = (0, 1, 2, 3, 4)
 THREE_SEEDS = (0, 1, 2)
@@ -226,9 +227,11 @@ def _train(policies: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
             daband.train(policy, source=pair.source, target=pair.target, episodes=episodes)
             for policy in policies
         ]
-    settings = TrainSettings(episodes=episodes)
     runs = train_together(
-        [build_source_phase(policy, pair.source, pair.target, settings) for policy in policies]
+        [
+            build_source_phase(policy, pair.source, pair.target, episodes=episodes)
+            for policy in policies
+        ]
     )
     failures = [run for run in runs if isinstance(run, Exception)]
     if failures:

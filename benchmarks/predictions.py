@@ -25,7 +25,7 @@ import daband
 from daband.domains._registry import get_data_directory
 from daband.domains._source_rounds import sample_evenly
 from daband.policies._default_members import Candidate, default_candidates
-from daband.training._loop import choose_training_budget, train_candidates
+from daband.training._candidates import choose_training_budget, train_candidates
 from daband.trust._incumbent import decide
 
 MORE_TABLES = "more_tables"

@@ -27,7 +27,7 @@ import daband
 from daband.domains._registry import get_data_directory
 from daband.policies import policies
 from daband.policies._pair_defaults import choose_transform
-from daband.training._loop import choose_training_budget
+from daband.training._candidates import choose_training_budget
 
 OFFICE = ("amazon", "dslr", "webcam")
 DRAWN = (

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 
 import daband
+from daband.bench._together import train_together
 from daband.neural._accelerator import adapt_together
-from daband.training._loop import train_together
-from daband.training._trainer import TrainSettings, build_source_phase
+from daband.training._phase import build_source_phase
 
 SHAPE = (3, 28, 28)
 N_ARMS = 10
@@ -70,9 +70,8 @@ def measure_runs(seeds: range, pair: Any) -> dict[str, Any]:
     """Return the seconds and target accuracies of runs on DIGIT that are trained together."""
     policies = [daband.DABand.for_pair(pair, seed=seed) for seed in seeds]
     start = time.perf_counter()
-    settings = TrainSettings(episodes=300)
     runs = train_together(
-        [build_source_phase(policy, pair.source, pair.target, settings) for policy in policies]
+        [build_source_phase(policy, pair.source, pair.target, episodes=300) for policy in policies]
     )
     seconds = time.perf_counter() - start
     assert not any(isinstance(run, Exception) for run in runs), runs

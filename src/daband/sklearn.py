@@ -35,7 +35,8 @@ from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
 from daband.logs._off_policy import evaluate_log
 from daband.policies._registered import policies
-from daband.training._loop import choose_training_budget, train
+from daband.training._candidates import choose_training_budget
+from daband.training._loop import train
 
 __all__ = ["TransferClassifier", "TransferPolicy"]
 

@@ -14,7 +14,7 @@ from daband.cli import _choose, _runs, _shared
 from daband.cli._choose import show_candidates_bar
 from daband.cli._runs import show_progress, to_terminal_table
 from daband.cli._shared import show_warnings_once
-from daband.training._loop import CandidateProgress
+from daband.training._candidates import CandidateProgress
 
 
 @pytest.fixture

@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 import daband
 from daband.policies._default_members import Candidate
-from daband.training._loop import train_candidates
+from daband.training._candidates import train_candidates
+from daband.training._trainer import Trainer
 
 LINEAR = [
     Candidate("constant", "constant"),
@@ -48,20 +50,17 @@ def test_each_is_trained_as_alone(pair, tmp_path):
 
 
 def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
-    from daband.training import _loop as loop
-
     now = 0.0
     slow = {"constant": 1.0, "few": 100.0}
-    real = loop.RunGroup.play_episode
+    real = Trainer.play_episode
 
-    def step(group):
+    def step(trainer):
         nonlocal now
-        (trainer,) = group._trainers.values()
         now += slow["few" if trainer.policy.transform is not None else "constant"]
-        real(group)
+        real(trainer)
 
-    monkeypatch.setattr(loop.RunGroup, "play_episode", step)
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(Trainer, "play_episode", step)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
     seen = []
     said = {
         "progress": seen.append,
@@ -88,7 +87,7 @@ def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
 SCRIPT = """
 import sys, time
 import daband
-from daband.training._loop import train_candidates
+from daband.training._candidates import train_candidates
 from daband.trust import Candidate
 pair = daband.domains.load("synthetic", tiny=True)
 def tell(now):

@@ -31,9 +31,9 @@ from daband.bench._methods import get_policy_class
 from daband.bench._records import Record, group_by
 from daband.bench._run import PreparedRun, Progress, execute_run, finish_run, prepare_run
 from daband.bench._settings import RunSpec
+from daband.bench._together import can_train_together, train_together
 from daband.domains._registry import load
 from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse, WorkerDied
-from daband.training._loop import can_train_together, train_together
 from daband.training._trainer import Run
 
 #: Maximum number of runs that are trained together. More runs take more memory and gain no speed.

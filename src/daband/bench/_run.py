@@ -23,8 +23,9 @@ from daband.domains._registry import load
 from daband.errors import DataError, FolderInUse
 from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
-from daband.training._loop import continue_on_target, run_phase
-from daband.training._trainer import Phase, Run, TrainSettings, build_source_phase
+from daband.training._loop import continue_on_target, play
+from daband.training._phase import Phase, build_source_phase
+from daband.training._trainer import Run
 from daband.training._zero_shot import Evaluation, count_chosen_arms, evaluate
 
 #: The files whose digests are stored in ``done``. The policy's file is not listed, because it
@@ -78,7 +79,10 @@ class PreparedRun:
         source = self.pair.source
         n_complete = max(1, source.rounds_available // spec.episode_length)
         n_episodes = n_complete if spec.episodes == "all" else spec.episodes
-        settings = TrainSettings(
+        phase: Phase = build_source_phase(
+            self.policy,
+            source,
+            self.pair.target,
             episodes=n_episodes,
             episode_length=spec.episode_length,
             seed=spec.seed,
@@ -90,7 +94,6 @@ class PreparedRun:
                 else lambda record: progress({**record, "of": phase.n_episodes})
             ),
         )
-        phase = build_source_phase(self.policy, source, self.pair.target, settings)
         return phase
 
 
@@ -119,7 +122,7 @@ def execute_run(spec: RunSpec, bench_folder: Path, *, progress: Progress | None 
     def compute_record() -> Record:
         """Train and evaluate the policy, and return the record."""
         prepared_run = prepare_run(spec, bench_folder)
-        return finish_run(prepared_run, run_phase(prepared_run.build_phase(progress)))
+        return finish_run(prepared_run, play(prepared_run.build_phase(progress)))
 
     return _run_once(folder, lambda: read_finished_record(spec, bench_folder), compute_record)
 

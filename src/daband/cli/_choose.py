@@ -26,7 +26,7 @@ from daband.cli._shared import (
 )
 from daband.domains._data_options import DataOptions
 from daband.errors import InvalidInput
-from daband.training._loop import CandidateProgress
+from daband.training._candidates import CandidateProgress
 from daband.training._zero_shot import evaluate
 from daband.trust._assessment import COLLECT, KEEP, Assessment, format_number
 from daband.trust._audit import Audit

@@ -4,9 +4,10 @@
 about a training run.
 """
 
+from daband.training._candidates import CandidateProgress
 from daband.training._collapse_watch import CollapseWarning
 from daband.training._fit_log import LogWarning, fit_log, learn_log
-from daband.training._loop import CandidateProgress, continue_on_target, train
+from daband.training._loop import continue_on_target, train
 from daband.training._regret_bound import BoundTerms
 from daband.training._trainer import Run
 from daband.training._zero_shot import Evaluation, evaluate

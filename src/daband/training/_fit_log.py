@@ -46,7 +46,7 @@ from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
 from daband.training._log_sums import sum_parts_locally, sum_parts_on_ray
-from daband.training._trainer import check_unlabelled
+from daband.training._phase import check_unlabelled
 from daband.training._work_folder import Folder, defer_stop_signals
 
 #: A function that is called with the progress after every part.

@@ -1,7 +1,7 @@
 """Play the episodes of one training run, and save the run in its folder.
 
-In each episode, rounds are played, the policy adapts, and the episode is recorded. ``Phase``
-describes the rounds to play, ``Trainer`` plays and saves them, and ``Run`` is the result.
+In each episode, rounds are played, the policy adapts, and the episode is recorded. ``Trainer`` plays
+and saves the rounds of a ``Phase``, and ``Run`` is the result.
 
 In a run's folder, ``config.json`` has the settings, ``rounds.npz`` and ``episodes.jsonl`` the
 history, and ``policy.safetensors`` the policy after the last saved episode. The policy is written
@@ -12,81 +12,34 @@ The policy file also has a digest of the history, so that a changed file is dete
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 
-from daband.base._arguments import check_int
-from daband.base._arrays import AnyArray, FloatArray, IntArray, check_number
+from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.base._files import read_bytes, read_npz, write_npz, write_text
-from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
-from daband.errors import CheckpointError, InvalidInput
+from daband.domains._contract import LoggedRounds
+from daband.errors import CheckpointError
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy, RewardedDecision
 from daband.training._collapse_watch import CollapseWarning, CollapseWatch
+from daband.training._phase import ByDomain, Phase
 from daband.training._regret_bound import accumulate_bound_terms
-from daband.training._work_folder import Folder, as_json
+from daband.training._work_folder import Folder
 
-#: A domain whose rounds are rewarded as they are played, or a log of such rounds.
-LabelledDomain = RewardDomain | LoggedDomain
-#: A function that is called with the record of every episode.
-Progress = Callable[[dict[str, float]], None]
-#: Pairs of a domain's name and its rounds or contexts. The name is None for a single source or
-#: target.
-ByDomain = list[tuple[str | None, Any]]
 #: The maximum size in bytes of the contexts to which a transform is fitted.
 _MAX_SAMPLE_BYTES = 1 << 30
 #: The columns of ``rounds.npz``.
 _ROUND_COLUMNS = ("arm", "reward", "regret", "propensity")
-#: The default number of episodes.
-_DEFAULT_EPISODES = 300
-#: The maximum number of passes over a small source, if the number of episodes is not given.
-_MAX_DEFAULT_PASSES = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """The settings of one run, which are arguments of ``train``."""
-
-    #: The number of episodes; None for the default of ``train``.
-    episodes: int | None = None
-    #: The number of rounds per episode.
-    episode_length: int = 64
-    #: The seed that determines the order of contexts; None for the policy's seed.
-    seed: int | None = None
-    #: The run's folder, or None.
-    directory: str | Path | None = None
-    #: Additional settings to store in ``config.json``, or None.
-    config: Mapping[str, Any] | None = None
-    #: The minimum number of seconds between two saves.
-    save_every: float = 30.0
-    #: Called after every episode with its record.
-    progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        if not check_number("save_every", self.save_every) >= 0:
-            raise InvalidInput(
-                f"save_every must be a number of seconds >= 0, got {self.save_every!r}"
-            )
-        if self.config is not None:
-            if not isinstance(self.config, Mapping):
-                raise InvalidInput(f"config must be a mapping of settings, got {self.config!r}")
-            as_json(self.config)
-
-    def get_order_seed(self, policy: Policy) -> int:
-        """Return the seed that determines the order of contexts; by default the policy's seed."""
-        return policy.seed if self.seed is None else check_int("seed", self.seed, minimum=0)
 
 
 @dataclass(frozen=True)
@@ -165,117 +118,37 @@ class History:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class Phase:
-    """A phase of training: the rounds that a policy plays in one domain.
-
-    The policy may observe unlabelled target contexts at the same time.
-    """
-
-    #: The policy, which is changed in place.
-    policy: Policy
-    #: The role of ``domain``: "source" or "target".
-    domain_name: str
-    #: The domain in which rounds are played.
-    domain: LabelledDomain
-    #: The unlabelled target contexts, or None.
-    target_contexts: Contexts | None
-    #: The number of episodes.
-    n_episodes: int
-    #: The seed that determines the order of contexts.
-    order_seed: int
-    #: The settings of the run.
-    settings: TrainSettings = field(default_factory=TrainSettings)
-    #: The total number of rounds, if the last episode may be shorter; None if all episodes have the
-    #: same length.
-    n_rounds: int | None = None
-    #: The text of ``Run.note``.
-    note: str = ""
-
-    @property
-    def episode_length(self) -> int:
-        """The number of rounds per episode."""
-        return self.settings.episode_length
-
-    def get_round_range(self, episode: int) -> tuple[int, int]:
-        """Return the index of an episode's first round, and the index after its last round."""
-        start = episode * self.episode_length
-        stop = (episode + 1) * self.episode_length
-        return start, stop if self.n_rounds is None else min(stop, self.n_rounds)
-
-    def read_episode(self, episode: int) -> tuple[ByDomain, ByDomain]:
-        """Return the rounds and the unlabelled target contexts of an episode, by domain."""
-        start, stop = self.get_round_range(episode)
-        rounds = self.domain.read_by_domain(start, stop, seed=self.order_seed)
-        if self.target_contexts is None or start >= self.target_contexts.rounds_available:
-            return rounds, []
-        stop = min(stop, self.target_contexts.rounds_available)
-        return rounds, self.target_contexts.read_by_domain(start, stop, seed=self.order_seed)
-
-    def build_config(self) -> dict[str, Any]:
-        """Return the content of ``config.json``."""
-        training_settings = {
-            "domain": self.domain_name,
-            "episodes": self.n_episodes,
-            "episode_length": self.episode_length,
-            "rounds": self.n_rounds,
-            "seed": self.order_seed,
-            "data": self._compute_data_digest(),
-        }
-        policy_settings = {**self.policy.settings(), "name": self.policy.name}
-        return {
-            "policy": policy_settings,
-            **(self.settings.config or {}),
-            "training": training_settings,
-        }
-
-    def _compute_data_digest(self) -> str:
-        """Return a short digest of the domain's size and its first and last rounds.
-
-        It is stored in ``config.json``, so that a folder cannot be resumed with other data.
-        """
-        n_rounds = self.get_round_range(self.n_episodes - 1)[1]
-        digest = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
-        for start in (0, max(0, n_rounds - 4)):
-            rounds = self.domain.rounds(start, min(start + 4, n_rounds), seed=self.order_seed)
-            digest.update(np.ascontiguousarray(rounds.contexts).tobytes())
-            digest.update(np.ascontiguousarray(rounds.rewards).tobytes())
-        return digest.hexdigest()[:16]
-
-
 class Trainer:
-    """Plays one training run.
+    """Plays one training run, episode by episode.
 
-    For each episode, call ``play_rounds``, adapt the policy, and call ``record_episode``.
+    Args:
+        phase: the rounds to play.
+        n_runs: the number of runs that take turns in this process. The time of an episode is divided
+            by it, and runs save proportionally less often.
     """
 
-    def __init__(self, phase: Phase) -> None:
-        policy = phase.policy
-        self.policy = policy
+    def __init__(self, phase: Phase, *, n_runs: int = 1) -> None:
+        self.policy = phase.policy
         self.phase = phase
-        settings = phase.settings
-        self.progress = settings.progress
+        self.history = History()
+        self._n_runs = n_runs
         self.folder = (
             None
-            if settings.directory is None
-            else Folder(settings.directory, save_every=settings.save_every)
+            if phase.directory is None
+            else Folder(phase.directory, save_every=phase.save_every)
         )
-        self.history = History()
         try:
             if self.folder is not None:
                 self.folder.claim("config.json", phase.build_config())
                 self.history = self._resume(self.folder)
-            if not policy.prepared:
+            if not self.policy.prepared:
                 _fit_transform(phase)
         except BaseException:
-            if self.folder is not None:
-                self.folder.release()
+            self.stop()
             raise
-        policy.plan(phase.n_episodes)
+        self.policy.plan(phase.n_episodes)
         #: The time at which the current episode started, from ``time.perf_counter``.
-        self._episode_start = time.perf_counter()
-        #: The number of runs that take turns in this process.
-        self._n_runs = 1
+        self._episode_start = 0.0
         self._collapse_watch = CollapseWatch()
         # warnings given before an interruption are not repeated
         for record in self.history.records:
@@ -284,6 +157,12 @@ class Trainer:
         self._decisions: RewardedDecision | None = None
         #: The target contexts of the current episode.
         self._target_contexts: ByDomain = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception_info: object) -> None:
+        self.stop()
 
     @property
     def next_episode(self) -> int:
@@ -295,17 +174,14 @@ class Trainer:
         """True if every episode is recorded."""
         return self.next_episode >= self.phase.n_episodes
 
-    def play_rounds(self, *, episode_start: float | None = None, n_runs: int = 1) -> None:
-        """Play the rounds of the next episode, and pass its target contexts to the policy.
+    def play_episode(self) -> None:
+        """Play the next episode, let the policy adapt, and record the episode."""
+        self.play_rounds()
+        self.record_episode(self.policy.adapt())
 
-        Args:
-            episode_start: the time at which the episode started, from ``time.perf_counter``; by
-                default the end of the previous episode.
-            n_runs: the number of runs that take turns. The episode's time is divided by it, and
-                runs save proportionally less often.
-        """
-        self._episode_start = self._episode_start if episode_start is None else episode_start
-        self._n_runs = n_runs
+    def play_rounds(self) -> None:
+        """Play the rounds of the next episode, and pass its target contexts to the policy."""
+        self._episode_start = time.perf_counter()
         rounds, self._target_contexts = self.phase.read_episode(self.next_episode)
         self._decisions = _play_rounds(self.phase, rounds, self.history)
         for name, contexts in self._target_contexts:
@@ -328,13 +204,11 @@ class Trainer:
         for message in self._collapse_watch.observe(record):
             warnings.warn(message, CollapseWarning, stacklevel=4)
         history.records.append(record)
-        now = time.perf_counter()
-        history.seconds += (now - self._episode_start) / self._n_runs
-        self._episode_start = now
+        history.seconds += (time.perf_counter() - self._episode_start) / self._n_runs
         if self.folder is not None and (self.folder.is_save_due() or self.is_finished):
             self.save()
-        if self.progress is not None:
-            self.progress(record)
+        if self.phase.progress is not None:
+            self.phase.progress(record)
 
     def save(self) -> None:
         """Write the history and then the policy into the folder, if the run has one."""
@@ -364,7 +238,6 @@ class Trainer:
         path = folder.path / "policy.safetensors"
         history = History()
         if not os.path.lexists(path):
-            self._n_runs = 1
             self.save()
             return history
         try:
@@ -518,119 +391,3 @@ def _fit_transform(phase: Phase) -> None:
             sample = domain.batch(0, math.ceil(fraction * len(domain)), seed=phase.order_seed)
             samples[policy.domains.index(name or default_name)] = sample
     policy.prepare(*(samples[index] for index in sorted(samples)))
-
-
-def build_source_phase(
-    policy: Policy, source: LabelledDomain, target: Contexts | None, settings: TrainSettings
-) -> Phase:
-    """Check the arguments of ``train``, and return the phase that it plays.
-
-    By default there are 300 episodes. A source with fewer rounds is shown again, up to five times
-    in total. All rounds of a log are learned once, in longer episodes if there are many, and the
-    last episode may be shorter. An episode is at most as long as the source.
-    """
-    note = ""
-    n_rounds = None
-    check_domains(policy, source, target)
-    length = check_int("episode_length", settings.episode_length, minimum=1)
-    n_episodes = settings.episodes
-    if n_episodes is None:
-        source, n_episodes, length, note = _choose_default_budget(source, length)
-        settings = replace(settings, episode_length=length)
-        n_rounds = source.rounds_available if isinstance(source, LoggedDomain) else None
-    else:
-        check_int("episodes", n_episodes, minimum=1)
-    max_episodes = source.rounds_available // length
-    if n_rounds is None and n_episodes * length > source.rounds_available:
-        raise InvalidInput(
-            f"{n_episodes} episodes of {length} are {n_episodes * length} rounds, but the source"
-            f" has {source.rounds_available} ({len(source)} contexts, {source.passes} pass(es));"
-            " use "
-            + (
-                f"at most episodes={max_episodes}"
-                if max_episodes
-                else f"a shorter episode_length than {length}"
-            )
-            + f", or build the pair with passes={math.ceil(n_episodes * length / len(source))},"
-            " which shows contexts again (on the command line --set episodes=... or --set"
-            " pair_options.passes=...)"
-        )
-    return Phase(
-        policy,
-        "source",
-        source,
-        target,
-        n_episodes,
-        settings.get_order_seed(policy),
-        settings,
-        n_rounds,
-        note,
-    )
-
-
-def _choose_default_budget(source: Any, episode_length: int) -> tuple[Any, int, int, str]:
-    """Return the source with its passes, the number of episodes, the length of an episode, and
-    ``Run.note``.
-
-    These are the defaults of ``train``, for episodes of at most ``episode_length`` rounds.
-    """
-    default_rounds = _DEFAULT_EPISODES * episode_length
-    if isinstance(source, LoggedDomain):
-        n_rounds = source.rounds_available
-        episode_length = min(max(episode_length, math.ceil(n_rounds / _DEFAULT_EPISODES)), n_rounds)
-        n_episodes = math.ceil(n_rounds / episode_length)
-    elif source.rounds_available >= default_rounds:
-        return source, _DEFAULT_EPISODES, episode_length, ""
-    else:
-        passes = min(
-            max(source.passes, _MAX_DEFAULT_PASSES), math.ceil(default_rounds / len(source))
-        )
-        if passes > source.passes:
-            source = copy.copy(source)
-            source.passes = passes
-        episode_length = min(episode_length, source.rounds_available)
-        n_episodes = min(_DEFAULT_EPISODES, source.rounds_available // episode_length)
-        n_rounds = n_episodes * episode_length
-    times_text = "once" if source.passes == 1 else f"{source.passes} times"
-    note = f"the source's {len(source):,} contexts are shown {times_text}: {n_rounds:,} rounds"
-    return source, n_episodes, episode_length, note
-
-
-def check_unlabelled(target: Contexts | None) -> None:
-    """Raise an error if ``target`` does not consist of contexts without rewards; None is
-    accepted.
-    """
-    if target is not None and (
-        not isinstance(target, Contexts) or isinstance(target, LabelledDomain)
-    ):
-        type_name = type(target).__name__
-        raise InvalidInput(
-            f"target must be contexts without rewards, e.g. pair.target, got {type_name}"
-        )
-
-
-def check_domains(
-    policy: Policy, domain: LabelledDomain, target: Contexts | None, role: str = "source"
-) -> None:
-    """Raise an error if the domain or the target contexts do not match the policy.
-
-    ``role`` is the name of the argument ``domain`` in errors, "source" or "target".
-    """
-    if not isinstance(policy, Policy):
-        raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    if not isinstance(domain, LabelledDomain):
-        raise InvalidInput(
-            f"{role} must be a RewardDomain or LoggedDomain (pair.source), got"
-            f" {type(domain).__name__}"
-        )
-    check_unlabelled(target)
-    for name, contexts in ((role, domain), ("target", target)):
-        if contexts is not None and tuple(contexts.context_shape) != policy.context_shape:
-            raise InvalidInput(
-                f"{name} must have contexts of shape {policy.context_shape}, got"
-                f" {tuple(contexts.context_shape)}"
-            )
-    if domain.n_arms != policy.n_arms:
-        raise InvalidInput(
-            f"{role} must have {policy.n_arms} arms, as the policy has, got {domain.n_arms}"
-        )

@@ -33,7 +33,11 @@ from daband.policies._default_members import (
 )
 from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
-from daband.training._loop import CandidateProgress, choose_training_budget, train_candidates
+from daband.training._candidates import (
+    CandidateProgress,
+    choose_training_budget,
+    train_candidates,
+)
 from daband.trust._answers import Ask, Survey
 from daband.trust._assess import (
     Choices,

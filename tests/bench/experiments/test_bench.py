@@ -20,7 +20,7 @@ from daband.bench._records import read_results
 from daband.bench._run import finish_run, prepare_run
 from daband.bench._settings import load_experiment, preset_names
 from daband.errors import InvalidInput, WorkerDied
-from daband.training._loop import run_phase
+from daband.training._loop import play
 
 FIELDS = {
     "pair",
@@ -235,9 +235,9 @@ def test_who_concludes_a_run_second_takes_the_record_of_the_first(small, tmp_pat
     (spec,) = small.runs(["linucb"], [0])
     first = prepare_run(spec, tmp_path)
     second = prepare_run(spec, tmp_path)
-    record = finish_run(first, run_phase(first.build_phase()))
+    record = finish_run(first, play(first.build_phase()))
     files = {path: path.read_bytes() for path in first.folder.iterdir()}
-    assert finish_run(second, run_phase(second.build_phase())) == record
+    assert finish_run(second, play(second.build_phase())) == record
     assert {path: path.read_bytes() for path in first.folder.iterdir()} == files
 
 

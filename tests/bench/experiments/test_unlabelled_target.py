@@ -12,7 +12,7 @@ import daband
 from daband.bench._run import finish_run, prepare_run
 from daband.bench._settings import Experiment
 from daband.bench.report._page import write_report
-from daband.training._loop import run_phase
+from daband.training._loop import play
 
 TARGET = (
     "target_accuracy",
@@ -32,7 +32,7 @@ def finished(out, method, *, labels):
     (spec,) = experiment.runs([method])
     pair = daband.domains.load("synthetic", tiny=True)
     prepared = prepare_run(spec, out, pair=pair if labels else replace(pair, target_test=None))
-    run = run_phase(prepared.build_phase())
+    run = play(prepared.build_phase())
     return finish_run(prepared, run), run, out / spec.folder_name, pair
 
 

@@ -8,21 +8,22 @@ import pytest
 import torch
 
 import daband
+from daband.bench._together import train_together
 from daband.domains.readers._arrays import ArrayRewards
 from daband.errors import InvalidInput
 from daband.neural._recipes import recipe_for
 from daband.neural.daband import DABand
 from daband.neural.neural_linucb import NeuralLinUCB
 from daband.policies._ridge import LinUCB
-from daband.training._loop import train, train_together
-from daband.training._trainer import TrainSettings, build_source_phase
+from daband.training._loop import train
+from daband.training._phase import build_source_phase
 
 ARMS = 4
 EPISODE = 32
 
 
 def training_of(policy, *, source, target=None, **settings):
-    return build_source_phase(policy, source, target, TrainSettings(**settings))
+    return build_source_phase(policy, source, target, **settings)
 
 
 def images(n=320, seed=0):
@@ -313,7 +314,7 @@ def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch)
 
     def work(record):
         nonlocal now
-        now += 10.0
+        now += 20.0
 
     trainings = [
         training_of(

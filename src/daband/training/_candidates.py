@@ -1,0 +1,211 @@
+"""Train the candidates of ``choose``, the quickest first."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from daband.base._arguments import check_int
+from daband.domains._contract import LoggedDomain, Pair
+from daband.policies._policy import Policy
+from daband.training._phase import build_source_phase
+from daband.training._trainer import Trainer
+from daband.training._work_folder import defer_stop_signals
+
+
+@dataclass(frozen=True)
+class CandidateProgress:
+    """The progress of training all candidates of ``choose``."""
+
+    #: The name of the candidate that played the last episode.
+    candidate: str
+    #: The number of episodes that this candidate has played.
+    episode: int
+    #: The number of episodes of this candidate in total.
+    episodes: int
+    #: The number of trained policies.
+    policies_done: int
+    #: The number of policies in total.
+    policies: int
+    #: The estimated seconds until all candidates are trained; None before each has played two
+    #: episodes.
+    seconds_left: float | None
+    #: The fraction of all episodes that is done, from 0 to 1.
+    fraction: float
+    #: A sentence about this candidate's run (``Run.note``), or the first answer of ``choose`` once
+    #: there is one.
+    note: str = ""
+
+
+#: The number of training rounds for vectors.
+_VECTOR_ROUNDS = 4000
+#: The maximum number of passes over a small source of vectors.
+_MAX_VECTOR_PASSES = 5
+#: The minimum number of dimensions of wide vectors, whose regressions need more rounds.
+_MIN_WIDE_DIM = 512
+#: The number of training rounds for wide vectors.
+_WIDE_ROUNDS = 8000
+#: The maximum number of passes over a small source of wide vectors.
+_MAX_WIDE_PASSES = 10
+#: The maximum number of episodes for vectors.
+_MAX_EPISODES = 125
+
+
+def choose_training_budget(
+    pair: Pair, episodes: int | None, episode_length: int
+) -> tuple[Pair, int | None, int]:
+    """Return the pair, the number of episodes and the length of an episode with which candidates
+    are trained.
+
+    The source of the returned pair has the number of passes that is needed. A given number of
+    ``episodes`` is not changed. Otherwise policies for vectors are trained for about 4,000 rounds.
+    A smaller source is shown up to five times. A larger source or a log is shown once, in longer
+    episodes, so that the number of gradient steps stays the same. Policies for wide vectors have
+    about 8,000 rounds and up to ten passes. Images have the defaults of ``train``, because they
+    take longer to learn. For a log the number of episodes is None, as ``train`` then learns all of
+    it.
+    """
+    if episodes is not None:
+        return pair, check_int("episodes", episodes, minimum=1), episode_length
+    if len(pair.context_shape) > 1:
+        return pair, None, episode_length
+    source = copy.copy(pair.source)
+    if isinstance(source, LoggedDomain):
+        n_rounds = source.rounds_available
+        return pair, None, max(episode_length, math.ceil(n_rounds / _MAX_EPISODES))
+    is_wide = math.prod(pair.context_shape) >= _MIN_WIDE_DIM
+    n_rounds, max_passes = (
+        (_WIDE_ROUNDS, _MAX_WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _MAX_VECTOR_PASSES)
+    )
+    source.passes = max(source.passes, min(max_passes, math.ceil(n_rounds / len(source))))
+    n_rounds = max(len(source), min(source.rounds_available, n_rounds))
+    new_length = min(max(episode_length, math.ceil(n_rounds / _MAX_EPISODES)), n_rounds)
+    return replace(pair, source=source), max(1, n_rounds // new_length), new_length
+
+
+def train_candidates(
+    pair: Pair,
+    candidates: Sequence[Any],
+    *,
+    seed: int,
+    episodes: int | None = None,
+    episode_length: int = 64,
+    device: str = "auto",
+    directory: str | Path | None = None,
+    progress: Callable[[CandidateProgress], None] | None = None,
+    describe_first: Callable[[str, Policy], str] | None = None,
+) -> list[Policy]:
+    """Train a policy of every candidate, and return the policies in the order of the candidates.
+
+    First, two episodes of each are played, to estimate its remaining time. Then the candidate with
+    the shortest remaining time is trained to its end, and so on. Ctrl-C and SIGTERM wait for the end
+    of the episode and save every run that has a folder.
+
+    Args:
+        pair: the source and target.
+        candidates: objects with a ``name`` and a method ``build(pair, seed=, device=)`` that
+            returns a policy.
+        seed: the seed of each policy.
+        episodes: as in ``train``.
+        episode_length: as in ``train``.
+        device: "auto" (a GPU if available), "cpu", "cuda", ...
+        directory: a folder in which every run has its own folder. A second call with the same
+            settings reads finished runs and resumes interrupted ones.
+        progress: called after every episode.
+        describe_first: called with the name and the policy of a finished candidate, while others
+            are still training, until it returns a text that is not empty. This text is then the
+            ``note`` of the progress.
+    """
+    policies = [candidate.build(pair, seed=seed, device=device) for candidate in candidates]
+    runs: list[_CandidateRun] = []
+    note = ""
+
+    def save() -> None:
+        for run in runs:
+            run.trainer.save()
+
+    with ExitStack() as stack:
+        # the first save of a new folder must be complete
+        stop_request = stack.enter_context(defer_stop_signals(enabled=directory is not None))
+        for index, (candidate, policy) in enumerate(zip(candidates, policies, strict=True)):
+            phase = build_source_phase(
+                policy,
+                pair.source,
+                pair.target,
+                episodes=episodes,
+                episode_length=episode_length,
+                directory=directory and Path(directory) / _name_folder(index, candidate.name, seed),
+            )
+            runs.append(_CandidateRun(candidate.name, stack.enter_context(Trainer(phase))))
+        while waiting_runs := [run for run in runs if not run.trainer.is_finished]:
+            stop_request.handle_signal(save)
+            run = min(
+                waiting_runs, key=lambda run: (run.seconds_left or 0.0, len(run.episode_seconds))
+            )
+            run.play_episode()
+            if progress is None:
+                continue
+            is_early = run.trainer.is_finished and len(waiting_runs) > 1
+            if is_early and not note and describe_first is not None:
+                note = describe_first(run.name, run.trainer.policy)
+            progress(_compute_progress(run, runs, note))
+    return policies
+
+
+@dataclass
+class _CandidateRun:
+    """The training of one candidate."""
+
+    #: The candidate's name.
+    name: str
+    trainer: Trainer
+    #: The duration in seconds of each episode that was played in this call.
+    episode_seconds: list[float] = field(default_factory=list)
+
+    def play_episode(self) -> None:
+        """Play the next episode, and measure its duration."""
+        start_time = time.perf_counter()
+        self.trainer.play_episode()
+        self.episode_seconds.append(time.perf_counter() - start_time)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The estimated seconds for the remaining episodes; None before two episodes, as the first
+        one takes longer.
+        """
+        if self.trainer.is_finished:
+            return 0.0
+        durations = self.episode_seconds[1:]
+        n_left = self.trainer.phase.n_episodes - self.trainer.next_episode
+        return sum(durations) / len(durations) * n_left if durations else None
+
+
+def _compute_progress(
+    last_run: _CandidateRun, runs: Sequence[_CandidateRun], note: str
+) -> CandidateProgress:
+    """Return the progress of all runs after an episode of ``last_run``."""
+    known_seconds = [run.seconds_left for run in runs if run.seconds_left is not None]
+    trainers = [run.trainer for run in runs]
+    n_episodes = sum(trainer.phase.n_episodes for trainer in trainers)
+    return CandidateProgress(
+        candidate=last_run.name,
+        episode=last_run.trainer.next_episode,
+        episodes=last_run.trainer.phase.n_episodes,
+        policies_done=sum(trainer.is_finished for trainer in trainers),
+        policies=len(runs),
+        seconds_left=sum(known_seconds) if len(known_seconds) == len(runs) else None,
+        fraction=sum(trainer.next_episode for trainer in trainers) / n_episodes,
+        note=note or last_run.trainer.phase.note,
+    )
+
+
+def _name_folder(index: int, name: str, seed: int) -> str:
+    """Return the name of the folder in which a candidate is trained."""
+    return f"{index}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}-{seed}"
