@@ -160,6 +160,8 @@ def prepare_data(names):
         {"age": np.arange(40.0), "city": ["Oslo", "Rome"] * 20, "offer": ["card", "loan"] * 20}
     )
     table.write_parquet("old.parquet")
+    table = table.with_columns(customer=pl.int_range(pl.len()))
+    table.with_columns(euros=pl.col("age") / 10).write_csv("old.csv")
     table.drop("offer").write_csv("new.csv")
     write_images()
     tensor = torch.as_tensor(names["x"], dtype=torch.float32)

@@ -249,7 +249,7 @@ def test_a_column_of_texts_goes_from_the_command_line_to_decisions(text_folder, 
     old.drop("answer").write_csv(tmp_path / "new.csv")
     files = ("--source", "old.csv", "--target", "new.csv", "--label", "answer")
     encoder = ("--text", "mail", "--encoder", f"sentence-transformers:{text_folder}")
-    told = run("choose", *files, *encoder, "--episodes", "1", "--out", "o", cwd=tmp_path)
+    told = run("choose", *files, *encoder, "--quick", "--out", "o", cwd=tmp_path)
     assert "│ mail │ text │ read by" in told
     run("export", "o", "p.daband", "--explore", "greedy", cwd=tmp_path)
     assert daband.load_deployed(tmp_path / "p.daband").columns == ("mail", "words")

@@ -81,7 +81,7 @@ def test_a_missing_file_is_said_before_addresses_and_makes_no_log(tmp_path):
     [
         (["--host", "0.0.0.0"], "not every role has a token"),
         (["--learn", "nothing.safetensors"], "must be a file that policy.save wrote"),
-        (["--learn", str(Path(__file__).parent)], "has no finished run"),
+        (["--learn", str(Path(__file__).parent)], "not the folder of a choice"),
         (["--log", "events.db"], "log must be"),
         (["--incumbent", "fax"], "'fax' is not an arm"),
     ],

@@ -171,7 +171,7 @@ def build_source_phase(
                 else f"a shorter episode_length than {length}"
             )
             + f", or build the pair with passes={math.ceil(n_episodes * length / len(source))},"
-            " which shows contexts again (on the command line --set episodes=... or --set"
+            " which shows contexts again (for `daband bench`, --set episodes=... or --set"
             " pair_options.passes=...)"
         )
     return Phase(
