@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
 RESULTS = ROOT / "docs" / "results"
 sys.path.insert(0, str(ROOT / "benchmarks"))
-NO_PAGE = {"split", "trust-development", "fresh-development"}
-"""Records that no page shows: which data set belongs to which set, and development data for
-``assess``.
+NO_PAGE = {"split", "trust-development", "fresh-development", "paths"}
+"""Records that no page shows: which data set belongs to which set, development data for ``assess``,
+and the files and calls of common paths.
 """
 COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 ACCURACY = re.compile(r"(?<![\w.])[+-]?0?(\.\d{3})(?!\d)")

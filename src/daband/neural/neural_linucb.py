@@ -36,6 +36,7 @@ from daband.features._pair_like import PairLike
 from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision
 from daband.linear._joint_ridge import JointHead
+from daband.linear._ridge import Ridge
 from daband.linear._ridge_head import RidgeHead
 from daband.neural._accelerator import adapt_together, take_steps
 from daband.neural._learner import Learner
@@ -266,9 +267,14 @@ class NeuralLinUCB(Policy):
         n_steps = self.steps_per_adapt if steps is None else steps
         if n_steps == 0:
             return 0
-        with self._locks.state:
-            head.fit_penalties(moments)
-        theta, inverses = head.compute_regressions(moments.centre, learner.needs_bonus)
+        if isinstance(head, JointHead):
+            with self._locks.state:
+                head.fit_penalties(moments)
+            theta, inverses = head.compute_regressions(moments.centre, learner.needs_bonus)
+        else:
+            statistics = head.statistics
+            assert isinstance(statistics, Ridge)
+            theta, inverses = statistics.compute_coefficients(moments.centre), statistics.A_inv
         learner.start(
             self.buffers, theta / moments.scale, inverses, self._exploration.alpha, moments
         )

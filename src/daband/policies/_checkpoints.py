@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from daband.features._transforms import build_transform
 from daband.policies._incoming_rounds import RoundIds
 from daband.policies._registered import policies
 from daband.policies._settings import get_setting_defaults
-
-if TYPE_CHECKING:
-    from daband.policies._policy import Policy
 
 #: The version of the file format. Files of another version are rejected.
 CHECKPOINT_VERSION = 3
@@ -89,7 +86,7 @@ def read_notes(path: str | Path) -> dict[str, str]:
     return check_notes(read_tensor_header(path, _FORMAT)["notes"])
 
 
-def save_policy(policy: Policy, path: str | Path, notes: Any, *, replay: bool) -> None:
+def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
     """Write a policy to a file; an error leaves no partial file.
 
     With ``replay``, training data are stored too.
@@ -109,7 +106,7 @@ def save_policy(policy: Policy, path: str | Path, notes: Any, *, replay: bool) -
     write_checkpoint(path, settings, arrays, notes)
 
 
-def collect_arrays(policy: Policy, *, replay: bool = True) -> dict[str, AnyArray]:
+def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
     """Return the complete learned state of a policy as arrays by name.
 
     With ``replay``, it includes training data.
@@ -133,7 +130,7 @@ def collect_arrays(policy: Policy, *, replay: bool = True) -> dict[str, AnyArray
     return arrays
 
 
-def restore_arrays(policy: Policy, arrays: Mapping[str, AnyArray]) -> None:
+def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
     """Restore the state that ``collect_arrays`` returned; an error may leave the policy half
     restored.
     """
@@ -156,7 +153,7 @@ def restore_arrays(policy: Policy, arrays: Mapping[str, AnyArray]) -> None:
 
 def build_policy(
     settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None
-) -> Policy:
+) -> Any:
     """Return an untrained policy with these settings.
 
     Args:
@@ -195,7 +192,7 @@ def build_policy(
     return policy
 
 
-def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = None) -> Policy:
+def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = None) -> Any:
     """Return the policy that was saved at ``path``.
 
     Its further results are bitwise equal to those of the saved policy.
