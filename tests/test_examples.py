@@ -37,7 +37,7 @@ def ab_test(text):
     """One product gets one offer for everybody, the other is personalised and gains in the next
     market.
     """
-    assert "shoes: choosing by context always gives the same arm: always coupon is chosen" in text
+    assert re.search(r"^shoes: .*always coupon is chosen$", text, re.MULTILINE)
     assert "over always coupon: arms are chosen by context" in text
     gain = re.search(r"tents: in Sweden the policy really gains \+(\S+) euros", text)
     assert float(gain[1]) > 2.0
