@@ -27,7 +27,7 @@ import torch
 
 import daband
 from daband.bench._methods import build_policy
-from daband.bench._together import train_together
+from daband.bench._together import can_train_together, train_together
 from daband.domains._contract import Pair, RewardDomain
 from daband.domains.readers._logs import from_log
 from daband.policies._policy import Policy
@@ -221,8 +221,8 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
 
 
 def _train(policies: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
-    """Train policies, with common gradient steps if they are neural, and return their runs."""
-    if not policies[0].learns_by_gradients:
+    """Train policies, together if they are several neural policies, and return their runs."""
+    if not can_train_together(policies):
         return [
             daband.train(policy, source=pair.source, target=pair.target, episodes=episodes)
             for policy in policies

@@ -141,7 +141,7 @@ class MeanDistance(Term):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         if len(batch.aligned) == 0 or len(batch.target_aligned) == 0:
-            return batch.both_aligned.sum() * 0
+            return (batch.aligned.sum() + batch.target_aligned.sum()) * 0
         return (batch.aligned.mean(dim=0) - batch.target_aligned.mean(dim=0)).square().mean()
 
 

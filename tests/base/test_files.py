@@ -76,7 +76,7 @@ def test_every_changed_byte_of_an_archive_is_an_error_of_ours_or_harmless(tmp_pa
 @pytest.mark.slow
 def test_old_temporary_files_of_the_killed_are_removed(tmp_path):
     code = (
-        "import os, sys, time; from daband import _files as files; "
+        "import os, sys, time; from daband.base import _files as files; "
         "files.os.replace = lambda *_: (print('written', flush=True), time.sleep(60)); "
         "files.write_bytes(sys.argv[1], bytes(1000))"
     )

@@ -48,7 +48,7 @@ def test_its_files_decide_alone(project, tmp_path):
         (tmp_path / place).parent.mkdir(exist_ok=True, parents=True)
         copy(FOLDER / source, tmp_path / place)
     files = []
-    for kind in ("constant", "linucb-standardise", "trees-shared", "daband", "daband-grey"):
+    for kind in ("constant", "linucb-standardise", "trees-shared", "daband"):
         policy, contexts, *_ = trained(kind)
         files.append(str(tmp_path / f"{kind}.daband"))
         daband.export(policy, files[-1], reference=contexts)
