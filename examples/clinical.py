@@ -127,7 +127,7 @@ plt.show()
 # A network is often worse than "always the medium dose". Three rules follow:
 #
 # 1. Compare with the best constant arm and with LinUCB before anything else. ``daband bench`` shows
-#   both as rows.
+#    both as rows.
 # 2. Also compare the mean accuracy over classes (``accuracy_macro``): a constant arm is never right
 #    for the other doses.
 # 3. If the same patient would need another dose in the target, unlabelled contexts cannot show it.

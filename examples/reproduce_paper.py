@@ -15,14 +15,15 @@ such runs, and runs one command with a small budget."""
 # Table by table
 # --------------
 #
-# ======================================  ==========================================================
-# the paper                               the command ======================================
-# ========================================================== DIGIT, all methods
-# ``daband bench paper-digit --seeds 0-4`` DIGIT, ablation of R, P and D           ``daband ablate
-# paper-digit --seeds 0-4`` VisDA17, S2RDA49                        ``daband bench paper-visda17``,
-# ``daband bench paper-s2rda49`` our defaults at the same budgets        ``daband bench digit``,
-# ``visda17``, ``s2rda49`` ======================================
-# ==========================================================
+# ================================  ==============================================
+# the paper                         the command
+# ================================  ==============================================
+# DIGIT, all methods                ``daband bench paper-digit --seeds 0-4``
+# DIGIT, ablation of R, P and D     ``daband ablate paper-digit --seeds 0-4``
+# VisDA17                           ``daband bench paper-visda17``
+# S2RDA49                           ``daband bench paper-s2rda49``
+# our defaults at the same budgets  ``daband bench digit``, ``visda17``, ``s2rda49``
+# ================================  ==============================================
 #
 # ``daband data check digit`` reports whether the released MNIST-M is present. Without it, generated
 # images are used, and the title of the table says so. VisDA17 and S2RDA49 must be downloaded by
