@@ -31,7 +31,7 @@ test-slow: $(READY)
 # place of oneDNN's, two threads (`make test` has one), and the products of an older processor. Every
 # variant runs, also after one that fails. A part: make test-portable VARIANTS=nudge-1 PORTABLE=tests/linear
 PORTABLE ?= tests/features tests/linear tests/logs tests/neural tests/policies tests/training \
-	tests/bench/experiments tests/checks tests/test_benchmarks.py
+	tests/bench tests/checks tests/test_benchmarks.py
 VARIANTS ?= nudge-1 nudge-2 mkldnn threads coretype
 OLDER_CORE := $(if $(filter aarch64 arm64,$(shell uname -m)),ARMV8,NEHALEM)
 variant-nudge-1: export DABAND_TEST_NUDGE = 1

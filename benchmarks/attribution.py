@@ -24,25 +24,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from regret_bound import train_with_bound
 
 import daband
+import research_sets  # noqa: F401  registers the data sets
 from daband.bench._methods import build_policy
-from daband.bench._together import can_train_together, train_together
 from daband.domains._contract import Pair, RewardDomain
 from daband.domains.readers._logs import from_log
 from daband.policies._policy import Policy
-from daband.training._phase import build_source_phase
 from daband.training._trainer import Run
 
 FIVE_SEEDS = (0, 1, 2, 3, 4)
 THREE_SEEDS = (0, 1, 2)
 EPISODE_LENGTH = 64
 N_COMPONENTS = 64
-NO_TARGET_TERMS = {"adversarial": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
+NO_TARGET_TERMS = {"data_divergence": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
-PAPER_TERMS = {"R": "regression_error", "P": "predicted_reward", "D": "adversarial"}
+PAPER_TERMS = {"R": "regression_error", "P": "predicted_reward", "D": "data_divergence"}
 CHANGE_WITHOUT: dict[str, dict[str, Any]] = {
-    "discriminator": {"weights": {"adversarial": 0.0}},
+    "discriminator": {"weights": {"data_divergence": 0.0}},
     "pseudo-labels": {"weights": {"pseudo_labels": 0.0}},
     "statistics per domain": {"encoder": {"options": {"statistics": "source"}}},
     "augmentation": {"learning": {"augmentation": {"shift": 0, "contrast": 0.0, "affine": 0.0}}},
@@ -87,7 +87,6 @@ class ImageNetPixels:
 def list_studies() -> dict[str, list[Variant]]:
     """Return the variants of each study, as the record names them."""
     bandit = {"feedback": "bandit"}
-    own_choice = {"predicted_reward": 0.0, "predicted_reward_target_choice": 1.0}
     normalised = {"alpha": 1.5, "transform": ImageNetPixels()}
     standardised = {"ridge": 10.0, "alpha": 0.05, "transform": daband.Standardise()}
     return {
@@ -110,7 +109,7 @@ def list_studies() -> dict[str, list[Variant]]:
             *(Variant(f"no {name}", recipe=change) for name, change in CHANGE_WITHOUT.items()),
             Variant(
                 "discriminator alone of the target's terms",
-                recipe={"weights": {**NO_TARGET_TERMS, "adversarial": 0.3}},
+                recipe={"weights": {**NO_TARGET_TERMS, "data_divergence": 0.3}},
             ),
         ],
         "baselines": [
@@ -140,10 +139,7 @@ def list_studies() -> dict[str, list[Variant]]:
             Variant(letters, recipe=_get_default_recipe(letters)) for letters in COMBINATIONS
         ],
         "paper ablation": [
-            *(Variant(letters, recipe=_get_paper_recipe(letters)) for letters in COMBINATIONS),
-            Variant(
-                "RPD, P on the policy's own choice", recipe={"base": "paper", "weights": own_choice}
-            ),
+            Variant(letters, recipe=_get_paper_recipe(letters)) for letters in COMBINATIONS
         ],
         "bound": [
             Variant(method, method, bound=True) for method in ("nlinucb", "nlinucb-p", "daband")
@@ -153,7 +149,7 @@ def list_studies() -> dict[str, list[Variant]]:
 
 def _get_default_recipe(letters: str) -> dict[str, Any]:
     """Return the default with R and P added, and D (all target terms) removed or at weight 1."""
-    weights = {"adversarial": 1.0} if "D" in letters else dict(NO_TARGET_TERMS)
+    weights = {"data_divergence": 1.0} if "D" in letters else dict(NO_TARGET_TERMS)
     weights |= {"regression_error": 0.5} if "R" in letters else {}
     return {"weights": weights | ({"predicted_reward": 1.0} if "P" in letters else {})}
 
@@ -199,9 +195,19 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
             for seed in variant.seeds
         ]
     records = []
-    for seed, policy, run in zip(
-        variant.seeds, policies, _train(policies, training_pair, episodes), strict=True
-    ):
+    if variant.bound:
+        runs = [train_with_bound(policy, training_pair, episodes=episodes) for policy in policies]
+    else:
+        runs = [
+            daband.train(
+                policy,
+                source=training_pair.source,
+                target=training_pair.target,
+                episodes=episodes,
+            )
+            for policy in policies
+        ]
+    for seed, policy, run in zip(variant.seeds, policies, runs, strict=True):
         record = {
             "study": study,
             "variant": variant.name,
@@ -212,31 +218,10 @@ def run_variant(study: str, variant: Variant, pair: Pair, episodes: int) -> list
         }
         if not variant.labels:
             record["source_regret"] = run.total_regret
-        if hasattr(policy, "recipe"):
-            record["recipe_hash"] = policy.recipe.fingerprint()
         if variant.bound:
             record["bound"] = compute_bound_terms(run)
         records.append(record)
     return records
-
-
-def _train(policies: Sequence[Policy], pair: Pair, episodes: int) -> list[Run]:
-    """Train policies, together if they are several neural policies, and return their runs."""
-    if not can_train_together(policies):
-        return [
-            daband.train(policy, source=pair.source, target=pair.target, episodes=episodes)
-            for policy in policies
-        ]
-    runs = train_together(
-        [
-            build_source_phase(policy, pair.source, pair.target, episodes=episodes)
-            for policy in policies
-        ]
-    )
-    failures = [run for run in runs if isinstance(run, Exception)]
-    if failures:
-        raise failures[0]
-    return [run for run in runs if isinstance(run, Run)]
 
 
 def compute_bound_terms(run: Run) -> dict[str, list[float]]:

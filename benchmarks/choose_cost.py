@@ -51,7 +51,6 @@ def measure_cost(n_rows: int) -> dict[str, Any]:
     return {
         "rows": n_rows,
         "columns": N_COLUMNS,
-        "recipe_hash": daband.DABand.for_pair(pair, seed=0).recipe.fingerprint(),
         "seconds": time.perf_counter() - wall_start,
         "cpu_seconds": time.process_time() - cpu_start,
         "training_cpu_seconds": seconds_by_candidate,

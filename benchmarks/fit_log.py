@@ -99,7 +99,11 @@ def fit(folder: Path, engine: str, *, kill: bool = False) -> tuple[Any, int]:
     if kill:
         threading.Thread(target=_kill_a_worker, args=(killed,), daemon=True).start()
     policy = daband.LinUCB(context_shape=(N_FEATURES,), n_arms=N_ARMS, seed=0)
-    daband.fit_log(policy, folder, engine=engine, workers=2 if engine == "ray" else None)
+    if engine == "ray":
+        import ray
+
+        ray.init(address="local", num_cpus=2, log_to_driver=False)
+    daband.fit_log(policy, folder, engine=engine)
     statistics = policy._head.statistics
     assert isinstance(statistics, Ridge)
     return statistics.theta, len(killed)
@@ -113,10 +117,7 @@ def _kill_a_worker(killed: list[int]) -> None:
                 title = stat.read_bytes()
             except OSError:
                 continue
-            if (
-                title.startswith(b"ray::daband fit_log part")
-                and int(stat.parent.name) != os.getpid()
-            ):
+            if title.startswith(b"ray::_sum_task") and int(stat.parent.name) != os.getpid():
                 time.sleep(0.2)
                 os.kill(int(stat.parent.name), signal.SIGKILL)
                 killed.append(int(stat.parent.name))

@@ -26,7 +26,6 @@ INSTALLS = {
     "daband-serving[serve]": "import daband.service._app",
     "daband": "from daband import choose",
     "daband[serve]": "import daband.service._app",
-    "daband[gymnasium]": "from daband.domains import from_gymnasium",
     "daband[bench]": "from daband.bench import bench",
     "daband[deep]": "from daband import DABand",
 }

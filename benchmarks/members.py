@@ -24,6 +24,7 @@ import numpy as np
 from machine import commit
 
 import daband
+import research_sets  # noqa: F401  registers the data sets
 from daband.domains._registry import get_data_directory
 from daband.trust._choose import compute_mean_entropy
 

@@ -7,6 +7,7 @@ Each reader takes the path that ``fresh.toml`` declares and returns one row per 
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -142,13 +143,16 @@ def _read_clothes(path: Path) -> list[dict[str, Any]]:
 
 def compute_network_features(pictures: Any) -> Any:
     """Return 1,280 features per image, by EfficientNet-Lite0 with weights of ImageNet."""
-    import torch
+    from daband.features._input_encoders import as_input_encoder
 
-    from daband.neural.encoders._pretrained import build_pretrained_network
+    encoder = as_input_encoder("efficientnet_lite0")
+    return np.stack([encoder.encode_one(_write_png(picture)) for picture in pictures])
 
-    network = build_pretrained_network(context_shape=pictures.shape[1:]).eval()
-    with torch.inference_mode():
-        batches = torch.split(torch.from_numpy(pictures).float() / 255.0, 64)
-        return np.concatenate(
-            [network(batch, rows_per_domain=[len(batch)]).numpy() for batch in batches]
-        )
+
+def _write_png(picture: Any) -> bytes:
+    """Return an image (C, height, width) of bytes as a PNG file."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(picture.transpose(1, 2, 0).squeeze()).save(content, "PNG")
+    return content.getvalue()

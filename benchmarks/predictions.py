@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import daband
+import research_sets  # noqa: F401  registers the data sets
 from daband.domains._registry import get_data_directory
 from daband.domains._source_rounds import sample_evenly
 from daband.policies._default_members import Candidate, default_candidates
@@ -65,8 +66,10 @@ def load_pair(kind: str, name: str) -> Any:
             "synthetic", rotation=float(name.rsplit("-", 1)[1]), n_contexts=4000
         )
     if kind == "markets":
+        from markets import load_market
+
         market_kind, number = name.rsplit("-", 1)
-        return daband.domains.load("market", kind=market_kind, data_seed=int(number))
+        return load_market(market_kind, data_seed=int(number))
     return daband.domains.load(name if kind == "images" else f"{kind}/{name}")
 
 

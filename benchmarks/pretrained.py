@@ -68,7 +68,7 @@ def _paths(name: str) -> list[tuple[Path, int, str]]:
     """Return path, label and group of each image; images of one group stay on one side of the
     target's split.
     """
-    from daband.domains.datasets._research import _EMOJI_GROUPS, _get_motif
+    from research_sets.readers import _EMOJI_GROUPS, _get_motif
 
     if name.startswith("signs"):
         files = sorted(

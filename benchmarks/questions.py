@@ -159,7 +159,7 @@ def _get_verdict(interval: Interval) -> str:
     """
     empty_fields: dict[str, Any] = dict.fromkeys(Assessment.__dataclass_fields__, 0)
     return (
-        Assessment(**{**empty_fields, "doubts": [], "high": None})
+        Assessment(**{**empty_fields, "doubts": [], "high": None, "guardrail": None})
         .with_rewards(interval, interval, 50)
         .verdict
     )

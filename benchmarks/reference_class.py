@@ -123,7 +123,7 @@ def write_reference(rows: list[dict[str, Any]], about: str) -> None:
     )
 
 
-def leave_one_out(reference: ReferenceClass) -> dict[str, float]:
+def leave_one_out(reference: ReferenceClass) -> dict[str, Any]:
     """Return how the limits of a kind hold on data sets that are left out; every data set counts
     once.
     """

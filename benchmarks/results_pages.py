@@ -14,34 +14,37 @@ from pathlib import Path
 from typing import Any
 
 from pages import images, speed, tables
+from pages.budget_figure import budget_figure
 from pages.front_figure import front_figure
 
-from daband.bench.report._method_summaries import read_paper_accuracy
+from daband.bench import read_paper_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
 RESULTS = ROOT / "docs" / "results"
 IMAGES = ROOT / "docs" / "images"
-HELD_OUT = ("fifth", "fourth", "third", "fresh")
-"""Records of held-out data sets, the last evaluated first."""
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "arms": (tables.arms, ("arms",)),
     "attribution": (images.attribution, ("attribution",)),
-    "baselines": (tables.baselines, ("baselines",)),
     "bound": (images.bound, ("attribution",)),
+    "budgets": (tables.budgets, ("budgets",)),
     "digit": (images.digit, ("attribution",)),
     "fit-log": (speed.fit_log, ("fit-log",)),
     "install": (speed.install, ("install",)),
     "latency": (speed.latency, ("latency",)),
     "members": (images.members, ("members",)),
-    "methods": (images.methods, ("methods",)),
     "paper-digit": (images.paper_digit, ("attribution",)),
     "performance": (speed.performance, ("steps", "choose-cost", "waiting", "linear")),
+    "pilots": (tables.pilots, ("pilots",)),
     "pretrained": (images.pretrained, ("pretrained",)),
+    "routing": (tables.routing, ("routing",)),
+    "rules": (tables.rules, ("rules",)),
     "service": (speed.service, ("service-load", "service-kill")),
-    "tables": (tables.tables, (*HELD_OUT, "shared", "unseen-tables")),
+    "tables": (tables.tables, ("full-labels",)),
+    "target-streams": (tables.target_streams, ("target-streams",)),
     "trials": (tables.trials, ("trials",)),
     "trust": (tables.trust, ("questions",)),
+    "verdicts": (tables.verdicts, ("verdicts",)),
 }
 """By page, the function that writes it and its records."""
 
@@ -76,8 +79,9 @@ def main() -> None:
     written[IMAGES / "front.svg"] = front_figure(
         shown,
         IMAGES / "digits.png",
-        reported=read_paper_accuracy("digit")["daband"].average,
+        reported=read_paper_tables()["accuracy"]["digit"]["methods"]["daband"]["average"],
     )
+    written[IMAGES / "budgets.svg"] = budget_figure(read("budgets"))
     for path, text in written.items():
         if not check:
             path.write_text(text)

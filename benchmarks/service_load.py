@@ -59,7 +59,7 @@ def bare_app(log: str) -> Starlette:
         context = orjson.dumps(given["context"]).decode()
         now = time.time()
         event = Event(
-            given["event_id"], now, "online", "source", 0, 3, 0.91, 3, None, context, None, "0" * 32
+            given["event_id"], now, "online", "source", 0, 3, 0.91, context, None, "0" * 32
         )
         await request.app.state.writer.write([event])
         answer = {

@@ -4,7 +4,7 @@ The split was fixed before anything was tuned.
 
 All settings are chosen on the development half. Within each kind of data, names are ordered by a
 hash, and every other one, starting with the first, is for development. The report half was
-evaluated five times, the last time together with the other half (``shared.json``). Both halves of
+evaluated five times, the last time together with the other half. Both halves of
 the fresh data sets, the third set and the fourth set have been reported, and are used for
 development since. The fifth set is only for reports. Before its evaluation, only shapes and the
 best constant arm were computed, and no policy was trained on it.

@@ -21,11 +21,13 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from machine import commit
+from parallel import run_jobs
 
 import daband
 from daband.domains._contract import LoggedRounds
@@ -359,17 +361,9 @@ def plant(
     return log, rows[n:], (chances[n:] - rate) / np.sqrt(rate * (1 - rate))
 
 
-def run_planted(
-    methods: list[str], seconds: float, before: list[dict[str, Any]], **_: Any
-) -> list[dict[str, Any]]:
-    """Return a row per simulated log, with the gain of each method in standard deviations of the
-    reward.
-    """
-    pools = {
-        name: np.concatenate([log.contexts for log in read_experiment(name).values()])
-        for name in PLANTED
-    }
-    settings = itertools.product(
+#: The settings of simulated logs: contexts, rounds, arms, effect, fraction of buyers and rule.
+SETTINGS = list(
+    itertools.product(
         PLANTED,
         (2000, 5000),
         (2, 3),
@@ -377,34 +371,48 @@ def run_planted(
         (0.01, 0.1, 0.5),
         ("linear", "splits"),
     )
-    base = list(settings)
+)
+
+
+@cache
+def read_contexts(name: str) -> np.ndarray:
+    """Return the contexts of both domains of an experiment."""
+    return np.concatenate([log.contexts for log in read_experiment(name).values()])
+
+
+def measure_planted(
+    methods: list[str], index: int, seed: int, before: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the gain of each method on a simulated log, in standard deviations of the reward.
+
+    ``before`` are earlier results on the same log, which are kept for other methods.
+    """
+    name, n, n_arms, effect, rate, rule = SETTINGS[index]
+    log, tested, means = plant(read_contexts(name), n, n_arms, effect, rate, rule, seed)
+    row = {"contexts": name, "n": n, "arms": n_arms, "effect": effect, "rate": rate, "rule": rule}
+    row |= {"seed": seed, "best possible": float(means.max(axis=1).mean())} | before
+    for method in ("best arm", *methods):
+        chosen = (best_arm if method == "best arm" else METHODS[method])(log, tested, seed)
+        row[method] = float(means[np.arange(N_TEST), chosen].mean())
+    return row
+
+
+def run_planted(
+    methods: list[str], seconds: float, before: list[dict[str, Any]], processes: int, **_: Any
+) -> list[dict[str, Any]]:
+    """Return a row per simulated log: those of ``before``, or as many as ``seconds`` allow."""
     order = [
-        (seed, i) for seed in range(20) for i in np.random.default_rng(seed).permutation(len(base))
+        (int(index), seed)
+        for seed in range(20)
+        for index in np.random.default_rng(seed).permutation(len(SETTINGS))
     ]
-    rows = []
-    end = time.perf_counter() + (np.inf if before else seconds)
-    for number, (seed, i) in enumerate(order[: len(before) or None]):
-        name, n, n_arms, effect, rate, rule = base[i]
-        log, tested, means = plant(pools[name], n, n_arms, effect, rate, rule, seed)
-        row = {
-            "contexts": name,
-            "n": n,
-            "arms": n_arms,
-            "effect": effect,
-            "rate": rate,
-            "rule": rule,
-            "seed": seed,
-        }
-        row |= {"best possible": float(means.max(axis=1).mean())} | (
-            before[number] if before else {}
-        )
-        for method in ("best arm", *methods):
-            chosen = (best_arm if method == "best arm" else METHODS[method])(log, tested, seed)
-            row[method] = float(means[np.arange(N_TEST), chosen].mean())
-        rows.append(row)
-        if time.perf_counter() > end:
-            break
-    return rows
+    earlier = before or [{} for _ in order]
+    jobs = [
+        (methods, index, seed, row)
+        for (index, seed), row in zip(order[: len(earlier)], earlier, strict=True)
+    ]
+    results = run_jobs(measure_planted, jobs, processes, float("inf") if before else seconds)
+    return [row for row in results if row is not None]
 
 
 # Intervals.
@@ -525,6 +533,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--logs", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=3000.0)
+    parser.add_argument("--processes", type=int, default=1, help="for planted effects")
+    parser.add_argument("--commit", help="the commit, if this is not a git checkout")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
@@ -535,11 +545,12 @@ def main() -> None:
         logs=arguments.logs,
         seconds=arguments.seconds,
         before=before,
+        processes=arguments.processes,
     )
     if arguments.part == "experiments":
         rows += [row for row in before if row["method"] not in arguments.methods]
     measured = ["intervals"] if arguments.part == "intervals" else arguments.methods
-    now = {f"{arguments.part}, {name}": commit() for name in measured}
+    now = {f"{arguments.part}, {name}": arguments.commit or commit() for name in measured}
     record |= {arguments.part: rows, "commits": record.get("commits", {}) | now}
     record["commit"] = ", ".join(dict.fromkeys(record["commits"].values()))
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")

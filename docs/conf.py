@@ -30,6 +30,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "markdown_pages",
     "mathml",
     "reference_pages",
     "shared_text",

@@ -20,7 +20,7 @@ shop recorded the offers in the wrong order. The analyst does not know this yet.
 # The right offer depends on a customer in the same way everywhere; customers differ from country to
 # country. In ``fr`` the log is broken: offers and customers do not belong together.
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 
 import daband
@@ -119,14 +119,13 @@ plt.show()
 # A market that changes
 # ---------------------
 #
-# Taste changes. With ``daband.weights.recency`` older rounds count less, and predictions are
-# exactly those of the weighted least squares. A weight is 1 at the time ``now``, which must be the
-# same for all batches of a policy. Here the two best offers swap at round 3,000.
+# Taste changes. With ``weights=`` older rounds count less, and predictions are exactly those of the
+# weighted least squares. Here the two best offers swap at round 3,000.
 
 contexts, bought_offers = draw_customers("de", 4000)
 wanted_offers = np.where(np.arange(4000) < 3000, bought_offers, np.array([1, 0, 2])[bought_offers])
 rewards = np.eye(3)[wanted_offers]
-recency_weights = daband.weights.recency(np.arange(4000.0), half_life=300, now=0)
+recency_weights = 2.0 ** (np.arange(4000) / 300)
 value_at_end = {}
 for name, weights in {
     "every round counts once": None,

@@ -23,7 +23,7 @@ customer. The customers are simulated, so that the best choice is known."""
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 import polars as pl
 
@@ -145,7 +145,7 @@ assert (arms_by_features >= 18).all()
 # ----------------------------------
 #
 # The exported file has the catalogue. A request names arms by id, or brings the features of an arm
-# that is in no catalogue yet. ``top`` returns a ranking; the propensity is that of its first arm.
+# that is in no catalogue yet.
 
 folder = Path(tempfile.mkdtemp())
 daband.export(policy, folder / "market.daband", pair=pair, epsilon=0.1)
@@ -155,8 +155,8 @@ offered_today = [
     "offer 31",
     {"id": "offer 99", "price": 19.0, "kind": "fund", "tags": "family|green"},
 ]
-decision = deployed.decide({"age": 62, "income": 55}, arms=offered_today, top=3)
-print(decision.ranking, round(decision.propensity, 3), decision.mean.round(2))
+decision = deployed.decide({"age": 62, "income": 55}, arms=offered_today)
+print(decision.arm_name, round(decision.propensity, 3), decision.mean.round(2))
 
 # %%
 # Learn about a new arm

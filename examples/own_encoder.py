@@ -18,7 +18,7 @@ not evidence. Results on real data are on :doc:`other pages </results/index>`.""
 # Recordings of two kinds of machines
 # -----------------------------------
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 import torch
 from torch import nn

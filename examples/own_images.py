@@ -25,7 +25,7 @@ not evidence. Results on real data are on :doc:`other pages </results/index>`.""
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 import torch
 from PIL import Image
@@ -93,7 +93,7 @@ print(pair.context_shape, pair.class_names)
 # A network that was trained elsewhere
 # ------------------------------------
 #
-# A name such as ``encoder="torchvision:resnet18"`` loads a model of torchvision, timm or open_clip,
+# A name such as ``encoder="timm:resnet18"`` loads a model of timm,
 # as in :ref:`another tutorial <sphx_glr_tutorials_photo_service.py>`. Here a small network is
 # trained to classify the *other* five digits, on clean scans.
 

@@ -18,7 +18,7 @@ restarted. The people here are simulated, so that the best choice is known."""
 # A person is described by six numbers. The probability of a click on each of four offers depends on
 # them. In your program this part is the real world; the policy never sees it.
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 
 import daband

@@ -24,7 +24,7 @@ noisy, and the two groups differ little. It is not medical advice."""
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 import polars as pl
 from sklearn.datasets import load_diabetes

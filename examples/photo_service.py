@@ -35,14 +35,13 @@ import warnings
 from pathlib import Path
 
 import httpx
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 from PIL import Image, ImageFilter
 from skimage import data
 from sklearn.datasets import load_sample_images
 
 import daband
-from daband.service import Client
 
 rng = np.random.default_rng(0)
 folder = Path(tempfile.mkdtemp())
@@ -92,10 +91,10 @@ print({path.name: sum(1 for _ in path.rglob("*.png")) for path in sorted(folder.
 # An encoder by its name
 # ----------------------
 #
-# ``encoder="torchvision:resnet50"``, ``"timm:vit_small_patch14_dinov2.lvd142m"`` or
-# ``"open_clip:ViT-B-32"`` work in the same way if these libraries are installed; images are
-# resized, cropped and standardised as the model needs it. You can also pass a ``torch.nn.Module``
-# or an ONNX file. Each photograph is encoded once; its features are stored on disk.
+# ``encoder="timm:resnet50"`` or ``"timm:vit_small_patch14_dinov2.lvd142m"`` work in the same way if
+# timm is installed; images are resized, cropped and standardised as the model needs it. You can
+# also pass a ``torch.nn.Module`` or an ONNX file. Each photograph is encoded once; its features are
+# stored on disk.
 
 encoder = "efficientnet_lite0"
 if importlib.util.find_spec("efficientnet_lite_pytorch") is None:
@@ -201,17 +200,22 @@ service = subprocess.Popen(  # noqa: S603 - our own command
     ],
     stdout=subprocess.DEVNULL,
 )
-client = Client(address, patience=60)
+client = httpx.Client(
+    base_url=address, timeout=60, transport=httpx.HTTPTransport(retries=8)
+)  # retries: until the service listens
 rewards = []
 try:
     for number, path in enumerate(photographs[::3]):
         content = io.BytesIO()
         Image.open(path).save(content, "JPEG", quality=95)  # what a camera sends
-        answer = client.decide(
-            {"image": base64.b64encode(content.getvalue()).decode()}, event_id=f"photo-{number}"
-        )
-        rewards.append(float(answer.arm_name == path.parent.name))
-        client.reward(answer.event_id, rewards[-1])
+        event = {
+            "event_id": f"photo-{number}",
+            "context": {"image": base64.b64encode(content.getvalue()).decode()},
+        }
+        decision = client.post("/decide", json=event).raise_for_status().json()
+        rewards.append(float(decision["arm_name"] == path.parent.name))
+        reward = {"reward": rewards[-1]}
+        client.post(f"/events/photo-{number}/reward", json=reward).raise_for_status()
     print(f"{len(rewards)} photographs over HTTP, mean reward {np.mean(rewards):.2f}")
     deadline = time.monotonic() + 60
     while (

@@ -33,12 +33,11 @@ import json
 import tempfile
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 import polars as pl
 
-from daband.bench import bench, load_experiment
-from daband.bench.report import frame, paper_ablation
+from daband.bench import bench, load_experiment, read_paper_tables, read_results
 
 # %%
 # The recipe ``paper``, compared with the paper
@@ -59,12 +58,12 @@ ours = {
     letters: np.array([run["target_accuracy"] for run in records if run["variant"] == letters])
     for letters in ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 }
-paper = paper_ablation("digit")
+paper = read_paper_tables()["full_ablation"]["digit"]["accuracy"]
 positions = np.arange(len(ours))
 figure, axes = plt.subplots(figsize=(8, 3))
 axes.bar(
     positions - 0.2,
-    [paper[letters][0] for letters in ours],
+    [paper[letters] for letters in ours],
     0.4,
     color="#9fb3c8",
     label="the paper",
@@ -94,10 +93,10 @@ plt.show()
 experiment = load_experiment("synthetic", ["episodes=12"])
 out = Path(tempfile.mkdtemp()) / "synthetic"
 bench(experiment.runs(["constant", "linucb", "nlinucb"], [0, 1]), out)
-print(frame(out).group_by("method").agg(pl.col("target_accuracy").mean()))
+print(pl.DataFrame(read_results(out)).group_by("method").agg(pl.col("target_accuracy").mean()))
 print(sorted(path.name for path in next(path for path in out.iterdir() if path.is_dir()).iterdir()))
 
-# %% ``daband report runs/synthetic`` then writes one HTML page and the figures as SVG, PNG and PDF,
-# with the paper's numbers next to yours where they exist.
+# %% ``daband report runs/synthetic`` then writes one HTML page with tables and figures, and the
+# paper's numbers next to yours where they exist.
 #
 # :doc:`/results/paper-digit` lists differences from the paper, and settings that the paper does not report.

@@ -20,22 +20,22 @@ simulated: this is an illustration, not evidence."""
 # In the old market every customer saw one random offer, and bought or not. In the new market
 # customers are older, and there are no rewards yet.
 
-import contextlib
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import httpx
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 import polars as pl
 
 import daband
-from daband.service import Client, ServiceError, export_events
+from daband.service import export_events
 
 rng = np.random.default_rng(0)
 OFFERS = ["card", "loan", "savings"]
@@ -147,7 +147,25 @@ service = subprocess.Popen(  # noqa: S603 - our own command
 # does not buy has no reward, and gets the default reward of 0 after the wait. A reward that arrives
 # after the wait is rejected. From the sixth day on, customers buy fewer loans.
 
-client = Client(address, token="d-secret", reward_token="r-secret", patience=60)  # noqa: S106
+client = httpx.Client(
+    base_url=address, timeout=60, transport=httpx.HTTPTransport(retries=8)
+)  # retries: until the service listens
+
+
+def decide(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Return the service's decisions on rows."""
+    events = [{"event_id": uuid.uuid4().hex, "context": row} for row in rows]
+    headers = {"Authorization": "Bearer d-secret"}
+    response = client.post("/decide", json={"events": events}, headers=headers)
+    return response.raise_for_status().json()["events"]
+
+
+def report_reward(event_id: str) -> httpx.Response:
+    """Report that the customer of an event bought."""
+    headers = {"Authorization": "Bearer r-secret"}
+    return client.post(f"/events/{event_id}/reward", json={"reward": 1.0}, headers=headers)
+
+
 late_ids: list[str] = []
 for day in range(7):
     overdue_ids = late_ids
@@ -157,23 +175,21 @@ for day in range(7):
     arriving_customers = draw_customers(200, 52.0).to_dicts()
     for start in range(0, len(arriving_customers), 50):
         rows = arriving_customers[start : start + 50]
-        for row, decision in zip(
-            rows, client.decide_many([{"context": row} for row in rows]), strict=True
-        ):
+        for row, decision in zip(rows, decide(rows), strict=True):
             if rng.random() >= compute_accept_probability(
-                row, decision.arm_name, loan_change=loan_change
+                row, decision["arm_name"], loan_change=loan_change
             ):
                 continue
             n_bought += 1
             if rng.random() < 0.25:
-                late_ids.append(decision.event_id)
+                late_ids.append(decision["event_id"])
             else:
-                client.reward(decision.event_id, 1.0)
+                report_reward(decision["event_id"]).raise_for_status()
     for event_id in overdue_ids:  # of the day before
-        with contextlib.suppress(ServiceError):  # rejected: later than --wait
-            client.reward(event_id, 1.0)
+        report_reward(event_id)  # rejected if it is later than --wait
     print(
-        f"day {day + 1}: {n_bought / len(arriving_customers):.2f} bought, model {decision.model}"
+        f"day {day + 1}: {n_bought / len(arriving_customers):.2f} bought,"
+        f" model {decision['model']}"
         " decides"
     )
     time.sleep(1.0)

@@ -12,7 +12,7 @@ the robot use? The simulator is `MuJoCo <https://mujoco.org>`_. Source and targe
 of its physics: boxes in the target are heavier, and the table is rougher. The settings were fixed
 before a policy was trained on them.
 
-The tutorial needs ``pip install 'daband[deep]' 'daband[gymnasium]' mujoco``.
+The tutorial needs ``pip install 'daband[deep]' gymnasium mujoco``.
 """
 
 # %%
@@ -28,7 +28,7 @@ The tutorial needs ``pip install 'daband[deep]' 'daband[gymnasium]' mujoco``.
 # from ``self.np_random``: a reset with the same seed gives the same box.
 
 import gymnasium
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import mujoco
 import numpy as np
 
@@ -94,18 +94,28 @@ robot = Push(mass=(0.6, 0.9), friction=(0.30, 0.45))
 # From environments to a pair
 # ---------------------------
 #
-# ``from_gymnasium`` resets the simulator with the same seed once per force, so the reward of every
-# arm is known in the source. The second argument is the target: the robot is reset, and taps boxes,
-# but no push is tried. An array of contexts that were recorded on a robot would do as well.
-# ``target_test`` has pushes of the robot for the comparison at the end; training cannot use them.
+# The simulator is reset with the same seed once per force, so the reward of every arm is known in
+# the source. In the target, the robot is reset, and taps boxes, but no push is tried. Contexts that
+# were recorded on a robot would do as well. ``target_test`` has pushes of the robot for the
+# comparison at the end; training cannot use them.
 
-pair = daband.domains.from_gymnasium(
-    simulator,
-    robot,
-    target_test=robot,
-    rounds=500,
+
+def try_every_force(env, seeds):
+    contexts = np.stack([env.reset(seed=seed)[0] for seed in seeds])
+    rewards = np.empty((len(seeds), len(FORCES)))
+    for row, arm in np.ndindex(rewards.shape):
+        env.reset(seed=seeds[row])
+        rewards[row, arm] = env.step(arm)[1]
+    return contexts, rewards
+
+
+pair = daband.domains.from_arrays(
+    source=try_every_force(simulator, range(500)),
+    target=np.stack([robot.reset(seed=seed)[0] for seed in range(500, 1000)]),
+    target_test=try_every_force(robot, range(1000, 1500)),
     passes=5,
     class_names=[f"{force:.0f} N" for force in FORCES],
+    name="gymnasium",
 )
 print(pair)
 
@@ -175,7 +185,7 @@ policy = policies["Mixture"]
 assessment = daband.assess(policy, source=pair.source_test, target=pair.target)
 print(assessment.sentence)
 
-seeds = range(500, 1000)  # the seeds that from_gymnasium used
+seeds = range(500, 1000)  # of the target contexts
 seed_by_context = {robot.reset(seed=seed)[0].tobytes(): seed for seed in seeds}
 
 

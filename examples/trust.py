@@ -24,7 +24,7 @@ not evidence. Results on real data are on :doc:`another page </results/trust>`."
 # offers than similar customers at home: this market is *relabelled*. Contexts are the same in both
 # markets, so they cannot show the difference. This is the problem that the page illustrates.
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # pip install matplotlib
 import numpy as np
 
 import daband

@@ -38,9 +38,9 @@ def ab_test(text):
     market.
     """
     assert re.search(r"^shoes: .*always coupon is chosen$", text, re.MULTILINE)
-    assert "over always coupon: arms are chosen by context" in text
+    assert "over always visit: arms are chosen by context" in text
     gain = re.search(r"tents: in Sweden the policy really gains \+(\S+) euros", text)
-    assert float(gain[1]) > 2.0
+    assert float(gain[1]) > 1.0
     assert text.splitlines()[-1].endswith("-> visit")
 
 

@@ -28,6 +28,7 @@ InvalidInput
 LinUCB
 LogPolicy
 Mixture
+LogCheck
 LogEstimate
 NeuralLinUCB
 NotFitted
@@ -35,13 +36,18 @@ PCA
 Policy
 Random
 Recipe
+RulePolicy
+Rules
 Run
 Shift
 Standardise
+Supervised
 TrainingDiverged
 Trees
 audit
 assess
+budget_curve
+check_log
 choose
 continue_on_target
 domains
@@ -52,9 +58,10 @@ learn_log
 export
 load
 load_deployed
+plan_pilot
 recipe_for
+rules
 train
-weights
 """
 """A name a line, so that two changes that add one merge without a conflict."""
 
@@ -157,7 +164,7 @@ def test_typing_and_running_know_the_same_names():
 @pytest.mark.slow
 def test_serving_loads_numpy_and_safetensors_alone(tmp_path):
     """A serving image has nothing else, and a process that serves starts within moments."""
-    policy = daband.LinUCB(context_shape=(2,), n_arms=3, explore="thompson", epsilon=0.1)
+    policy = daband.LinUCB(context_shape=(2,), n_arms=3, epsilon=0.1)
     daband.export(policy, tmp_path / "p.daband")
     script = f"""
 import sys, time

@@ -4,16 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
-from sklearn.base import clone
 from sklearn.datasets import load_wine
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-import daband
 from daband.errors import InvalidInput
-from daband.sklearn import TransferClassifier, TransferPolicy
+from daband.sklearn import TransferClassifier
 
 
 @pytest.fixture
@@ -36,11 +34,8 @@ def routing():
         yield
 
 
-@pytest.mark.parametrize(
-    "estimator", [TransferClassifier(), TransferPolicy()], ids=lambda one: type(one).__name__
-)
-def test_scikit_learn_accepts_the_estimators(estimator):
-    check_estimator(estimator, on_skip=None)
+def test_scikit_learn_accepts_the_estimator():
+    check_estimator(TransferClassifier(), on_skip=None)
 
 
 def test_target_rows_are_used_and_their_labels_are_not(wine):
@@ -172,93 +167,16 @@ def test_a_search_scores_labelled_rows_only(shifted, routing):
         )
 
 
-def logged(n, seed):
-    rng = np.random.default_rng(seed)
-    features = rng.uniform(size=(n, 2))
-    action = rng.choice(["call", "mail"], n)
-    reward = rng.normal(np.where((features[:, 0] > 0.5) == (action == "mail"), 5.0, 1.0))
-    return features, reward, action, np.full(n, 0.5)
-
-
-@pytest.mark.parametrize("method", ["mixture", "log"])
-def test_a_policy_is_learned_from_a_log_and_scored_on_another(method):
-    features, reward, action, propensity = logged(800, 0)
-    domain, reward[600:] = np.repeat([1, -1], [600, 200]), np.nan
-    policy = TransferPolicy(method).fit(
-        features, reward, action=action, propensity=propensity, sample_domain=domain
-    )
-    assert policy.predict([[0.9, 0.5], [0.1, 0.5]]).tolist() == ["mail", "call"]
-    test, rewards, actions, chances = logged(800, 1)
-    assert policy.score(test, rewards, action=actions, propensity=chances) == pytest.approx(
-        5.0, abs=0.4
-    )
-    assert policy.policy_.arm_names == ("call", "mail")
-    score = policy.score(test, rewards, action=actions, propensity=chances)
-    masked = np.concatenate([rewards, np.full(800, np.nan)])  # the next 800 rows are unlabelled
-    more = [np.concatenate([column, column]) for column in (test, actions, chances)]
-    assert policy.score(more[0], masked, action=more[1], propensity=more[2]) == score
-    with pytest.raises(InvalidInput, match="y must have a label or reward"):
-        policy.score(test, masked[800:], action=actions, propensity=chances)
-    with pytest.raises(InvalidInput, match="pass action="):
-        policy.score(test, rewards)
-    with pytest.raises(InvalidInput, match="'text'"):
-        policy.score(test[:1], rewards[:1], action=["text"], propensity=chances[:1])
-
-
-def test_a_policy_is_learned_from_a_table_of_rewards():
-    rng = np.random.default_rng(0)
-    features = rng.uniform(size=(200, 1))
-    rewards = pd.DataFrame({"low": 1.0 - features[:, 0], "high": features[:, 0]})
-    policy = clone(TransferPolicy(random_state=np.random.RandomState(1))).fit(features, rewards)
-    assert policy.predict([[0.1], [0.9]]).tolist() == ["low", "high"]
-    best = rewards.max(axis=1)
-    assert policy.score(features, rewards) == pytest.approx(best.mean(), abs=0.01)
-    rewards[:50] = np.nan
-    assert policy.score(features, rewards) == pytest.approx(best[50:].mean(), abs=0.01)
-    with pytest.raises(InvalidInput, match="column for every action"):
-        policy.score(features, rewards[["low"]])
-
-
 @pytest.mark.parametrize(
-    ("estimator", "given", "message"),
+    ("domains", "message"),
     [
-        (TransferClassifier(), {"sample_domain": [-1] * 4}, "must have source rows"),
-        (TransferClassifier(), {"sample_domain": [0.5] * 4}, "one integer per row"),
-        (
-            TransferClassifier(),
-            {"sample_domain": ["source", "source", "target", "target"]},
-            "one integer per row",
-        ),
-        (TransferClassifier(), {"sample_domain": [0, 0, np.inf, np.nan]}, "one integer per row"),
-        (TransferClassifier(), {"sample_domain": [1, 1]}, "inconsistent numbers of samples"),
-        (TransferPolicy(), {}, "action must be given"),
-        (
-            TransferPolicy("log"),
-            {"action": [0, 1, 0, 1], "propensity": [2.0] * 4},
-            "propensity must be in",
-        ),
+        ([-1] * 4, "must have source rows"),
+        ([0.5] * 4, "one integer per row"),
+        (["source", "source", "target", "target"], "one integer per row"),
+        ([0, 0, np.inf, np.nan], "one integer per row"),
+        ([1, 1], "inconsistent numbers of samples"),
     ],
 )
-def test_bad_input_names_the_argument(estimator, given, message):
+def test_bad_input_names_the_argument(domains, message):
     with pytest.raises(ValueError, match=message):
-        estimator.fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], **given)
-
-
-def test_a_policy_says_what_fit_and_predict_are_called():
-    policy = daband.LinUCB(context_shape=(1,), n_arms=2)
-    for name, instead in {
-        "fit": "daband.train",
-        "predict": "policy.select",
-        "partial_fit": "policy.update",
-    }.items():
-        with pytest.raises(AttributeError, match=f"LinUCB has no {name}: use {instead}"):
-            getattr(policy, name)
-    assert not hasattr(policy, "score")
-
-
-def test_columns_of_rewards_may_have_any_order():
-    X = np.array([[0.0], [1.0]] * 20)
-    rewards = pd.DataFrame({"mail": 1.0 - X[:, 0], "call": X[:, 0]})
-    policy = TransferPolicy().fit(X, rewards)
-    best = np.where(X[:, 0] < 0.5, "mail", "call")
-    assert policy.score(X, np.ones(40), action=best, propensity=np.full(40, 0.5)) > 0.9
+        TransferClassifier().fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], sample_domain=domains)

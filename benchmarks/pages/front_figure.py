@@ -54,14 +54,14 @@ def front_figure(
         "<rect width='880' height='318' rx='10' fill='#ffffff' stroke='#d9e2ec'/>",
         *_domain(20, "Source: every choice gets a reward", picture, 0),
         *_domain(160, "Target: images only, no reward, no label", picture, 1),
-        _text(430, 34, "Correct choices in the target", 15, TEXT, weight=600),
+        draw_text(430, 34, "Correct choices in the target", 15, TEXT, weight=600),
     ]
     left = 622
     width = 155
     top = 46
     for group, rows in GROUPS.items():
         top += 18
-        parts.append(_text(430, top, group, 12, MUTED))
+        parts.append(draw_text(430, top, group, 12, MUTED))
         top += 6
         for key, (label, fill) in rows.items():
             mean = float(values[key].mean())
@@ -77,7 +77,7 @@ def front_figure(
                 after = left + reported * width + 8
             number = f"{mean:.3f}" + (f" (paper: {reported:.3f})" if key == "paper" else "")
             parts += [
-                _text(left - 10, top + 17, label, 14, TEXT, anchor="end", weight=weight),
+                draw_text(left - 10, top + 17, label, 14, TEXT, anchor="end", weight=weight),
                 (
                     f"<rect x='{left}' y='{top}' width='{mean * width:.1f}' height='24' rx='3'"
                     f" fill='{fill}'/>"
@@ -86,7 +86,7 @@ def front_figure(
                     f"<path d='M{end - deviation * width:.1f}"
                     f" {top + 12}h{2 * deviation * width:.1f}' stroke='{TEXT}'/>"
                 ),
-                _text(after, top + 17, number, 13, TEXT, weight=weight),
+                draw_text(after, top + 17, number, 13, TEXT, weight=weight),
             ]
             top += 30
     seeds = sorted({len(own) for own in values.values()})
@@ -94,7 +94,7 @@ def front_figure(
     note = (
         f"MNIST to MNIST-M, {rounds:,} source rounds, mean of {' or '.join(map(str, seeds))} seeds"
     )
-    return "\n".join([*parts, _text(430, 304, note, 12, MUTED), "</svg>", ""])
+    return "\n".join([*parts, draw_text(430, 304, note, 12, MUTED), "</svg>", ""])
 
 
 def _domain(top: int, title: str, picture: str, row: int) -> list[str]:
@@ -102,7 +102,7 @@ def _domain(top: int, title: str, picture: str, row: int) -> list[str]:
     side = 62
     left = 24
     return [
-        _text(left, top + 14, title, 15, TEXT, weight=600),
+        draw_text(left, top + 14, title, 15, TEXT, weight=600),
         (
             f"<svg x='{left}' y='{top + 26}' width='{side * 6}' height='{side}' viewBox='0"
             f" {28 * row} 168 28'><image width='168' height='56'"
@@ -111,7 +111,7 @@ def _domain(top: int, title: str, picture: str, row: int) -> list[str]:
     ]
 
 
-def _text(
+def draw_text(
     x: float,
     y: float,
     words: str,
@@ -121,6 +121,7 @@ def _text(
     anchor: str = "start",
     weight: int = 400,
 ) -> str:
+    """Return a text of an SVG."""
     place = f"x='{x:.1f}' y='{y:.1f}' font-size='{size}'"
     return (
         f"<text {place} font-weight='{weight}' fill='{fill}' text-anchor='{anchor}'>{words}</text>"

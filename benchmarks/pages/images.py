@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.bench.report import paper_ablation
-from daband.bench.report._method_summaries import read_paper_accuracy
+from daband.bench import read_paper_tables
 from pages.text import commits, count, difference, fill, mean_and_deviation, number
 
 Record = Mapping[str, Any]
@@ -83,7 +82,8 @@ class Runs:
 def digit(records: Sequence[Record]) -> str:
     """Return the page of DIGIT."""
     runs = Runs(records)
-    papers = {method: number(of.average) for method, of in read_paper_accuracy("digit").items()}
+    paper_rows = read_paper_tables()["accuracy"]["digit"]["methods"]
+    papers = {method: number(row["average"]) for method, row in paper_rows.items()}
     papers |= {"paper": papers.pop("daband"), "paper-nlinucb": papers.pop("nlinucb")}
     rows = [[*runs.row("methods", name, NAMES[name]), papers.get(name, "")] for name in NAMES]
     return fill(
@@ -136,12 +136,12 @@ def paper_digit(records: Sequence[Record]) -> str:
     """Return the page of the paper's recipe and of its terms R, P and D."""
     digits = Runs(records)
     signs = Runs(records, "signs")
-    reported = paper_ablation("digit")
+    reported = read_paper_tables()["full_ablation"]["digit"]["accuracy"]
     rows = [
         [
             letters,
             mean_and_deviation(digits.accuracy("paper ablation", letters)),
-            number(reported[letters][0]),
+            number(reported[letters]),
             mean_and_deviation(digits.accuracy("ablation", letters)),
             mean_and_deviation(signs.accuracy("ablation", letters)),
         ]
@@ -154,7 +154,7 @@ def paper_digit(records: Sequence[Record]) -> str:
         "paper-digit",
         rows=rows,
         commits=commits(shown),
-        reported=read_paper_accuracy("digit")["daband"].average,
+        reported=reported["RPD"],
         accuracy=mean_and_deviation(digits.accuracy("methods", "paper")),
         plain=mean_and_deviation(digits.accuracy("methods", "paper-nlinucb")),
         second=mean_and_deviation(
@@ -167,7 +167,7 @@ def paper_digit(records: Sequence[Record]) -> str:
 def bound(records: Sequence[Record]) -> str:
     """Return the page of the regret bound's terms on DIGIT."""
     runs = Runs(records)
-    methods = {"nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "DABand"}
+    methods = {"nlinucb": "Neural-LinUCB", "daband": "DABand"}
     rows = [
         [text, *(cell for method in methods for cell in _term(runs.of("bound", method), term))]
         for term, text in TERMS.items()
@@ -214,31 +214,6 @@ def _term(runs: Sequence[Record], term: str) -> list[str]:
     return [number(float(per_round)), mean_and_deviation(slopes, 2)]
 
 
-def methods(records: Sequence[Record]) -> str:
-    """Return the page of all methods on all data sets of the presets."""
-    families: dict[str, list[Record]] = {}
-    for record in records:
-        families.setdefault(record["pair"].partition("/")[0], []).append(record)
-    shown = [name for name in ("daband", *NAMES) if name in records[0]["target_accuracy"]]
-    shown = list(dict.fromkeys(shown))
-    rows = []
-    for family, own in families.items():
-        values = {name: [run["target_accuracy"].get(name, np.nan) for run in own] for name in shown}
-        cells = [
-            number(float(np.mean(values[name]))) if np.isfinite(values[name]).all() else ""
-            for name in shown
-        ]
-        pairs = str(len({run["pair"] for run in own}))
-        rows.append([family, pairs, *cells, difference(values["daband"], values["nlinucb"])])
-    head = [
-        "data set",
-        "pairs",
-        *(NAMES[name].strip("*").removesuffix(", default") for name in shown),
-        "DABand - Neural-LinUCB",
-    ]
-    return fill("methods", rows=rows, head=head, commits=commits(records))
-
-
 def members(runs: Sequence[Record]) -> str:
     """Return the page of five members, one network and Neural-LinUCB."""
     accuracies: dict[str, dict[str, list[float]]] = {}
@@ -251,9 +226,9 @@ def members(runs: Sequence[Record]) -> str:
         for kind in ("single", "neural")
     }
     rows = [
-        [pair, mean_and_deviation(of["members"]), number(min(of["members"])), number(gap)]
+        [pair, mean_and_deviation(of["members"]), number(min(of["members"]))]
         + [mean_and_deviation(of[kind]) for kind in ("single", "neural")]
-        for (pair, of), gap in zip(accuracies.items(), gaps, strict=True)
+        for pair, of in accuracies.items()
     ]
     kinds = ("thinned", "thinned-labels", "thinned-neural")
     thinned = [
@@ -280,7 +255,7 @@ def members(runs: Sequence[Record]) -> str:
 
 def pretrained(runs: Sequence[Record]) -> str:
     """Return the page of methods on features of a pretrained network."""
-    methods = ("linucb", "linucb, large ridge", "self-training")
+    methods = ("linucb", "self-training")
     means: dict[str, dict[str, list[float]]] = {}
     for run in sorted(runs, key=lambda run: (run["development"], int(run["seed"]))):
         means.setdefault(run["pair"], {}).setdefault(run["method"], []).append(run["accuracy"])

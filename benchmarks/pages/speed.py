@@ -54,6 +54,7 @@ def performance(steps: Record, choosing: Record, waiting: Record, linear: Record
             own["unit"].endswith("/s")
             and not metric.startswith("encoded")
             and "d = 64" not in metric
+            and "episodes" not in metric
         ):
             cells = [
                 f"{median(own['values'][name]):,.0f}/s" if own["values"].get(name) else ""

@@ -1,4 +1,4 @@
-"""The pages of held-out data sets (default), of trust, of baselines and of logs."""
+"""The pages of tables, of trust and of logs."""
 
 from __future__ import annotations
 
@@ -16,46 +16,78 @@ _SHOWN_REWARDS = (50, 100)
 #: Smallest gain of choosing by context, as a fraction of the effect, for which a log counts as one
 #: that can gain.
 _ROOM = 0.1
-SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
-KINDS = ("tables", "patients", "texts", "features", "images")
-SETS = {
-    "fifth": "held-out 5",
-    "fourth": "held-out 4",
-    "third": "held-out 3",
-    "report": "held-out 2",
-    "development": "development",
-    "shared": "research data sets",
+#: Smallest advantage, in marks, of a router that should be deployed.
+_GOOD_GAIN = 0.02
+#: Methods of ``full_labels.py`` by their name on the page. The first is today's default.
+_LABEL_METHODS = {
+    "supervised": "`Supervised` (default)",
+    "mixture": "`Mixture`, bandit feedback",
+    "linear": "linear model",
+    "boosted": "boosted trees",
+    "forest": "forest",
+    "best by source": "best of these three in the source",
+    "weighted mean": "their weighted mean",
 }
-"""The name of a set of data sets on pages, by its name in the record."""
+#: The part of the penalty's name in ``full_labels.py``.
+_PENALTY = 3
 
 
-def tables(*records: Any) -> str:
-    """Return the page of DABand against the best simple method on held-out data sets."""
-    *sets, unseen = records
-    rows = []
-    for record in sets:
-        kinds = [(SETS[record["half"]], record["runs"])]
-        if record is sets[0]:
-            by_kind = {
-                kind: [run for run in record["runs"] if run["data"].endswith(kind)]
-                for kind in KINDS
-            }
-            kinds += [(f"... {kind}", own) for kind, own in by_kind.items() if own]
-        rows += [[name, *_against_simple(runs)] for name, runs in kinds]
-    gains = [
-        _of_adaptation(runs)
-        for runs in _by_data_set(run for record in sets for run in record["runs"]).values()
+def tables(labels: Record) -> str:
+    """Return the page of policies that learn all labels of a source."""
+    groups = {
+        "development": [row for row in labels["rows"] if row["half"] == "development"],
+        "report": [row for row in labels["rows"] if row["half"] == "report"],
+    }
+    groups = {
+        name: [row for row in rows if not row["table"].startswith("full_rewards")]
+        for name, rows in groups.items()
+    }
+    groups["full rewards"] = [
+        row for row in labels["rows"] if row["table"].startswith("full_rewards")
     ]
-    gains = [gain for gain in gains if gain]
+    by_table = {name: _average_seeds(rows) for name, rows in groups.items()}
+    rows = []
+    for method, label in _LABEL_METHODS.items():
+        means = [
+            number(float(np.mean([row[method] for row in averages])))
+            for averages in by_table.values()
+        ]
+        gains = [row["supervised"] - row[method] for row in by_table["report"]]
+        shown = [number(float(np.mean(gains)), sign=True), percent(_near(gains))]
+        shown.append(number(min(gains), sign=True))
+        rows.append([label, *means, *(shown if method != "supervised" else [""] * 3)])
+    streams = [
+        [f"{name}, {world}", *map(number, labels["summary"][name][f"stream, {world}, {_PENALTY}"])]
+        for name in ("development", "report")
+        for world in ("as it is", "reversed")
+    ]
     return fill(
         "tables",
         rows=rows,
-        unseen=unseen,
-        commits=commits(sets),
-        n=len(gains),
-        helps=sum(max(gain) > 0.02 for gain in gains),
-        hurts=sum(min(gain) < -0.02 for gain in gains),
+        streams=streams,
+        sizes={name: len(averages) for name, averages in by_table.items()},
+        seeds=len({row["seed"] for row in labels["rows"]}),
+        commit=labels["commit"],
     )
+
+
+def _average_seeds(rows: Sequence[Record]) -> list[dict[str, float]]:
+    """Return the mean reward of each method for each table."""
+    names = _in_order(row["table"] for row in rows)
+    return [
+        {
+            method: float(
+                np.mean([row[method] for row in rows if row["table"] == name and method in row])
+            )
+            for method in _LABEL_METHODS
+        }
+        for name in names
+    ]
+
+
+def _near(gains: Sequence[float]) -> float:
+    """Return the fraction of gains that are at least -0.02."""
+    return float(np.mean(np.array(gains) >= -0.02))
 
 
 def _by_data_set(runs: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
@@ -64,36 +96,6 @@ def _by_data_set(runs: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
         if run["data"] != "named":
             found.setdefault((run["data"], run["name"]), []).append(run)
     return found
-
-
-def _against_simple(runs: Sequence[Record]) -> list[str]:
-    """Return data sets, runs, the mean gain of the default, how often it is close, and the lowest
-    mean.
-    """
-    means = []
-    by_data_set = _by_data_set(runs)
-    for own in by_data_set.values():
-        values = {name: np.mean([run["values"][name] for run in own]) for name in own[0]["values"]}
-        means.append(
-            float(values["daband"] - max(values[name] for name in SIMPLE if name in values))
-        )
-    close = [percent(float(np.mean(np.array(means) >= -limit))) for limit in (0.02, 0.04)]
-    return [
-        str(len(means)),
-        str(sum(map(len, by_data_set.values()))),
-        number(float(np.mean(means)), sign=True),
-        *close,
-        number(min(means), sign=True),
-    ]
-
-
-def _of_adaptation(runs: Sequence[Record]) -> list[float]:
-    """Return the mean gain of each other assumption over the default."""
-    names = [name for name in runs[0]["values"] if name.startswith("daband, other")]
-    return [
-        float(np.mean([run["values"][name] - run["values"]["daband"] for run in runs]))
-        for name in names
-    ]
 
 
 def trust(questions: Record) -> str:
@@ -106,7 +108,7 @@ def trust(questions: Record) -> str:
     reference = load_reference_class()
     all_rows = Counter(reference.data_sets)
     earlier_rows = Counter(row["set"] for row in build_earlier_rows())
-    predicted_sets = set(all_rows - earlier_rows)
+    newer_sets = set(all_rows - earlier_rows)
     measured = {kind: leave_one_out(reference.select_kind(kind)) for kind in REFERENCE_KINDS}
     limits = [
         [
@@ -148,20 +150,192 @@ def trust(questions: Record) -> str:
         coda_sets=sets["report", "coda"],
         class_rows=len(reference.data_sets),
         class_sets=len(all_rows),
-        predicted_sets=len(predicted_sets),
-        shared_sets=len(predicted_sets & set(earlier_rows)),
-        earlier_sets=len(set(all_rows) - predicted_sets),
+        earlier_sets=len(set(all_rows) - newer_sets),
     )
 
 
-def baselines(record: Record) -> str:
-    """Return the page of trees, CORAL and subspace alignment."""
-    methods = list(next(iter(record["values"].values())))
-    rows = [
-        [pair, *(mean_and_deviation(own[method], 2) for method in methods)]
-        for pair, own in record["values"].items()
+def routing(record: Record) -> str:
+    """Return the page of routers of language models in another domain."""
+    rows = record["rows"]
+    other_rows = [
+        row for row in rows if "high_school_mathematics" not in (row["source"], row["target"])
     ]
-    return fill("baselines", rows=rows, head=["pair", *methods], record=record)
+    routers = {
+        "linucb": "LinUCB",
+        "knn": "20 nearest neighbours",
+        "logistic": "logistic regression",
+    }
+    gains = {name: _compute_gains(rows, name) for name in ("choose", *routers)}
+    values = [
+        ["`choose`, its policy", *_format_gains(gains["choose"])],
+        ["`choose`, as the verdict says", *_format_gains(_compute_gains(rows, "choose", True))],
+        *([text, *_format_gains(gains[name])] for name, text in routers.items()),
+        ["best model in hindsight", *_format_gains(_compute_best_gains(rows, singles=True))],
+        ["best router in hindsight", *_format_gains(_compute_best_gains(rows))],
+    ]
+    verdicts = []
+    for text, names in (("`choose`", ["choose"]), ("the other three", list(routers))):
+        for stage, rewards in enumerate((0, 50, 500)):
+            judged = [row["verdicts"][name][stage] for row in rows for name in names]
+            deployed = [one["gain"] for one in judged if one["verdict"] == "deploy"]
+            counts = [
+                len(judged),
+                sum(one["gain"] >= _GOOD_GAIN for one in judged),
+                sum(gain >= _GOOD_GAIN for gain in deployed),
+                len(deployed),
+                sum(gain < 0.0 for gain in deployed),
+                sum(gain < -_GOOD_GAIN for gain in deployed),
+            ]
+            verdicts.append([text, rewards, *counts])
+    return fill(
+        "routing",
+        n=len(rows),
+        n_two=sum(row["collection"] == "two_models" for row in rows),
+        n_other=len(other_rows),
+        n_four=sum(row["collection"] == "four_models" for row in rows),
+        closed=_compute_closed_fraction(rows),
+        other_closed=_compute_closed_fraction(other_rows),
+        other_values=", ".join(_format_gains(_compute_gains(other_rows, "choose"))),
+        values=values,
+        verdicts=verdicts,
+        commit=record["commit"],
+    )
+
+
+def _compute_gains(rows: Sequence[Record], name: str, by_verdict: bool = False) -> np.ndarray:
+    """Return the advantages of a router over the incumbent, (pairs, 3), by number of rewards.
+
+    With ``by_verdict`` the incumbent is kept unless the verdict is to deploy.
+    """
+    gains = [np.array(row["values"][name]) - row["singles"][row["incumbent"]] for row in rows]
+    deployed = [[one["verdict"] == "deploy" for one in row["verdicts"][name]] for row in rows]
+    return np.array(gains) * (np.array(deployed) if by_verdict else 1.0)
+
+
+def _compute_best_gains(rows: Sequence[Record], *, singles: bool = False) -> np.ndarray:
+    """Return the advantage of the best router without target rewards, or of the best single model,
+    which is a router too, (pairs, 3).
+    """
+    best = []
+    for row in rows:
+        routers = [] if singles else [values[0] for values in row["values"].values()]
+        best.append([max([*row["singles"], *routers]) - row["singles"][row["incumbent"]]] * 3)
+    return np.array(best)
+
+
+def _compute_closed_fraction(rows: Sequence[Record]) -> float:
+    """Return the fraction of the gap between ``choose`` without rewards and the best router in
+    hindsight that 50 rewards close.
+    """
+    none, few, _ = _compute_gains(rows, "choose").mean(axis=0)
+    return float((few - none) / (_compute_best_gains(rows).mean() - none))
+
+
+def _format_gains(gains: np.ndarray) -> list[str]:
+    """Return the mean of each column of advantages (pairs, 3) as text."""
+    return [number(float(gain), sign=True) for gain in gains.mean(axis=0)]
+
+
+def verdicts(record: Record) -> str:
+    """Return the page of verdicts on logs of experiments, with equal arms and with known rewards."""
+    experiments = record["experiments"]
+    held_out = record["movement"]["both held-out halves"]
+    rates = [
+        [
+            name,
+            row["pairs"],
+            row["good"],
+            percent(row["good_deployed"]),
+            row["deployed"],
+            row["wrong"],
+            percent(row["limit_true"]),
+            percent(row["limit_true_by_experiment"]),
+        ]
+        for name, row in (
+            ("constants of the package", experiments["all"]),
+            ("constants of the other half", held_out),
+        )
+    ]
+    missed = [
+        row["advantage"] / row["error"]
+        for row in experiments["rows"]
+        if row["true"] > 2.0 * row["true_error"] and row["verdict"] != "deploy"
+    ]
+    equal = record["equal"]["rows"]
+    kinds = _in_order((row["buyers"], row["amounts"]) for row in equal)
+    deployed = [
+        [
+            f"{rounds:,}",
+            *(
+                percent(
+                    max(
+                        row["deployed"]
+                        for row in equal
+                        if (row["rounds"], row["buyers"], row["amounts"]) == (rounds, *kind)
+                    )
+                )
+                for kind in kinds
+            ),
+        ]
+        for rounds in _in_order(row["rounds"] for row in equal)
+    ]
+    return fill(
+        "verdicts",
+        experiments=experiments,
+        n_experiments=len({row["experiment"] for row in experiments["rows"]}),
+        rates=rates,
+        missed=missed,
+        below=sum(z < 1.28 for z in missed),
+        equal=deployed,
+        kinds=[
+            f"{percent(buyers, 1)} buyers, {'amounts' if amounts else 'reward 1'}"
+            for buyers, amounts in kinds
+        ],
+        runs=min(row["runs"] for row in equal),
+        full=[
+            [
+                row["problem"],
+                *(number(row[name]) for name in ("best_arm", "log", "ridge", "trees")),
+            ]
+            for row in record["full"]["rows"]
+        ],
+        commits=[record[part]["commit"] for part in ("experiments", "equal", "full")],
+    )
+
+
+def pilots(record: Record) -> str:
+    """Return the page of replayed pilots."""
+    summary = record["summary"]
+    rows = [
+        [
+            row["target"],
+            row["condition"],
+            *(percent(row[name], 1) for name in ("broken", "largest_broken")),
+            *(percent(row[name], 1) for name in ("wrong", "largest_wrong", "right")),
+            number(row["cost"]),
+        ]
+        for row in summary
+    ]
+    ratios = []
+    for row in summary:
+        for key, value in row.items():
+            if key.startswith("ratio, ") and key != "ratio, 50/50":
+                method = key.removeprefix("ratio, ")
+                others = (percent(row[f"{name}, {method}"], 1) for name in ("wrong", "right"))
+                ratios.append(
+                    [row["target"], method, row[f"problems, {method}"], number(value, 2), *others]
+                )
+    return fill(
+        "pilots",
+        record=record,
+        rows=rows,
+        ratios=ratios,
+        problems=summary[0]["problems"],
+        n_runs=record["runs"] * sum(row["problems"] for row in summary),
+        broken=float(np.mean([row["broken"] for row in summary])),
+        wrong=float(np.mean([row["wrong"] for row in summary])),
+        expected=max(row["expected"] for row in summary),
+    )
 
 
 def trials(record: Record) -> str:
@@ -173,7 +347,7 @@ def trials(record: Record) -> str:
         pairs = {(row["experiment"], row["from"]) for row in own if row["z"] < 0}
         experiments.append([method, number(z.mean(), 2), number(z.min(), 1), f"{len(pairs)} of 14"])
     settings = record["planted"]
-    effects = [0.1, 0.2, 0.4, 1.0]  # of those in the record; the mean is over all
+    effects = [0.4, 1.0]  # of those in the record; the mean is over all
     methods = ["best arm", *(row[0] for row in experiments), "best possible"]
     means = {method: float(np.mean([row[method] for row in settings])) for method in methods}
     planted = []
@@ -193,11 +367,7 @@ def trials(record: Record) -> str:
     best = max(peers, key=peers.__getitem__)
     large = [row for row in settings if row["n"] == 5000 and row["effect"] > 0.2]
     large = [row for row in large if row["best possible"] - row["best arm"] > _ROOM * row["effect"]]
-    intervals = [
-        [row["rewards"], f"{row['n']:,}", percent(row["coverage"], 1), percent(row["warned"])]
-        for row in record["intervals"]
-        if row["warned"] < 1.0
-    ]
+    intervals = [row["coverage"] for row in record["intervals"] if row["warned"] < 1.0]
     warned = [row["coverage"] for row in record["intervals"] if row["warned"] == 1.0]
     return fill(
         "trials",
@@ -221,12 +391,84 @@ def trials(record: Record) -> str:
         large=len(large),
         above=sum(row["daband"] > row["best arm"] for row in large),
         below=sum(row["daband"] < row["best arm"] for row in large),
-        room=_ROOM,
         columns=["method", *(number(effect, 1) for effect in effects), "mean"],
     )
 
 
-def _in_order(names: Iterable[str]) -> list[str]:
+def budgets(record: Record) -> str:
+    """Return the page of language models under a budget per prompt."""
+    rows = []
+    for row in record["budgets"]:
+        gain, *limits = (number(value, sign=True) for value in row["gain"])
+        best = row["best_single"]
+        rows.append(
+            [
+                f"{row['budget']:.4f}",
+                f"{np.mean(row['costs']):.5f}",
+                f"{number(np.mean(row['marks']))} ({' to '.join(map(number, row['interval']))})",
+                f"{best['model'].partition('/')[2]}, {number(best['mark'])}",
+                f"{gain} ({' to '.join(limits)})",
+            ]
+        )
+    return fill(
+        "budgets",
+        rows=rows,
+        worst=max(max(row["costs"]) / row["budget"] for row in record["budgets"]) - 1.0,
+        prompts=sum(record["prompts"]),
+        learned=record["prompts"][0],
+        orders=len(record["budgets"][0]["costs"]),
+        best=record["best_per_prompt"],
+        command=record["command"],
+        commit=commits([record]),
+    )
+
+
+#: The worlds of ``target_streams.py``.
+_WORLDS = ("as is", "reversed", "drift", "shuffled")
+
+
+def target_streams(record: Record) -> str:
+    """Return the page of learning in a target against a start without the source."""
+    rows = []
+    bounds = []
+    for policy, name in (("mixture", "Mixture"), ("linucb", "LinUCB")):
+        for world in _WORLDS:
+            for half in (1, 0) if (policy, world) == ("mixture", "as is") else (1,):
+                summary = record["summary"][f"{policy}, {world}, half {half}"]
+                fixed = [
+                    number(summary[worth][0]) if worth in summary else ""
+                    for worth in ("worth 1", "worth 0.1")
+                ]
+                first, last = (
+                    f"{number(summary['warm'][window])} / {number(summary['cold'][window])}"
+                    for window in (1, 3)
+                )
+                below = summary["more than 0.01 below the better cold start"]
+                rows.append(
+                    [
+                        f"{name}, {world}",
+                        "untouched" if half else "prior",
+                        number(summary["warm"][0]),
+                        number(summary["cold"][0]),
+                        *fixed,
+                        first,
+                        last,
+                        f"{below} of {summary['streams']}",
+                        number(summary["worst difference"], sign=True),
+                    ]
+                )
+                if (policy, world) == ("mixture", "as is"):
+                    bounds.append(summary)
+    gains = {
+        policy: [
+            row["gains"][0] for key, row in record["summary"].items() if f"{policy}, later" in key
+        ]
+        for policy in ("mixture", "linucb")
+    }
+    return fill("target-streams", rows=rows, untouched=bounds[0], gains=gains, record=record)
+
+
+def _in_order(names: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(names))
 
 
@@ -236,12 +478,10 @@ def arms(record: Record) -> str:
     streams = record["stream"]
     logs = [run for run in record["transfer"] if "gap" not in run]
     rows = []
-    network_rows = []
     gaps = []
     for data in _in_order(run["data"] for run in runs):
         gap_cells = {}
         old_cells = {}
-        means = {}
         for policy in ("linucb", "mixture", "nlinucb"):
             own = [run for run in runs if (run["data"], run["policy"]) == (data, policy)]
             uniform, new, trained = (
@@ -251,19 +491,12 @@ def arms(record: Record) -> str:
             deviation = np.std([run["gap"] for run in own], ddof=1)
             gap_cells[policy] = f"{number(float(gaps[-1]), 2)} ± {deviation:.2f}"
             old_cells[policy] = mean_and_deviation([run["old"] - run["old_without"] for run in own])
-            means[policy] = float(new.mean()), float(np.mean([run["old"] for run in own]))
         regrets = [
             mean_and_deviation([run[name] for run in streams if run["data"] == data], 0)
             for name in ("Ours", "VowpalWabbit", "SquareCb")
         ]
-        pooled = [
-            cells[policy] for cells in (gap_cells, old_cells) for policy in ("linucb", "mixture")
-        ]
-        rows.append([data, *pooled, *regrets])
-        values = [
-            number(means[policy][index]) for index in (0, 1) for policy in ("linucb", "nlinucb")
-        ]
-        network_rows.append([data, gap_cells["nlinucb"], old_cells["nlinucb"], *values])
+        gains = [old_cells[policy] for policy in ("linucb", "mixture")]
+        rows.append([data, *gap_cells.values(), *gains, *regrets])
     clicks = {
         name: float(np.mean([run[name] for run in logs]))
         for name in ("uniform", "new", "new_error")
@@ -272,7 +505,6 @@ def arms(record: Record) -> str:
     return fill(
         "arms",
         rows=rows,
-        network_rows=network_rows,
         reached=sum(gap >= 0.5 for gap in gaps),
         total=len(gaps),
         runs=len(runs),
@@ -288,3 +520,67 @@ def arms(record: Record) -> str:
             }
         ),
     )
+
+
+def rules(record: Record) -> str:
+    """Return the page of trees of depth 2 against the full policy."""
+    planted = record["planted"]["rows"]
+    problems = record["full"]["rows"] if "full" in record else []
+    logs = [row for row in problems if row["seed"] >= 0]
+    engines = [row for row in record.get("engines", {"rows": []})["rows"] if "different" in row]
+    in_full = [row for row in problems if row["seed"] < 0]
+    groups = {
+        "experiments": record["experiments"]["rows"],
+        "simulated, two splits": [row for row in planted if row["rule_of"] == "splits"],
+        "simulated, linear": [row for row in planted if row["rule_of"] == "linear"],
+        "all rewards, logs": logs,
+        "all rewards, in full": in_full,
+    }
+    lowest = min((row for rows in groups.values() for row in rows), key=lambda row: row["rule"])
+    return fill(
+        "rules",
+        rows=[[name, *_summarise_rules(rows)] for name, rows in groups.items() if rows],
+        kept={
+            kind: _compute_kept([row for row in planted if row["rule_of"] == kind])
+            for kind in ("splits", "linear")
+        },
+        runs=len(planted),
+        lowest=lowest["rule"],
+        experiments=len(groups["experiments"]),
+        lowest_error=lowest["rule_error"],
+        speed=next(
+            number(row["seconds"], 1)
+            for row in record["speed"]["rows"]
+            if (row["depth"], row["cuts"]) == (2, 32)
+        ),
+        slowest=number(max(row["seconds"] for row in record["speed"]["rows"]), 0),
+        engines=[row["language"] for row in engines],
+        different=sum(row["different"] for row in engines),
+        engines_rows=f"{record.get('engines', {'n': 0})['n']:,}",
+        commits=commits(record.values()),
+    )
+
+
+#: Smallest gain of a policy of which a fraction is shown.
+_MIN_GAIN = 0.01
+
+
+def _compute_kept(rows: Sequence[Any]) -> float:
+    """Return the fraction of the gain of policies that rules have."""
+    gaining = [row for row in rows if row["policy"] > _MIN_GAIN]
+    if not gaining:
+        return float("nan")
+    return sum(row["rule"] for row in gaining) / sum(row["policy"] for row in gaining)
+
+
+def _summarise_rules(rows: Sequence[Any]) -> list[str]:
+    """Return the cells of a group of runs."""
+    kept = _compute_kept(rows)
+    return [
+        str(len(rows)),
+        str(sum(row["proven"] for row in rows)),
+        number(float(np.mean([row["policy"] for row in rows]))),
+        number(float(np.mean([row["rule"] for row in rows]))),
+        percent(kept) if kept == kept else "",  # noqa: PLR0124
+        number(min(row["rule"] for row in rows)),
+    ]

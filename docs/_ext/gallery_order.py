@@ -8,7 +8,9 @@ __all__ = ["TutorialOrder"]
 
 ORDER = [
     "ab_test",
+    "rules_in_sql",
     "own_table",
+    "llm_routing",
     "daily_loop",
     "served_market",
     "own_loop",
@@ -19,7 +21,6 @@ ORDER = [
     "own_encoder",
     "other_log",
     "sim_to_real",
-    "clinical",
     "reproduce_paper",
     "add_your_own",
 ]

@@ -25,7 +25,6 @@ FIRST = {
         "from_table",
         "from_images",
         "from_log",
-        "from_gymnasium",
         "Columns",
         "Pair",
     ],
@@ -35,7 +34,7 @@ FIRST = {
     "serving": ["export", "load_deployed", "DeployedPolicy"],
     "bench": ["bench", "load_experiment", "Experiment"],
     "neural": ["DABand", "NeuralLinUCB", "Recipe"],
-    "checks": ["check_policy", "check_pair", "check_term"],
+    "checks": ["check_policy", "check_pair"],
 }
 """What stands first on its page; the rest follows by name."""
 ORDER = [
@@ -52,7 +51,6 @@ ORDER = [
     "linear",
     "bench",
     "checks",
-    "logs.weights",
     "errors",
 ]
 
@@ -85,7 +83,7 @@ def rooms() -> list[str]:
     reference.
     """
     found = {item.name for item in pkgutil.iter_modules(daband.__path__) if item.ispkg} - {"cli"}
-    found |= {"errors", "sklearn", "logs.weights"}
+    found |= {"errors", "sklearn"}
     offering = {
         name
         for name in found

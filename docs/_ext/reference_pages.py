@@ -28,7 +28,6 @@ TITLES = {
     "bench": "Experiments and reports",
     "checks": "Checks",
     "sklearn": "Estimators for scikit-learn",
-    "logs.weights": "Weights of rounds",
     "errors": "Errors",
 }
 
@@ -97,6 +96,8 @@ def _room_page(room: str, names: list[Public]) -> str:
                 (".Policy", ".Contexts", ".RewardDomain", ".EvaluationDomain", ".LoggedDomain")
             ):
                 lines += ["   :inherited-members:"]
+            if public.name.endswith(".NeuralLinUCB"):  # with the members of its private base class
+                lines += ["   :inherited-members: Policy"]
         if public.directive == "autodata":
             lines += ["   :no-value:"]
         lines += [""]

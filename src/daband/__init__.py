@@ -27,17 +27,30 @@ if TYPE_CHECKING:
     )
     from daband.features import PCA, Shift, Standardise
     from daband.linear import Decision
-    from daband.logs import LogEstimate, evaluate_log, weights
+    from daband.logs import LogCheck, LogEstimate, check_log, evaluate_log
     from daband.neural import DABand, NeuralLinUCB, Recipe, recipe_for
-    from daband.policies import Constant, LinUCB, LogPolicy, Mixture, Policy, Random, Trees
+    from daband.policies import (
+        Constant,
+        LinUCB,
+        LogPolicy,
+        Mixture,
+        Policy,
+        Random,
+        RulePolicy,
+        Supervised,
+        Trees,
+    )
     from daband.policies import load_policy as load
     from daband.serving import export, load_deployed
     from daband.training import Evaluation, Run, continue_on_target, evaluate, train
     from daband.training._fit_log import fit_log, learn_log
-    from daband.trust import Assessment, Audit, Choice
+    from daband.trust import Assessment, Audit, Choice, Rules
     from daband.trust._assess import assess
     from daband.trust._audit import audit
+    from daband.trust._budgets import budget_curve
     from daband.trust._choose import choose
+    from daband.trust._pilot import plan_pilot
+    from daband.trust._rules import rules
 
 __version__ = "0.4.0"
 
@@ -55,6 +68,7 @@ __all__ = [
     "Evaluation",
     "InvalidInput",
     "LinUCB",
+    "LogCheck",
     "LogEstimate",
     "LogPolicy",
     "Mixture",
@@ -63,13 +77,18 @@ __all__ = [
     "Policy",
     "Random",
     "Recipe",
+    "RulePolicy",
+    "Rules",
     "Run",
     "Shift",
     "Standardise",
+    "Supervised",
     "TrainingDiverged",
     "Trees",
     "assess",
     "audit",
+    "budget_curve",
+    "check_log",
     "choose",
     "continue_on_target",
     "domains",
@@ -80,9 +99,10 @@ __all__ = [
     "learn_log",
     "load",
     "load_deployed",
+    "plan_pilot",
     "recipe_for",
+    "rules",
     "train",
-    "weights",
 ]
 
 
@@ -92,11 +112,11 @@ _NAMES_BY_PACKAGE = {
     "features": "PCA Shift Standardise",
     "neural": "DABand NeuralLinUCB Recipe recipe_for",
     "linear": "Decision",
-    "logs": "LogEstimate evaluate_log weights",
-    "policies": "Constant LinUCB LogPolicy Mixture Policy Random Trees load",
+    "logs": "LogCheck LogEstimate check_log evaluate_log",
+    "policies": "Constant LinUCB LogPolicy Mixture Policy Random RulePolicy Supervised Trees load",
     "serving": "export load_deployed",
     "training": "Evaluation Run continue_on_target evaluate fit_log learn_log train",
-    "trust": "Assessment Audit Choice assess audit choose",
+    "trust": "Assessment Audit Choice Rules assess audit budget_curve choose plan_pilot rules",
 }
 #: The package of each public name.
 _PACKAGE_BY_NAME = {

@@ -83,7 +83,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize(
     ("command", "setting"),
-    [*(("bench", setting) for setting in SETTINGS), ("run", SETTINGS[0]), ("run", SETTINGS[-1])],
+    [("bench", setting) for setting in SETTINGS],
 )
 def test_settings(command, setting, refused):
     refused([command, "synthetic", *SMALL, "--set", setting])
@@ -94,8 +94,8 @@ RECIPES = [
     "recipe=3",
     "recipe.weights=3",
     "recipe.weights.adverserial=3",
-    "recipe.weights.adversarial=high",
-    "recipe.weights.adversarial.valu=3",
+    "recipe.weights.data_divergence=high",
+    "recipe.weights.data_divergence.valu=3",
     "recipe.learning.step=3",
     "recipe.learning=3",
     "recipe.learning.batch=0",
@@ -109,7 +109,9 @@ RECIPES = [
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes(recipe, refused):
-    refused(["run", "synthetic", "--method", "daband", *SMALL, "--set", f"methods.daband.{recipe}"])
+    refused(
+        ["bench", "synthetic", "--methods", "daband", *SMALL, "--set", f"methods.daband.{recipe}"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,18 +139,10 @@ def test_recipes(recipe, refused):
         ["bench", "synthetic", "--jobs", "0"],
         ["bench", "synthetic", "--jobs", "x"],
         ["bench", "synthetic", "--job", "1"],
-        ["run", "synthetic", "--seed", "-1"],
-        ["run", "synthetic", "--seed", "x"],
-        ["run", "synthetic", "--method", ""],
-        ["run", "synthetic", "--method", "linucb,random"],
         ["demo", "--seeds", "x"],
         ["demo", "--jobs", "-1"],
         ["ablate", "syntetic"],
         ["ablate", "synthetic", "--seeds", "x"],
-        ["continue", "nowhere"],
-        ["continue", "."],
-        ["continue", ".", "--rounds", "0"],
-        ["continue"],
         ["report", "nowhere"],
         ["report", "."],
         ["data", "check", "syntetic"],
@@ -212,21 +206,21 @@ def test_where_runs_go(place, refused, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "3", "[3]", '[{"folder": 3}]', "null", '"text"'])
-@pytest.mark.parametrize("command", ["report", "continue"])
+@pytest.mark.parametrize("command", ["report"])
 def test_folders_with_damaged_results(command, content, refused, tmp_path):
     (tmp_path / "results.json").write_text(content)
     refused([command, "."], leaves=["results.json"])
 
 
-@pytest.mark.parametrize("adversarial", ["3", "0", "{value=2.0}"])
-def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
+@pytest.mark.parametrize("weight", ["3", "0", "{value=2.0}"])
+def test_a_part_of_a_recipe_changes_the_methods_own(weight, monkeypatch):
     """Correctly spelt: a partial recipe without a base means a change of what the method does by
     default.
     """
     from daband.bench._settings import load_experiment
 
     (spec,) = load_experiment(
-        "synthetic", [f"methods.daband.recipe.weights.adversarial={adversarial}"]
+        "synthetic", [f"methods.daband.recipe.weights.data_divergence={weight}"]
     ).runs(["daband"], [0])
     from daband.neural.daband import DABand
 
@@ -234,9 +228,12 @@ def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
     common = {"context_shape": (8,), "n_arms": 3, "device": "cpu", "shift": "style"}
     changed = DABand(**common, **spec.policy)
     plain = DABand(**common)
-    wanted = {"3": 3.0, "0": 0.0, "{value=2.0}": 2.0}[adversarial]
+    wanted = {"3": 3.0, "0": 0.0, "{value=2.0}": 2.0}[weight]
     before = plain.recipe.settings()
     after = changed.recipe.settings()
-    assert after["weights"]["adversarial"] == {**before["weights"]["adversarial"], "value": wanted}
-    before["weights"].pop("adversarial"), after["weights"].pop("adversarial")
+    assert after["weights"]["data_divergence"] == {
+        **before["weights"]["data_divergence"],
+        "value": wanted,
+    }
+    before["weights"].pop("data_divergence"), after["weights"].pop("data_divergence")
     assert before == after

@@ -359,7 +359,8 @@ class TestTraining:
 
     def test_more_rounds_than_there_are(self):
         policy = daband.LinUCB(context_shape=(D,), n_arms=K)
-        refused(daband.train, policy, source=arrays().source, episodes=100, episode_length=2)
+        source = arrays(feedback="bandit").source
+        refused(daband.train, policy, source=source, episodes=100, episode_length=2)
 
     @cases({"text": "often", "nothing": None, "NaN": np.nan, "negative": -1.0})
     def test_save_every(self, value, tmp_path):
@@ -371,18 +372,6 @@ class TestTraining:
             "directory": tmp_path / "run",
         }
         refused(daband.train, policy, **settings, save_every=value)
-        assert not (tmp_path / "run").exists()
-
-    @cases({"text": "x", "a list": [1], "an array in it": {"x": X}, "a number": 3})
-    def test_config(self, value, tmp_path):
-        policy = daband.LinUCB(context_shape=(D,), n_arms=K)
-        settings = {
-            "source": arrays().source,
-            "episodes": 1,
-            "episode_length": 2,
-            "directory": tmp_path / "run",
-        }
-        refused(daband.train, policy, **settings, config=value)
         assert not (tmp_path / "run").exists()
 
 

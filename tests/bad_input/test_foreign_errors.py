@@ -55,10 +55,6 @@ def test_a_table_reads_frames_as_it_reads_rows(pair):
         ),
         (lambda p: daband.evaluate_log(p, "a" * 10_000), "got 10,000 characters"),
         (lambda p: daband.LinUCB(context_shape=b"x", n_arms=2), "context_shape must be a tuple"),
-        (
-            lambda p: daband.weights.recency([0.0], half_life=np.inf),
-            "half_life must be a finite number",
-        ),
     ],
 )
 def test_an_argument_is_refused_in_our_words(policy, tmp_path, monkeypatch, call, message):

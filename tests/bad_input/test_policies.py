@@ -317,7 +317,6 @@ LINEAR = {
     "epsilon": [-0.1, 1.1, np.nan, None, "0", True, [0.5]],
     "standardise_rewards": [None, 1, "yes", np.ones(2, bool)],
     "transform": ["pca", 64, daband.PCA],
-    "form": ["both", "", 1, None, ["primal"]],
     "seed": [-1, None, 1.5, "0", True, [0], np.nan],
 }
 NEURAL = {
@@ -337,8 +336,8 @@ NEURAL = {
         {"base": 3},
         {"weights": {"adverserial": 1}},
         {"weights": 3},
-        {"weights": {"adversarial": "high"}},
-        {"weights": {"adversarial": {"valu": 1}}},
+        {"weights": {"data_divergence": "high"}},
+        {"weights": {"data_divergence": {"valu": 1}}},
         {"learning": {"steps": "x"}},
         {"learning": {"batch": 0}},
         {"learning": 3},

@@ -1,14 +1,12 @@
-"""Files: digests of finished folders, archives that would fill the memory, orphans, and disks that
-take nothing.
+"""Files: digests of finished folders, archives that would fill the memory, and disks that take
+nothing.
 """
 
-import contextlib
 import errno
 import io
 import os
 import subprocess
 import sys
-import time
 import zipfile
 
 import numpy as np
@@ -61,46 +59,23 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
         read_npz(tmp_path / "bomb.npz")
 
 
-def test_every_changed_byte_of_an_archive_is_an_error_of_ours_or_harmless(tmp_path):
+def test_every_changed_byte_of_an_archive_is_an_error_of_ours_or_changes_no_value(tmp_path):
     path = tmp_path / "a.npz"
-    np.savez_compressed(path, x=np.arange(50), y=np.ones(3))
+    arrays = {"x": np.arange(50), "y": np.ones(3)}
+    np.savez_compressed(path, **arrays)
     whole = path.read_bytes()
+    n_errors = 0
     for place in range(len(whole)):
         changed = bytearray(whole)
         changed[place] ^= 1 << (place % 8)
         path.write_bytes(changed)
-        with contextlib.suppress(DataError):
-            read_npz(path)
-
-
-@pytest.mark.slow
-def test_old_temporary_files_of_the_killed_are_removed(tmp_path):
-    code = (
-        "import os, sys, time; from daband.base import _files as files; "
-        "files.os.replace = lambda *_: (print('written', flush=True), time.sleep(60)); "
-        "files.write_bytes(sys.argv[1], bytes(1000))"
-    )
-    # Killed before the rename: the file stays as an orphan.
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "p")], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "written\n"
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    (orphan,) = tmp_path.glob(".p.*.tmp")
-    young = tmp_path / ".young.1.1.tmp"
-    young.write_bytes(b"")
-    foreign = tmp_path / ".notes.tmp"
-    foreign.write_bytes(b"")
-    old = time.time() - 90_000
-    for path in (orphan, foreign):
-        os.utime(path, (old, old))
-    os.utime(young, (old + 7_200, old + 7_200))
-    write_bytes(tmp_path / "q", b"x")
-    assert not orphan.exists()
-    assert young.exists()
-    assert foreign.exists()
+        try:
+            found = read_npz(path)
+        except DataError:
+            n_errors += 1
+        else:
+            np.testing.assert_equal(found, {name: arrays[name] for name in found})
+    assert n_errors > len(whole) // 2
 
 
 POSIX_MODULES = ("fcntl", "grp", "pwd", "resource", "termios")

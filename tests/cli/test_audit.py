@@ -104,7 +104,8 @@ def test_a_terminal_without_the_letters_of_a_name(tmp_path):
         command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "B\u00fcndel" in (tmp_path / "runs/names/report.html").read_text(encoding="utf-8")
+    (record,) = json.loads((tmp_path / "runs/names/results.json").read_text(encoding="utf-8"))
+    assert record["class_names"] == ["B\u00fcndel", "\u30ab\u30fc\u30c9"]
 
 
 def test_paths_with_brackets_are_printed_as_they_are(daband, tmp_path):

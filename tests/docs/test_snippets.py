@@ -17,32 +17,30 @@ import torch
 import typer
 
 import daband
-from daband.bench._bench import bench
 from daband.bench._settings import load_experiment
 from daband.cli._main import app
+from daband.domains._examples import read_example
 from daband.policies._default_members import Candidate
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    "README.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*/*.md")),
 ]
-OTHERS = ("import vowpalwabbit", "from obp")
+OTHERS = (
+    "import vowpalwabbit",
+    "from obp",
+    "from econml",
+    "from causalml",
+    "GrowthBook(",
+    "from routellm",
+)
 """What marks the other library's side of a comparison."""
 SMALLER = {
     "docs/guide/choose.md": {
-        "passes=2": "tiny=True",
-        "(pair, seed=0)": "(pair, episodes=1, candidates=few)",
-        "budget=50, seed=0": "budget=5, episodes=1, candidates=few",
+        "budget=50": "budget=5",
     },
     "docs/guide/data.md": {"episodes=100": "episodes=2", "framing=224": "framing=16"},
     "docs/guide/logs.md": {"episodes=50": "episodes=8"},
-    "README.md": {
-        'choose(pair).policy, "photos': (
-            'choose(pair, episodes=1, episode_length=8, candidates=few).policy, "photos'
-        ),
-        "timm:resnet18": "efficientnet_lite0",
-    },
     "docs/guide/report.md": {"progress=log": "progress=log, episodes=2"},
 }
 
@@ -225,12 +223,6 @@ def prepare_named_columns(names):
     names["policy"] = daband.LinUCB(context_shape=(2,), n_arms=10, seed=0)
 
 
-def prepare_report(names):
-    experiment = load_experiment("synthetic", ["episodes=2", "pair_options.tiny=true"])
-    for folder in ("runs/digit", "runs/mine"):
-        bench(experiment.runs(["linucb", "random"], [0, 1]), Path(folder))
-
-
 def prepare_service(names):
     """A service of the policy of the hand-over's page, in a thread."""
     import socket
@@ -264,17 +256,31 @@ def prepare_obp(names):
     }
 
 
+def prepare_choose(names):
+    """Write the example that the page names."""
+    for file, content in read_example("ab-test").files.items():
+        Path(file).write_bytes(content)
+
+
+def prepare_prompts(names):
+    """Write judged prompts, and prompts of another domain."""
+    rng = np.random.default_rng(0)
+    table = pl.DataFrame({"length": rng.integers(5, 900, 400), "language": ["en", "no"] * 200})
+    table.write_csv("ours.csv")
+    models = pl.Series(rng.choice(["strong", "weak"], 400))
+    table.with_columns(model=models, net=rng.random(400)).write_csv("judged.csv")
+
+
 PREPARE = {
-    ("README.md", 0): prepare_ab_test,
-    ("README.md", 1): prepare_offers,
-    ("README.md", 2): write_images,
+    ("docs/moving/others.md", 0): prepare_choose,
+    ("docs/moving/others.md", 2): prepare_prompts,
+    ("docs/guide/choose.md", 0): prepare_choose,
     ("docs/guide/arms.md", 0): prepare_arms,
     ("docs/guide/arms.md", 1): prepare_deployed_arms,
     ("docs/guide/data.md", 0): prepare_data,
     ("docs/guide/export.md", 0): prepare_export,
     ("docs/guide/large-logs.md", 0): prepare_large_logs,
     ("docs/guide/large-logs.md", 1): prepare_named_columns,
-    ("docs/guide/report.md", 0): prepare_report,
     ("docs/guide/service.md", 0): prepare_service,
     ("docs/moving/obp.md", 1): prepare_obp,
 }
@@ -323,7 +329,8 @@ def commands(page):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"] if commands(page)]
+    "page",
+    [page for page in [*PAGES, "README.md", "CONTRIBUTING.md", "CHANGELOG.md"] if commands(page)],
 )
 def test_the_commands_of_a_page_exist_with_their_options(page):
     commands_of_all = typer.main.get_command(app)

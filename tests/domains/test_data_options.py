@@ -359,7 +359,7 @@ LOG = {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"]}
         ),
         (
             {"p": pl.lit(33.0)},
-            r"column 'p': .*\(0, 1\], row 1 has 33 \(divide percentages by 100\)",
+            r"column 'p': .*\(0, 1\], row 0 has 33 \(divide percentages by 100\)",
         ),
         (
             {"p": pl.when(pl.col("row_id") == 7).then(0.0).otherwise(0.5)},
@@ -383,7 +383,28 @@ def test_rows_whose_reward_has_not_come_are_left_out_and_it_is_said(tmp_path):
     )
     with pytest.warns(UserWarning, match="euros: as stated; 7 rows have none yet and are ignored"):
         pair = DataOptions(**_write(tmp_path, late, new), **LOG).read()
-    assert len(pair.source) + len(pair.source_test) == N - 7
+    assert len(pair.source) == N - 7
+
+
+def test_prompts_and_the_marks_of_all_models_are_a_pair(tmp_path):
+    """Frequent words of the prompts are the contexts."""
+    prompts = [f"{'Prove that' if row % 2 else 'Translate'} {row} is easy" for row in range(120)]
+    marks = {"large": [0.85, 0.7] * 30, "small": [0.5] * 59 + [None]}
+    old = pl.DataFrame({"prompt": prompts[:60], **marks})
+    files = _write(tmp_path, old, pl.DataFrame({"prompt": prompts[60:]}))
+    options = DataOptions(
+        **files, rewards=("large", "small"), text=("prompt",), encoder="words", shift="covariate"
+    )
+    with pytest.warns(UserWarning, match="1 rows have none yet"):
+        pair = options.read()
+    assert (pair.class_names, pair.full_feedback) == (("large", "small"), True)
+    assert len(pair.source) + len(pair.source_test) == 59
+    assert pair.feature_names == ("prompt: prove", "prompt: that", "prompt: translate")
+    assert pair.table.contexts({"prompt": "Translate this"}).tolist() == [[0.0, 0.0, 1.0]]
+    options.save(tmp_path / "data.json")
+    assert DataOptions.load(tmp_path / "data.json").rewards == ("large", "small")
+    with pytest.raises(daband.InvalidInput, match="rewards"):
+        DataOptions(**files, rewards=("large",), label="small").read()
 
 
 def test_an_error_names_the_row_of_the_file_when_rows_before_it_are_left_out(tmp_path):
@@ -455,11 +476,9 @@ def test_a_log_of_few_rounds_in_euros_can_be_learned(tmp_path):
     old, new = frames()
     pair = DataOptions(**_write(tmp_path, old[:30], new[:40]), **LOG).read()
     np.testing.assert_allclose(
-        pair.source.read_log(np.arange(27))[1].sum()
-        + pair.source_test.read_log(np.arange(3))[1].sum(),
-        old["euros"][:30].sum(),
+        pair.source.read_log(np.arange(30))[1].sum(), old["euros"][:30].sum()
     )
-    assert daband.choose(pair, episodes=1, episode_length=27).policy.rounds_learned == 27
+    assert daband.choose(pair, episodes=1, episode_length=30).policy.rounds_learned == 30
 
 
 def test_what_text_seems_to_be_is_said_where_it_is_left_out():

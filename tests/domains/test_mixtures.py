@@ -320,7 +320,7 @@ class TestReadersOfSeveral:
         )
         assert pair.domains.names == ("de", "fr", "pl", "cz")
         assert isinstance(pair.source, daband.domains.LoggedDomain)
-        assert len(pair.source) + len(pair.source_test) == 240
+        assert len(pair.source) == 240
         assert len(pair.target_test) == 70
         with pytest.raises(InvalidInput, match="needs source="):
             daband.domains.from_log(source=log(0), n_arms=3)

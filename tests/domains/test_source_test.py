@@ -79,7 +79,8 @@ def test_expected_rewards_and_reward_tables_are_held_out_too():
 
 def test_a_log_holds_out_logged_rounds():
     log = (X, Y, X[:, 0], np.full(N, 0.25))
-    pair = from_log(source=log, target=X, n_arms=3)
+    assert from_log(source=log, target=X, n_arms=3).source_test is None
+    pair = from_log(source=log, target=X, n_arms=3, source_test=0.1)
     held = pair.source_test.rounds(0, 6, seed=0)
     assert len(pair.source) + len(held) == N
     np.testing.assert_array_equal(held.rewards, held.contexts[:, 0])

@@ -191,21 +191,6 @@ class TestOdd:
         deployed, *_ = on_tables
         assert deployed.decide({**FULL, "income": None}, strict=True).warnings == ()
 
-    def test_in_an_array(self, tmp_path):
-        policy = daband.LinUCB(context_shape=(3,), n_arms=2)
-        rng = np.random.default_rng(0)
-        daband.export(policy, tmp_path / "p", reference=rng.normal(5.0, 2.0, (200, 3)))
-        deployed = daband.load_deployed(tmp_path / "p")
-        assert deployed.decide([5.0, 5.0, 8.0], strict=True).warnings == ()
-        (warning,) = deployed.decide([5.0, 5.0, 95.0]).warnings
-        assert (warning.kind, warning.column) == ("far_outside", "number 2")
-        rows = np.full((2, 3), 5.0)
-        rows[1, 0] = -95.0
-        assert [[odd.column for odd in own] for own in deployed.decide(rows).warnings] == [
-            [],
-            ["number 0"],
-        ]
-
     def test_a_small_image_is_enlarged(self, on_images):
         resized, _ = on_images
         (warning,) = resized.decide(image_bytes(12, 30)[0]).warnings

@@ -15,8 +15,8 @@ DIM = 4
 ROUNDS = 120
 
 
-def make_head(*, form="primal", arms="disjoint", dim=DIM, ridge=1.0):
-    return RidgeHead(n_arms=2, dim=dim, arms=arms, ridge=ridge, form=form)
+def make_head(*, arms="disjoint", dim=DIM, ridge=1.0):
+    return RidgeHead(n_arms=2, dim=dim, arms=arms, ridge=ridge)
 
 
 def exactly(contexts, rewards, probe):
@@ -104,12 +104,11 @@ def test_an_outlier_does_not_spoil_what_comes_after_it(dim):
     np.testing.assert_allclose(head.statistics.compute_coefficients()[0], theta, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["primal", "dual"])
 @pytest.mark.parametrize("arms", ["disjoint", "shared"])
 @pytest.mark.parametrize("n", [1, 5, 150])
-def test_larger_contexts_are_refused_and_change_nothing(form, arms, n):
+def test_larger_contexts_are_refused_and_change_nothing(arms, n):
     rng = np.random.default_rng(1)
-    head = make_head(form=form, arms=arms)
+    head = make_head(arms=arms)
     shape = (n, DIM) if arms == "disjoint" else (n, 2, DIM)
     contexts = rng.uniform(-1, 1, shape)
     rewards = rng.random((n, 2))

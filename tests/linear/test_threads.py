@@ -9,8 +9,8 @@ import pytest
 from daband.linear._ridge_head import RidgeHead
 
 
-def make_head(form="primal", arms="disjoint", dim=12):
-    return RidgeHead(n_arms=4, dim=dim, arms=arms, ridge=1.0, form=form)
+def make_head(arms="disjoint", dim=12):
+    return RidgeHead(n_arms=4, dim=dim, arms=arms, ridge=1.0)
 
 
 @pytest.fixture

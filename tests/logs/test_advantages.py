@@ -5,10 +5,17 @@ import pytest
 
 from daband.domains._contract import LoggedRounds
 from daband.features._piecewise import fit_ramps
-from daband.logs._advantages import learn_advantages
+from daband.logs._advantages import AdvantageModel, LogRows, learn_advantages
 from daband.logs._weighted_log import score_rounds
 
 K = 3
+
+
+def learn(x, arms, rewards, chances, n_arms, **options) -> AdvantageModel:
+    """Return the model of a log in arrays, without trees."""
+    return learn_advantages(
+        LogRows(x, arms, rewards, chances, np.ones(len(arms))), n_arms, **options
+    )
 
 
 def log(n=3_000, effect=0.0, best=0.3, seed=0, rule=None):
@@ -27,7 +34,7 @@ def choices(advantages, x):
 
 def test_without_effects_the_best_arm_is_chosen_everywhere():
     x, *rounds = log()
-    found = learn_advantages(x, *rounds, K)
+    found = learn(x, *rounds, K)
     assert found.evidence.arm == 0
     assert not found.evidence.personalises
     assert found.evidence.low <= 0.0
@@ -37,7 +44,7 @@ def test_without_effects_the_best_arm_is_chosen_everywhere():
 
 def test_a_large_effect_is_used():
     x, *rounds = log(effect=1.7, best=1.0)
-    found = learn_advantages(x, *rounds, K)
+    found = learn(x, *rounds, K)
     there = np.random.default_rng(9).normal(size=(2_000, 5))
     helped = there[:, 0] + there[:, 1] > 0
     assert found.evidence.personalises
@@ -48,7 +55,7 @@ def test_a_large_effect_is_used():
 
 def test_an_effect_in_the_middle_needs_pieces():
     x, *rounds = log(6_000, effect=1.5, rule=lambda x: np.abs(x[:, 0]) < 0.6)
-    found = learn_advantages(x, *rounds, K)
+    found = learn(x, *rounds, K)
     there = np.zeros((3, 5))
     there[:, 0] = [-2.0, 0.0, 2.0]
     assert choices(found, there).tolist() == [0, 2, 0]
@@ -59,20 +66,15 @@ def test_noise_is_seldom_taken_for_evidence():
     """Without any effect the limit is above 0 in at most 2.5% of the logs; arms are equal, which is
     hardest.
     """
-    used = [
-        learn_advantages(*log(400, best=0.0, seed=seed), K).evidence.personalises
-        for seed in range(40)
-    ]
+    used = [learn(*log(400, best=0.0, seed=seed), K).evidence.personalises for seed in range(40)]
     assert np.mean(used) <= 0.05
 
 
 @pytest.mark.parametrize("effect", [0.0, 1.3])
 def test_units_change_no_choice(effect):
     x, arms, rewards, chances = log(800, effect=effect)
-    here = learn_advantages(x, arms, rewards, chances, K)
-    there = learn_advantages(
-        x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0, arms, 1000.0 * rewards + 7.0, chances, K
-    )
+    here = learn(x, arms, rewards, chances, K)
+    there = learn(x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0, arms, 1000.0 * rewards + 7.0, chances, K)
     np.testing.assert_array_equal(
         choices(here, x), choices(there, x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0)
     )
@@ -82,7 +84,7 @@ def test_units_change_no_choice(effect):
 
 def test_predictions_are_rewards():
     x, arms, rewards, chances = log(effect=1.3)
-    found = learn_advantages(x, arms, rewards, chances, K)
+    found = learn(x, arms, rewards, chances, K)
     predicted = found.step(x) @ found.theta.T
     assert np.mean(predicted[np.arange(len(arms)), arms] - rewards) == pytest.approx(0.0, abs=0.05)
 
@@ -97,7 +99,7 @@ def test_unequal_propensities_are_undone():
     arms = (rng.random(6_000) < first).astype(int)
     rewards = 2.0 * x[:, 0] - 0.3 * arms + rng.normal(size=6_000)
     assert rewards[arms == 1].mean() > rewards[arms == 0].mean() + 0.5
-    found = learn_advantages(x, arms, rewards, np.where(arms == 1, first, 1 - first), 2)
+    found = learn(x, arms, rewards, np.where(arms == 1, first, 1 - first), 2)
     assert found.evidence.arm == 0
     assert (choices(found, x) == 0).all()
 
@@ -106,7 +108,7 @@ def test_arms_with_few_rounds_are_never_chosen():
     x, arms, rewards, chances = log(effect=1.3)
     arms = np.where(arms == 1, 0, arms)
     arms[:3], rewards[:3] = 1, 50.0
-    found = learn_advantages(x, arms, rewards, chances, 5)
+    found = learn(x, arms, rewards, chances, 5)
     assert set(choices(found, x)) <= {0, 2}
 
 
@@ -114,7 +116,7 @@ def test_arms_with_few_rounds_are_never_chosen():
 def test_short_logs(n):
     x, arms, rewards, chances = log(n, best=3.0)
     arms[0], rewards[0] = 0, 3.0
-    found = learn_advantages(x, arms, rewards, chances, K)
+    found = learn(x, arms, rewards, chances, K)
     assert found.evidence.arm == 0
     assert (choices(found, x) == 0).all()
 
@@ -122,8 +124,8 @@ def test_short_logs(n):
 def test_constant_columns_and_outliers():
     x, arms, rewards, chances = log(500)
     x[:, 1], x[3, 0] = 7.0, 1e9
-    assert np.isfinite(learn_advantages(x, arms, rewards, chances, K).theta).all()
-    none = learn_advantages(np.zeros((500, 2)), arms, rewards, chances, K)
+    assert np.isfinite(learn(x, arms, rewards, chances, K).theta).all()
+    none = learn(np.zeros((500, 2)), arms, rewards, chances, K)
     assert not none.evidence.personalises
     assert none.evidence.gain == 0.0
 

@@ -100,7 +100,7 @@ def test_a_file_of_a_pair_is_recognised_after_training(tmp_path):
     later = write(tmp_path / "week2.parquet", seed=1)
     roles = {"arm": "arm", "reward": "reward", "propensity": "propensity"}
     columns = daband.domains.Columns([f"x{i}" for i in range(D)], **roles)
-    table = daband.domains.from_table(source=file, target=later, columns=columns)
+    table = daband.domains.from_table(source=file, target=later, columns=columns, source_test=0.1)
     for pair in (
         table,
         daband.domains.from_log(source=file, target=rounds(1)[0], n_arms=K, source_test=None),
@@ -119,16 +119,22 @@ def test_a_file_of_a_pair_is_recognised_after_training(tmp_path):
     assert daband.evaluate_log(chosen, table.source_test).rounds == len(table.source_test)
 
 
-def test_an_assessment_on_learned_rounds_warns(tmp_path):
-    pair = daband.domains.from_log(
-        source=write(tmp_path / "week1.parquet"), target=rounds(1)[0], n_arms=K
-    )
+def test_a_part_of_the_learned_rounds_is_not_assessed(tmp_path):
+    """All learned rounds are cross-fitted; a part of them would give a value that is too high."""
+    file = write(tmp_path / "week1.parquet")
+    pair = daband.domains.from_log(source=file, target=rounds(1)[0], n_arms=K)
     policy = daband.LogPolicy.for_pair(pair, seed=0)
-    daband.train(policy, source=pair.source, episodes=1, episode_length=len(pair.source))
-    assert policy.evidence.personalises
-    with pytest.warns(UserWarning, match="has learned these source rounds"):
+    daband.train(policy, source=pair.source, target=pair.target)
+    assessment = daband.assess(policy, source=pair.source, target=pair.target)
+    assert assessment.source_rounds == len(pair.source)
+    later = daband.domains.from_log(
+        source=write(tmp_path / "week2.parquet", seed=1), target=rounds(1)[0], n_arms=K
+    )
+    held_out = daband.assess(policy, source=later.source, target=pair.target)
+    assert held_out.kind == "tables"
+    daband.learn_log(policy, tmp_path / "week2.parquet")
+    with pytest.raises(InvalidInput, match="learned together with others"):
         daband.assess(policy, source=pair.source, target=pair.target)
-    daband.assess(policy, source=pair.source_test, target=pair.target)
 
 
 def test_rounds_learned_one_by_one_are_recognised_by_their_ids(tmp_path):

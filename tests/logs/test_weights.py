@@ -4,30 +4,21 @@ import numpy as np
 import pytest
 
 import daband
-from daband.errors import InvalidInput
-from daband.logs.weights import by_source, recency
 
 
-def test_a_round_counts_half_after_each_half_life():
-    np.testing.assert_allclose(recency([0, 10, 20], half_life=10), [0.25, 0.5, 1.0])
-    np.testing.assert_allclose(recency([0, 10], half_life=10, now=30), [0.125, 0.25])
-    assert recency([], half_life=1.0).shape == (0,)
-
-
-def test_recency_is_the_least_squares_of_faded_rounds():
-    """Batches with one ``now`` give the regression in which every round counts by its age."""
+def test_weights_by_age_give_the_least_squares_of_faded_rounds():
     rng = np.random.default_rng(0)
     contexts = rng.normal(size=(60, 2))
     rewards = rng.random(60)
     time = np.arange(60.0)
-    weights = recency(time, half_life=7.0)
+    weights = 0.5 ** ((59.0 - time) / 7.0)
     policy = daband.LinUCB(context_shape=(2,), n_arms=1, standardise_rewards=False)
     for part in (slice(30, 60), slice(0, 30)):
         policy.update(
             contexts[part],
             np.zeros(30, int),
             rewards[part],
-            weights=recency(time[part], 7.0, now=59.0),
+            weights=weights[part],
         )
     gram = np.eye(2) + (contexts * weights[:, None]).T @ contexts
     expected = contexts @ np.linalg.solve(gram, contexts.T @ (weights * rewards))
@@ -83,25 +74,3 @@ def test_a_preference_of_the_log_no_longer_biases_a_mean():
     weighted.update(np.zeros((20_000, 1)), arm, good.astype(float), propensities=propensity)
     assert plain.decide([[0.0]]).mean[0, 1] > 0.85
     np.testing.assert_allclose(weighted.decide([[0.0]]).mean[0], [0.5, 0.5], atol=0.02)
-
-
-def test_sources_have_weights_by_name():
-    np.testing.assert_allclose(
-        by_source(["de", "fr", "pl"], {"fr": 0.2, "de": 0.0}), [0.0, 0.2, 1.0]
-    )
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: recency([0.0], half_life=0.0), "half_life"),
-        (lambda: recency([0.0], half_life=np.inf), "half_life"),
-        (lambda: recency([np.nan], half_life=1.0), "time"),
-        (lambda: recency([[0.0]], half_life=1.0), "time"),
-        (lambda: recency([0.0], half_life=1.0, now=np.nan), "now"),
-        (lambda: by_source(["de"], {"de": -1.0}), "'de'"),
-    ],
-)
-def test_bad_arguments_are_rejected_by_name(call, name):
-    with pytest.raises(InvalidInput, match=name):
-        call()

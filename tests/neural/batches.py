@@ -22,7 +22,6 @@ def make_batch(seed=0, dtype=torch.float64, **replaced):
         "rewards": torch.tensor([1, 0, 1, 0, 1, 0], dtype=dtype),
         "aligned": draw(B, W),
         "target_predictions": draw(T, K) / 3,
-        "target_bonuses": draw(T, K).abs() / 10,
         "target_aligned": draw(T, W),
         "teacher_predictions": draw(T, K),
         "weight": torch.ones((), dtype=dtype),

@@ -15,7 +15,7 @@ import torch
 
 import daband
 from daband.neural import _accelerator as accelerator
-from daband.neural._accelerator import adapt_together, can_adapt_together
+from daband.neural._accelerator import adapt_together
 from daband.neural._learner import Learner
 from daband.neural._recipes import recipe_for
 from daband.neural._settings import EncoderSettings, ReplaySettings
@@ -52,7 +52,6 @@ def test_what_policies_have_seen_and_are_may_differ():
     policies[0].play(*problem(16, seed=5, shift=1.0), "target")
     with pytest.warns(UserWarning, match="no target context"):
         trained(policies[3], target=False)
-    assert can_adapt_together(policies)
     alone = copies(policies)
     for one, other, measured in zip(policies, alone, adapt_together(policies), strict=True):
         assert measured == other.adapt()
@@ -80,16 +79,8 @@ def test_a_policy_that_diverges_leaves_the_others_alone():
     assert fingerprint(policies[1]) == fingerprint(alone)
 
 
-def test_nothing_and_a_policy_twice_do_not_fit_together():
-    policy = make()
-    assert not can_adapt_together([])
-    assert not can_adapt_together([policy, policy])
-    assert not can_adapt_together([policy, daband.LinUCB(context_shape=(5,), n_arms=ARMS)])
-    assert can_adapt_together([policy])
-
-
 def committee(**changes):
-    recipe = with_terms(pseudo_labels=1.0, adversarial=0.5)
+    recipe = with_terms(pseudo_labels=1.0, data_divergence=0.5)
     learning = replace(recipe.learning, steps=2, gate_exponent=0.0, **changes)
     recipe = replace(recipe, learning=learning)
     return [trained(make(recipe=recipe, seed=seed)) for seed in range(3)]
@@ -134,7 +125,7 @@ def test_the_common_prediction_is_the_mean(monkeypatch):
 def test_a_mixture_of_seeds_is_a_committee_and_other_members_adapt_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "daband.neural.neural_linucb.adapt_together",
+        "daband.neural._encoder_policy.adapt_together",
         lambda members, steps, committee: asked.append(len(members)) or [{}] * len(members),
     )
     shape = {"context_shape": (5,), "n_arms": ARMS}
@@ -199,7 +190,7 @@ def test_recorded_steps_are_the_plain_steps_to_the_bit(recorder, shared):
 
 
 def test_a_step_is_recorded_again_when_its_inputs_are_other_ones(recorder):
-    policy = make(recipe=with_terms(adversarial=0.5))
+    policy = make(recipe=with_terms(data_divergence=0.5))
     policy.play(*problem(32))
 
     def adapt():
@@ -218,7 +209,7 @@ def test_a_step_is_recorded_again_when_its_inputs_are_other_ones(recorder):
     assert adapt() == ["record"]
     policy.add_arm()
     assert adapt() == ["record"]
-    other = trained(make(recipe=with_terms(adversarial=0.5), seed=1))
+    other = trained(make(recipe=with_terms(data_divergence=0.5), seed=1))
     recorder.calls.clear()
     adapt_together([policy, other], 5)
     assert recorder.calls[:1] == ["record"]
@@ -226,8 +217,8 @@ def test_a_step_is_recorded_again_when_its_inputs_are_other_ones(recorder):
 
 
 def test_the_teacher_joins_the_recording_when_its_term_counts(recorder):
-    recipe = with_terms(adversarial=0.5)
-    recipe = recipe.with_weights(pseudo_labels=replace(recipe.weights["adversarial"], start=8))
+    recipe = with_terms(data_divergence=0.5)
+    recipe = recipe.with_weights(pseudo_labels=replace(recipe.weights["data_divergence"], start=8))
     recipe = replace(recipe, learning=replace(recipe.learning, gate_exponent=0.0))
     policy = make(recipe=recipe)
     policy.play(*problem(32))

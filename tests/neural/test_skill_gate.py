@@ -89,7 +89,7 @@ def test_state_and_more_arms():
 def make_policy(exponent, **settings):
     recipe = recipe_for("default", context_shape=(4,)).changed(
         {
-            "weights": {"adversarial": {"value": 0.3, "ramp": 0}},
+            "weights": {"data_divergence": {"value": 0.3, "ramp": 0}},
             "learning": {"gate_exponent": exponent},
         }
     )
@@ -113,7 +113,7 @@ def test_the_target_terms_weights_are_multiplied_with_the_skill_to_the_exponent(
     assert learner.gate_factor == pytest.approx(expected)
     (weights,) = learner.draw_block(policy.buffers, 1).weights.tolist()
     by_name = dict(zip(learner.terms, weights, strict=True))
-    assert by_name["adversarial"] == pytest.approx(0.3 * expected)
+    assert by_name["data_divergence"] == pytest.approx(0.3 * expected)
     assert by_name["source_cross_entropy"] == 1.0
 
 
@@ -121,7 +121,7 @@ def test_the_shift_decides_what_is_aligned():
     for shift, statistics, names in (
         ("covariate", "source", []),
         ("units", "own", []),
-        ("style", "own", ["adversarial"]),
+        ("style", "own", ["data_divergence"]),
     ):
         policy = daband.DABand(context_shape=(4,), n_arms=K, device="cpu", shift=shift)
         learner = policy.learner

@@ -6,17 +6,16 @@ import pytest
 import daband
 from daband.checks._policies import POLICY_CHECKS
 from daband.policies._registered import policies
+from tests.policies.further_checks import FURTHER_CHECKS
 
 VARIANTS = {
-    "linucb-thompson": lambda **sizes: daband.LinUCB(**sizes, explore=_rule(sizes), epsilon=0.1),
     "linucb-greedy": lambda **sizes: daband.LinUCB(**sizes, explore="greedy", epsilon=0.2),
-    "linucb-dual": lambda **sizes: daband.LinUCB(**sizes, form="dual", alpha=0.3, ridge=0.1),
+    "linucb-ridge": lambda **sizes: daband.LinUCB(**sizes, alpha=0.3, ridge=0.1),
     "linucb-p": lambda **sizes: daband.LinUCB(**sizes, transform=_fitted_pca()),
     "mixture-network": lambda **sizes: _mixed(
         sizes, network=daband.NeuralLinUCB(**sizes, recipe="small")
     ),
     "mixture-trees": lambda **sizes: _mixed(sizes, trees=daband.Trees(**sizes)),
-    "mixture-mixture": lambda **sizes: _mixed(sizes, inner=daband.Mixture(**sizes)),
 }
 
 
@@ -24,10 +23,6 @@ def _mixed(sizes, **other):
     return daband.Mixture(
         **sizes, members={"linucb": daband.LinUCB(**sizes, transform=_fitted_pca()), **other}
     )
-
-
-def _rule(sizes):
-    return "thompson" if sizes["arms"] == "disjoint" else "ucb"
 
 
 def _fitted_pca():
@@ -38,7 +33,9 @@ MAKERS = {**{name: policies.get(name) for name in policies}, **VARIANTS}
 
 
 @pytest.mark.parametrize(
-    "check", POLICY_CHECKS, ids=lambda check: check.__name__.removeprefix("check_")
+    "check",
+    [*POLICY_CHECKS, *FURTHER_CHECKS],
+    ids=lambda check: check.__name__.removeprefix("check_"),
 )
 @pytest.mark.parametrize("name", sorted(MAKERS))
 def test_conformance(name, check):

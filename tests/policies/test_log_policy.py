@@ -165,7 +165,7 @@ def test_equal_weights_change_nothing():
 def test_a_weighted_log_has_the_standard_error_of_its_effective_size(tmp_path):
     """Standard errors must include the variance of weights, also in a loaded policy."""
     x, arms, rewards, chances = rounds(4_000, seed=1)
-    weights = daband.weights.recency(np.arange(4_000), half_life=300)
+    weights = 0.5 ** (np.arange(4_000)[::-1] / 300)
     n_effective = weights.sum() ** 2 / (weights @ weights)
     plain, weighted = (daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(2))
     plain.update(x, arms, rewards, propensities=chances)
@@ -182,7 +182,7 @@ def test_recent_rounds_decide_if_older_ones_have_small_weights():
     x, arms, rewards, chances = rounds(3_000, effect=0.0)
     rewards[:2_000] += 3.0 * (arms[:2_000] == 1)  # arm 1 was the best one for a long time
     plain, weighted = (daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(2))
-    weights = daband.weights.recency(np.arange(3_000), half_life=200)
+    weights = 0.5 ** (np.arange(3_000)[::-1] / 200)
     plain.update(x, arms, rewards, propensities=chances)
     weighted.update(x, arms, rewards, weights=weights, propensities=chances)
     assert (plain.evidence.arm, weighted.evidence.arm) == (1, 0)
@@ -197,7 +197,7 @@ def test_recency_weights_do_not_personalise_null_logs():
         x, arms = rng.normal(size=(1_500, 8)), rng.integers(0, 2, 1_500)
         rewards = rng.normal(size=1_500) + x[:, 0]
         policy = daband.LogPolicy(context_shape=(8,), n_arms=2)
-        weights = daband.weights.recency(np.arange(1_500), half_life=150)
+        weights = 0.5 ** (np.arange(1_500)[::-1] / 150)
         policy.update(x, arms, rewards, weights=weights, propensities=np.full(1_500, 0.5))
         personalised.append(policy.evidence.personalises)
     assert not any(personalised)
@@ -221,3 +221,38 @@ def test_rare_arms_keep_their_propensities():
     exact.prepare(x, x)
     exact.update(x, arms, rewards, propensities=chances)
     assert trained.evidence.value == pytest.approx(exact.evidence.value, rel=1e-9)
+
+
+def test_folds_do_not_share_the_noise_of_equal_contexts():
+    """Without an effect of the context, a policy by context is worse than the best arm."""
+    ratios = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        contexts = rng.integers(0, 6, (4_000, 3)).astype(float)
+        arms = rng.integers(0, 4, 4_000)
+        rewards = (rng.random(4_000) < 0.3).astype(float)
+        policy = daband.LogPolicy(context_shape=(3,), n_arms=4)
+        policy.update(contexts, arms, rewards, propensities=np.full(4_000, 0.25))
+        ratios.append(policy.evidence.gain / (policy.evidence.error or 1.0))
+    assert np.mean(ratios) < 0.0  # 2.6 with folds of sorted rounds
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["same", "reversed"])
+def test_rare_arms_of_the_target_do_not_outvote_the_source(sign):
+    """Rounds with propensities of 0.05 add noise, unless the rewards of the target differ."""
+    source = rounds(150)
+    x = rounds(150, seed=1)[0]
+    usual = np.where(x[:, 0] > 0.7, 2, 0)
+    rng = np.random.default_rng(2)
+    arms = np.where(rng.random(150) < 0.15, rng.integers(K, size=150), usual)
+    means = np.stack([np.full(150, 0.8), np.zeros(150), 2.0 * (x[:, 0] > 0.7)], axis=1)
+    rewards = sign * means[np.arange(150), arms] + rng.normal(size=150)
+    propensities = np.where(arms == usual, 0.9, 0.05)
+    policy = daband.LogPolicy(context_shape=(D,), n_arms=K, seed=0)
+    policy.update(*source[:3], propensities=source[3], domain="source")
+    policy.update(x, arms, rewards, propensities=propensities, domain="target")
+    weights = policy.values.mix.weights
+    variances = [np.square(1 / p).mean() for p in (source[3], propensities)]
+    expected = variances[0] / variances[1] if sign > 0 else 1.0
+    assert policy.evidence.rounds == 300
+    assert weights.min() / weights.max() == pytest.approx(expected)

@@ -12,12 +12,11 @@ import pytest
 import daband
 from daband.domains.readers._arrays import from_arrays
 from daband.errors import InvalidInput
-from daband.linear._dual_ridge import DualRidge
 
 SHAPE = {"context_shape": (3,), "n_arms": 3}
 KINDS = {
     "linucb": lambda: daband.LinUCB(**SHAPE, alpha=0.4, seed=1),
-    "dual": lambda: daband.LinUCB(**SHAPE, form="dual", ridge=3.0),
+    "strong": lambda: daband.LinUCB(**SHAPE, ridge=3.0),
     "pca": lambda: daband.LinUCB(**SHAPE, transform=daband.PCA(2)),
     "constant": lambda: daband.Constant(**SHAPE),
     "random": lambda: daband.Random(**SHAPE),
@@ -27,9 +26,6 @@ KINDS = {
         **SHAPE, recipe="small", device="cpu", transform=daband.Standardise()
     ),
     "labels": lambda: daband.LinUCB(**SHAPE, standardise_rewards=False),
-    "mixture": lambda: daband.Mixture(
-        **SHAPE, members={"a": KINDS["linucb"](), "b": KINDS["constant"]()}
-    ),
 }
 
 
@@ -56,10 +52,7 @@ def mixed(*names, learn=True, **settings):
     return policy
 
 
-PAIRS = [("linucb", other) for other in KINDS if other != "linucb"] + [
-    ("trees", "daband"),
-    ("mixture", "nlinucb"),
-]
+PAIRS = [("linucb", other) for other in KINDS if other != "linucb"] + [("trees", "daband")]
 
 
 @pytest.mark.parametrize("names", PAIRS, ids="-".join)
@@ -115,7 +108,7 @@ def test_a_context_that_is_shown_again_counts_once():
 
 
 @pytest.mark.parametrize(
-    "names", [("linucb", "nlinucb", "constant"), ("linucb", "dual"), ("trees", "linucb")]
+    "names", [("linucb", "nlinucb", "constant"), ("linucb", "strong"), ("trees", "linucb")]
 )
 @pytest.mark.parametrize("feedback", ["bandit", "one_hot"])
 def test_episodes_are_their_rounds_in_turn(names, feedback):
@@ -138,26 +131,6 @@ def test_episodes_are_their_rounds_in_turn(names, feedback):
     probe = rng.normal(size=(20, 3))
     np.testing.assert_allclose(played.decide(probe).mean, told.decide(probe).mean, atol=1e-6)
     np.testing.assert_allclose(played.decide(probe).bonus, told.decide(probe).bonus, atol=1e-6)
-
-
-def test_inner_products_of_an_episode_are_computed_once_per_regression(monkeypatch):
-    calls = []
-    project = DualRidge._project
-
-    def count(ridge, x):
-        is_known = ridge._last_projection is not None and ridge._last_projection[0] is x
-        calls.append(not is_known)
-        return project(ridge, x)
-
-    monkeypatch.setattr(DualRidge, "_project", count)
-    shape = {"context_shape": (512,), "n_arms": 2}
-    policy = daband.Mixture(
-        **shape, members={"a": daband.LinUCB(**shape), "b": daband.LinUCB(**shape, ridge=9.0)}
-    )
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        policy.play(rng.normal(size=(64, 512)), rng.random((64, 2)))
-    assert (len(calls), sum(calls)) == (2 * 2 * 2, 2 * 2)
 
 
 def test_a_single_member_with_a_small_alpha_is_exported(tmp_path):

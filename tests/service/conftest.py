@@ -17,7 +17,6 @@ import uvicorn
 
 import daband
 from daband.service._app import create_app
-from daband.service._server import build_uvicorn_config
 from daband.service._settings import Settings
 
 DIM = 6
@@ -153,9 +152,7 @@ def served(file, log, settings=None):
     settings = settings or Settings()
     app = create_app(file, log, settings)
     port = free_port()
-    server = uvicorn.Server(
-        build_uvicorn_config(app, settings.limits, host="127.0.0.1", port=port, log_level="warning")
-    )
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

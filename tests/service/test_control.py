@@ -15,10 +15,10 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.service._client import Client
 from daband.service._event_log import Reward, Store
 from daband.service._settings import Settings
 from daband.service._worker import Worker
+from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, free_port, served
 
 
@@ -57,7 +57,7 @@ def counted(store, settings):
 def test_propensities_and_groups_are_logged(file, sqlite_log):
     with (
         served(file, sqlite_log, Settings(control=0.3)) as client,
-        Client(str(client.base_url)) as api,
+        Api(str(client.base_url)) as api,
     ):
         modes = play(api, sqlite_log, {"call": 0.5, "visit": 0.5}, 200)
         single = api.decide([0.1] * DIM)
@@ -73,7 +73,6 @@ def test_propensities_and_groups_are_logged(file, sqlite_log):
         expected = 0.3 if event.mode == "control" else 0.7
         if event.event_id != apart.event_id:
             assert (event.propensity, event.control) == (pytest.approx(expected), 0.3)
-            assert (event.own_arm is None) == (event.mode == "control")
     assert events[single.event_id].arm == (1 if single.mode == "control" else 2)
     assert (events[apart.event_id].control, events[apart.event_id].propensity, apart.mode) == (
         None,
@@ -85,9 +84,9 @@ def test_propensities_and_groups_are_logged(file, sqlite_log):
 
 @pytest.mark.parametrize(("worth", "verdict"), [(0.9, "better"), (0.1, "worse"), (0.5, "")])
 def test_the_service_follows_the_verdict(file, sqlite_log, caplog, worth, verdict):
-    settings = Settings(control=0.5, widen=0.05)
-    fraction = {"better": 0.05, "worse": 1.0, "": 0.5}[verdict]
-    with served(file, sqlite_log, settings) as client, Client(str(client.base_url)) as api:
+    settings = Settings(control=0.5)
+    fraction = 1.0 if verdict == "worse" else 0.5
+    with served(file, sqlite_log, settings) as client, Api(str(client.base_url)) as api:
         batches = 4 if verdict else 2
         for seed in range(batches):
             play(api, sqlite_log, {"call": 0.5, "visit": worth}, seed=seed)
@@ -129,7 +128,7 @@ def test_rewards_are_counted_in_the_order_of_events_if_there_is_a_wait(file, sql
     buy.
     """
     settings = Settings(control=0.5, wait=1000.0)
-    with served(file, sqlite_log, settings) as client, Client(str(client.base_url)) as api:
+    with served(file, sqlite_log, settings) as client, Api(str(client.base_url)) as api:
         decisions = api.decide_many([{"context": [0.1] * DIM} for _ in range(100)])
         for decision in decisions[40:]:
             api.reward(decision.event_id, 1.0)
@@ -149,9 +148,7 @@ def test_a_control_group_that_cannot_be(exported, sqlite_log):
         served(exported, sqlite_log, Settings(control=0.1)),
     ):
         pass
-    with pytest.raises(InvalidInput, match="control needs mode 'online'"):
-        Settings(control=0.1, mode="apprentice")
-    for wrong in ({"control": 1.0}, {"widen": -0.1}, {"control": float("nan")}):
+    for wrong in ({"control": 1.0}, {"control": -0.1}, {"control": float("nan")}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             Settings(**wrong)
 
@@ -177,7 +174,7 @@ def test_a_worse_policy_is_taken_back_and_stays_so_after_a_kill(file, tmp_path):
     worth = {"call": 0.8, "visit": 0.2}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        with Client(address, patience=60) as api:
+        with Api(address) as api:
             deadline = time.monotonic() + 120
             modes = []
             seed = 0
@@ -188,7 +185,7 @@ def test_a_worse_policy_is_taken_back_and_stays_so_after_a_kill(file, tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        with Client(address, patience=60) as api:
+        with Api(address) as api:
             assert set(play(api, log, worth, 100)) == {"fallback"}
         found = httpx.get(f"{address}/lift").json()
         assert (found["incumbent_fraction"], found["verdict"]) == (1.0, "worse")

@@ -8,9 +8,9 @@ from daband.policies._checkpoints import read_checkpoint
 from daband.policies._registered import policies
 from daband.policies._settings import get_setting_defaults
 from daband.service import Settings, export_events
-from daband.service._client import Client
 from daband.service._event_log import Store
 from daband.service._worker import Worker
+from tests.service.api import Api
 from tests.service.conftest import served
 
 GROUP = 50
@@ -57,7 +57,7 @@ def test_a_service_learns_as_learn_log_does(name, shift, tmp_path):
     ]
     with (
         served(tmp_path / "market.daband", log) as client,
-        Client(str(client.base_url)) as api,
+        Api(str(client.base_url)) as api,
     ):
         decisions = api.decide_many(events)
         arms = np.array([decision.arm for decision in decisions])

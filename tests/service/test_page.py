@@ -6,18 +6,20 @@ import os
 import re
 import shutil
 import subprocess
+import time
+from dataclasses import asdict
 
 import numpy as np
-import polars as pl
 import pytest
 from PIL import Image
 
 import daband
-from daband.service._client import Client
-from daband.service._event_log import Store
+from daband.logs._controlled_trial import TrialRule
+from daband.service._event_log import Reward, Store
 from daband.service._settings import Settings
 from daband.service._worker import Worker
-from tests.service.conftest import DIM, served
+from tests.service.api import Api
+from tests.service.conftest import ARMS, DIM, served
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
@@ -66,7 +68,7 @@ def browse(program, address, folder, *options, width=1200, height=1500):
 def send(client, n, *, shift=0.0, seed=0, paid=0.65):
     """Events with rewards, 100 a call."""
     rng = np.random.default_rng(seed)
-    with Client(str(client.base_url)) as api:
+    with Api(str(client.base_url)) as api:
         for _ in range(n // 100):
             rows = rng.normal(size=(100, DIM)) + shift
             for decision in api.decide_many([{"context": row.tolist()} for row in rows])[::10]:
@@ -113,10 +115,87 @@ def test_a_drift_half_way_shows_on_the_page_within_two_thousand_events(
         store.close()
 
 
-@pytest.mark.parametrize("mode", ["online", "apprentice"])
+@pytest.fixture
+def pilot_file(tmp_path):
+    """A policy that always prefers to visit, in a pilot against calls."""
+    policy = daband.Constant(context_shape=(DIM,), n_arms=len(ARMS), seed=0, alpha=0.0)
+    policy.update(np.zeros((30, DIM)), [2] * 30, [1.0] * 30)
+    policy.update(np.zeros((60, DIM)), [0, 1] * 30, [0.0] * 60)
+    rule = TrialRule(max_cost=100.0, worst_loss=0.5, reference_rounds=5000.0)
+    pilot = {"control": 0.5, "rounds": 2800.0, "rule": asdict(rule)}
+    path = tmp_path / "pilot.daband"
+    assessment = {"advantage": 0.05, "low": 0.01, "incumbent": "always call", "verdict": "deploy"}
+    options = {"assessment": {**assessment, "unit": "euros"}, "incumbent": "call"}
+    daband.export(policy, path, arm_names=ARMS, pilot=pilot, **options)
+    return path
+
+
+def run_pilot(client, store, worker, worth, *, stop):
+    """Decide and reward until the text is on the page; return the page and the modes of the last
+    events.
+    """
+    rng = np.random.default_rng(0)
+    page = ""
+    modes = []
+    with Api(str(client.base_url)) as api:
+        for _ in range(60):
+            decisions = api.decide_many([{"context": [0.1] * DIM} for _ in range(100)])
+            modes = [decision.mode for decision in decisions]
+            store.append(
+                [
+                    Reward(one.event_id, float(rng.random() < worth[one.arm_name]), 1.0)
+                    for one in decisions
+                ]
+            )
+            while worker.run_once():
+                pass
+            worker.write_snapshot()
+            page = client.get("/").text
+            if stop in page:
+                break
+            time.sleep(1.1)  # the service reads the notes of its worker every second
+    return page, modes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("visit", "text", "mode"),
+    [
+        (0.75, "The pilot is over, and the policy decides on all events.", "online"),
+        (0.2, "All events keep the incumbent", "fallback"),
+    ],
+)
+def test_a_pilot_stops_by_itself_and_shows_its_course(
+    pilot_file, chromium, sqlite_log, tmp_path, visit, text, mode
+):
+    settings = Settings()
+    worth = {"call": 0.5, "visit": visit}
+    with served(pilot_file, sqlite_log, settings) as client:
+        store = Store(sqlite_log)
+        worker = Worker(store, settings)
+        page, _ = run_pilot(client, store, worker, worth, stop=text)
+        assert text in page
+        for shown in ("mean reward of the policy", "mean reward of call", "<svg", "euros"):
+            assert shown in page
+        assert "advantage over always call, assessed before deployment" in page
+        metrics = client.get("/metrics").text
+        assert "daband_pilot_max_cost 100.0" in metrics
+        cost = float(re.search(r"(?m)^daband_pilot_cost (\S+)", metrics)[1])
+        assert cost < 100.0
+        time.sleep(1.5)
+        _, modes = run_pilot(client, store, worker, worth, stop="<html")
+        assert set(modes) == {mode}
+        picture = tmp_path / "page.png"
+        _, complaints = browse(chromium, str(client.base_url), tmp_path, f"--screenshot={picture}")
+        assert complaints == []
+        pixels = np.asarray(Image.open(picture).convert("L"))
+        assert pixels.std() > 5
+        store.close()
+
+
 @pytest.mark.parametrize("contexts", ["keep", "drop"])
-def test_the_page_is_there_before_and_after_the_first_events(exported, sqlite_log, mode, contexts):
-    settings = Settings(mode=mode, contexts=contexts, incumbent="call", wait=1000.0)
+def test_the_page_is_there_before_and_after_the_first_events(exported, sqlite_log, contexts):
+    settings = Settings(contexts=contexts, incumbent="call", wait=1000.0)
     with served(exported, sqlite_log, settings) as client:
         assert "Nothing has been counted yet" in client.get("/").text
         store = Store(sqlite_log)
@@ -144,6 +223,7 @@ def test_the_page_explains_the_policy_the_assessment_and_the_evidence(tmp_path, 
         target=contexts + 0.1,
         n_arms=2,
         class_names=["letter", "coupon"],
+        source_test=0.1,
     )
     policy = daband.LogPolicy.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source)
@@ -175,52 +255,15 @@ def send_rows(client, rows):
     ).raise_for_status()
 
 
-def write_table_policy(folder):
-    """A policy for rows with every kind of column."""
-    rng = np.random.default_rng(0)
-    frame = pl.DataFrame(
-        {
-            "age": rng.integers(20, 60, 200),
-            "city": rng.choice(["Oslo", "Bergen", None], 200),
-            "seen": [f"2026-0{number % 9 + 1}-11 10:30" for number in range(200)],
-            "hour": [f"{number % 24:02}:15" for number in range(200)],
-            "offer": rng.choice(["card", "loan"], 200),
-        }
-    )
-    columns = daband.domains.Columns(
-        context=["age", "city", "seen", "hour"],
-        categorical=["city"],
-        dates=["seen", "hour"],
-        label="offer",
-    )
-    pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
-    policy = daband.LinUCB.for_pair(pair, seed=0)
-    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
-    daband.export(policy, folder / "t.daband", pair=pair, domain="target")
-    return folder / "t.daband"
-
-
-@pytest.mark.parametrize("mode", ["online", "apprentice"])
-@pytest.mark.parametrize("kind", ["vectors", "table"])
-def test_every_example_of_the_document_can_be_sent(exported, tmp_path, sqlite_log, kind, mode):
-    file = exported if kind == "vectors" else write_table_policy(tmp_path)
-    with served(file, sqlite_log, Settings(mode=mode)) as client:
-        assert send_examples(client) == ["/decide", "/events/{event_id}/reward"]
-
-
-def send_examples(client):
-    """Send all examples of the document, and return their paths."""
-    document = client.get("/openapi.json").json()
-    assert document["openapi"].startswith("3.1")
-    sent = []
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            address = path.replace("{event_id}", "visit-1").replace("{number}", "0")
-            assert client.request(method, address).status_code != 405
-            if "requestBody" in operation:
-                content = operation["requestBody"]["content"]["application/json"]
-                response = client.request(method, address, json=content["example"])
-                assert response.status_code == 200, response.text
-                assert response.json().get("warnings", []) == []
-                sent.append(path)
-    return sent
+def test_the_document_describes_the_calls_of_the_service(exported, sqlite_log):
+    with served(exported, sqlite_log) as client:
+        document = client.get("/openapi.json").json()
+        assert document["openapi"].startswith("3.1")
+        for path, operations in document["paths"].items():
+            for method in operations:
+                address = path.replace("{event_id}", "visit-1").replace("{number}", "0")
+                assert client.request(method, address).status_code != 405
+        event = {"event_id": "visit-1", "context": [0.0] * DIM}
+        assert set(event) <= set(document["components"]["schemas"]["Event"]["properties"])
+        answer = client.post("/decide", json=event).json()
+        assert set(answer) == set(document["components"]["schemas"]["Decision"]["properties"])

@@ -1,66 +1,47 @@
-"""The numbers of the page: values from sums, alarms and modes."""
+"""The numbers of the page: means and alarms."""
 
 import math
 
 import numpy as np
 import pytest
 
-from daband.logs._mean_estimates import (
-    compute_effective_size,
-    estimate_mean,
-    estimate_weighted_mean,
-)
+from daband.logs._mean_estimates import estimate_mean
 from daband.service._event_log import Event, LoggedReward
-from daband.service._log_readers import RewardSums, Statistics
+from daband.service._log_readers import RunningMean, Statistics
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import load_deployed
 from tests.service.conftest import DIM
 
 
-def test_values_from_sums_are_those_of_all_rounds():
-    rng = np.random.default_rng(0)
-    weights = rng.choice([0.0, 1.25, 4.0], 500)
-    rewards = rng.normal(2.0, 1.0, 500)
-    sums = RewardSums()
-    for weight, reward in zip(weights, rewards, strict=True):
-        sums.add(weight, reward)
-    assert sums.n == 500
-    assert sums.estimate(1, 0)[:2] == pytest.approx(estimate_mean(rewards)[:2])
-    assert sums.estimate(0, 1)[:2] == pytest.approx(estimate_weighted_mean(rewards, weights)[:2])
-    assert sums.effective_sample_size == pytest.approx(compute_effective_size(weights))
-    played = rewards.mean()
-    other = (weights @ rewards) / weights.sum()
-    influence = (rewards - played) - weights * (rewards - other) / weights.mean()
-    found = sums.estimate(1, -1)
-    assert found.value == pytest.approx(played - other)
-    assert found.standard_error == pytest.approx(estimate_mean(influence).standard_error, rel=1e-3)
+def test_a_running_mean_is_that_of_all_rewards():
+    rewards = np.random.default_rng(0).normal(2.0, 1.0, 500)
+    mean = RunningMean()
+    for reward in rewards:
+        mean.add(reward)
+    assert mean.n == 500
+    assert mean.estimate()[:2] == pytest.approx(estimate_mean(rewards)[:2])
 
 
 def test_values_of_few_rounds_have_no_interval():
-    sums = RewardSums()
-    assert math.isnan(sums.estimate(1, 0).value)
-    sums.add(0.0, 1.0)
-    assert sums.estimate(1, 0)[:2] == (1.0, math.inf)
-    sums.add(0.0, 1.0)
-    assert not math.isfinite(sums.estimate(0, 1).standard_error)
-    assert not math.isfinite(sums.estimate(1, -1).standard_error)
+    mean = RunningMean()
+    assert math.isnan(mean.estimate().value)
+    mean.add(1.0)
+    assert mean.estimate()[:2] == (1.0, math.inf)
 
 
-def events(n, *, mode="online", shift=0.0, own=None, incumbent=None, seed=0, first=0):
+def events(n, *, shift=0.0, seed=0):
     rng = np.random.default_rng(seed)
     contexts = rng.normal(size=(n, DIM)) + shift
     arms = rng.integers(3, size=n)
     return [
         Event(
-            f"e{first + i}",
+            f"e{i}",
             60.0 * i,
-            mode,
+            "online",
             "source",
             0,
             int(arms[i]),
             1 / 3,
-            int(arms[i]) if own is None else own,
-            incumbent,
             str(contexts[i].tolist()),
             None,
             None,
@@ -80,30 +61,16 @@ def watch(exported, **settings):
     return Statistics(load_deployed(exported), Settings(**settings))
 
 
-def test_the_incumbents_value_comes_from_rounds_that_played_its_arm(exported):
+def test_the_mean_reward_of_the_played_arms_has_an_interval(exported):
     seen = watch(exported)
-    rows = events(3000, incumbent=1)
-    rewards = [float(event.arm == 1) * 0.8 for event in rows]
+    rows = events(3000)
     seen.add_events(rows)
-    seen.add_rewards(logged(rows, rewards))
+    seen.add_rewards(logged(rows, [float(event.arm == 1) * 0.8 for event in rows]))
     found = seen.build_snapshot(0.0)
-    assert found["other"]["value"] == pytest.approx(0.8)
     assert found["played"]["low"] < 0.8 / 3 < found["played"]["high"]
-    assert found["uplift"]["high"] < 0
-    assert found["equal_fraction"] == pytest.approx(1 / 3, abs=0.05)
-    assert found["effective_sample_size"] == pytest.approx(sum(event.arm == 1 for event in rows))
+    assert found["models"][0]["n"] == 3000
     assert found["min_propensity"] == pytest.approx(1 / 3)
-    assert sum(played for _, played, _ in found["arms"]) == 3000
-
-
-def test_an_apprentices_uplift_is_the_models_over_the_incumbents(exported):
-    seen = watch(exported, mode="apprentice")
-    rows = events(3000, mode="apprentice", own=2)
-    seen.add_events(rows)
-    seen.add_rewards(logged(rows, [0.9 if event.arm == 2 else 0.3 for event in rows]))
-    found = seen.build_snapshot(0.0)
-    assert found["other"]["value"] == pytest.approx(0.9)
-    assert found["uplift"]["low"] < 0.4 < found["uplift"]["high"]
+    assert sum(played for _, played in found["arms"]) == 3000
 
 
 def test_drift_is_told_within_two_thousand_events(exported):

@@ -14,7 +14,6 @@ import daband
 from daband.errors import InvalidInput
 from daband.service import _app as app
 from daband.service._app import publish_file
-from daband.service._client import Client
 from daband.service._decider import Decider, load_model
 from daband.service._event_log import Event, LoggedReward, Reward, Store
 from daband.service._settings import Settings
@@ -26,6 +25,7 @@ from daband.service._worker import (
     learn_rewards,
     run_worker,
 )
+from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
@@ -64,8 +64,6 @@ def fill(store, n, *, start=0, mode="online", model=0, unit=lambda reward: rewar
             model=model,
             arm=int(arms[place]),
             propensity=1 / 3,
-            own_arm=0,
-            incumbent_arm=None,
             context=str(contexts[place].tolist()),
             eligible=None,
             digest=None,
@@ -105,13 +103,11 @@ def test_rounds_of_the_incumbent_are_weighted_by_the_number_of_eligible_arms(pol
             event=Event(
                 event_id=f"e{number}",
                 time=1000.0,
-                mode="apprentice",
+                mode="control",
                 domain="source",
                 model=0,
                 arm=1,
                 propensity=0.5,
-                own_arm=0,
-                incumbent_arm=1,
                 context=str(row.tolist()),
                 eligible="[0, 1]",
                 digest=None,
@@ -129,7 +125,7 @@ def test_a_model_is_a_function_of_the_log_bit_for_bit(policy_files, log):
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 50)
     worked(store, policy_files)  # learns 40 of 50
-    fill(store, 45, start=50, mode="apprentice")
+    fill(store, 45, start=50, mode="control")
     worked(store, policy_files)  # another process, which resumes
     learned = [row for row, _ in store.list_models() if row.origin == "learned"]
     assert learned[0].rounds == 400 + 80
@@ -162,22 +158,6 @@ def test_rewards_in_another_unit_change_no_decision(tmp_path):
     assert len(set(here.arm)) > 1
     np.testing.assert_array_equal(here.arm, there.arm)
     np.testing.assert_allclose(1000.0 * here.mean + 7.0, there.mean, rtol=1e-6)
-
-
-def test_a_learned_model_warns_of_rows_far_outside_as_the_file_does(policy_files, sqlite_log):
-    store = Store(sqlite_log)
-    publish_file(store, policy_files[1].read_bytes(), 0.0)
-    fill(store, 50)
-    worked(store, policy_files)
-    models = [
-        load_model(store.read_content(row.number), row.number).deployed
-        for row, _ in store.list_models()
-    ]
-    row = np.full(DIM, 500.0)
-    kinds = [{warning.kind for warning in model.decide(row).warnings} for model in models]
-    assert len(models) > 1
-    assert kinds == [{"far_outside"}] * len(models)
-    store.close()
 
 
 def test_learning_in_one_go_gives_the_models_of_many_restarts(policy_files, tmp_path):
@@ -230,7 +210,7 @@ def test_another_policy_file_does_not_learn_old_rewards_again(policy_files, tmp_
 
 def test_the_service_takes_new_models_without_a_pause_and_goes_back(policy_files, sqlite_log):
     with served(policy_files[1], sqlite_log) as client:
-        api = Client(str(client.base_url))
+        api = Api(str(client.base_url))
         rng = np.random.default_rng(0)
         for _ in range(30):
             api.reward(api.decide(rng.normal(size=DIM).tolist()).event_id, 1.0)
@@ -468,7 +448,7 @@ def test_a_policy_that_cannot_be_loaded_stops_learning_alone(
     clock = Seconds()
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     fill(store, 20)
-    store.append([Event("silent", 1.0, "online", "source", 0, 0, 1.0, 0, None, None, None, None)])
+    store.append([Event("silent", 1.0, "online", "source", 0, 0, 1.0, None, None, None)])
     bad = tmp_path / "bad.safetensors"
     if damage == "truncated":
         bad.write_bytes(policy_files[0].read_bytes()[:-100])
@@ -594,9 +574,7 @@ def test_a_batch_larger_than_a_portion_gets_its_defaults(exported, sqlite_log):
 def append_round(store, name, *, context=None, arm=0, reward=1.0):
     """An event and its reward, past the checks of requests."""
     context = str([0.1] * DIM) if context is None else context
-    store.append(
-        [Event(name, 1.0, "online", "source", 0, arm, 1.0, arm, None, context, None, None)]
-    )
+    store.append([Event(name, 1.0, "online", "source", 0, arm, 1.0, context, None, None)])
     store.append([Reward(name, reward, 2.0)])
 
 
@@ -758,6 +736,6 @@ def test_a_request_has_one_model_throughout(exported, policy_files, tmp_path):
             decider.model = other  # published while the request is read
             return super().get(name, default)
 
-    body = Body(context=[0.5] * DIM, domain=at_hand.deployed.domain)
+    body = Body(context=[0.5] * DIM)
     ((event, _),) = decider.decide(body, 1.0)
     assert (event.model, event.domain) == (0, at_hand.deployed.domain)

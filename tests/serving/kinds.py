@@ -6,6 +6,7 @@ import numpy as np
 
 import daband
 from daband.policies import policies
+from daband.serving._rule import Split, to_state
 
 VECTOR = (6,)
 IMAGE = (3, 16, 16)
@@ -49,8 +50,7 @@ KINDS = {
     "random": (daband.Random, _vector()),
     "linucb": (daband.LinUCB, _vector()),
     "linucb-greedy": (daband.LinUCB, _vector(explore="greedy", epsilon=0.3)),
-    "linucb-thompson": (daband.LinUCB, _vector(explore="thompson", alpha=0.8, epsilon=0.1)),
-    "linucb-dual": (daband.LinUCB, _vector(form="dual")),
+    "linucb-epsilon": (daband.LinUCB, _vector(alpha=0.8, epsilon=0.1)),
     "linucb-shared": (daband.LinUCB, _vector(arms="shared")),
     "linucb-pca": (daband.LinUCB, _vector(transform=daband.PCA(4))),
     "linucb-standardise": (daband.LinUCB, _vector(transform=daband.Standardise())),
@@ -59,6 +59,7 @@ KINDS = {
         daband.LinUCB,
         {"context_shape": IMAGE, "n_arms": ARMS, "transform": daband.PCA(8)},
     ),
+    "supervised": (daband.Supervised, _vector()),
     "trees": (daband.Trees, _vector()),
     "trees-shared": (daband.Trees, _vector(arms="shared")),
     "nlinucb": (daband.NeuralLinUCB, _vector(recipe=SMALL)),
@@ -69,6 +70,10 @@ KINDS = {
     ),
     "log": (daband.LogPolicy, _vector()),
     "self-training": (policies.get("self-training"), _vector(feedback="one_hot")),
+    "rules": (
+        daband.RulePolicy,
+        _vector(tree=to_state(Split("a", "below", 2, False, 1, 2.0, 0, 1))),
+    ),
     "mixture": (_mixture, _vector()),
     "daband-paper": (daband.DABand, _vector(recipe={"base": "paper", "learning": {"steps": 2}})),
     "daband-shared": (daband.DABand, _vector(recipe=SMALL, arms="shared")),
@@ -103,6 +108,8 @@ def trained(kind, n=150):
     rewards = rewards.round() if kind == "self-training" else rewards
     policy.prepare(contexts)
     policy.observe_target(contexts[: n // 2])
+    if kind == "supervised":
+        policy.learn_full(contexts, rng.random((n, ARMS)), "source")
     ids = [f"patient-{number:05d}" for number in range(n)]
     policy.update(contexts, rng.integers(0, ARMS, n), rewards, domain="source", ids=ids)
     policy.adapt()

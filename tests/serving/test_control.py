@@ -9,7 +9,7 @@ from daband.errors import CheckpointError, InvalidInput
 ARMS = ("letter", "coupon", "call")
 
 
-@pytest.fixture(scope="module", params=["greedy", "thompson"])
+@pytest.fixture(scope="module", params=["greedy", "ucb"])
 def deployed(request, tmp_path_factory):
     policy = daband.LinUCB(
         context_shape=(2,), n_arms=3, seed=0, explore=request.param, alpha=0.5, epsilon=0.3

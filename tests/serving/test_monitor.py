@@ -124,7 +124,7 @@ def test_what_is_available_does_not_count_as_a_change(deployed):
     assert report.arm_counts == {"low": 300, "middle": 0, "high": 0}
 
 
-def test_decisions_are_those_of_the_policy_and_warnings_are_counted(deployed):
+def test_decisions_are_those_of_the_policy(deployed):
     monitor = deployed.monitor()
     rows = np.array([[0.0, 1.0, 0.0], [500.0, 1.0, 0.0]])
     decision = monitor.decide(rows, round_number=0)
@@ -132,8 +132,7 @@ def test_decisions_are_those_of_the_policy_and_warnings_are_counted(deployed):
     assert (
         monitor.decide(rows[1], round_number=1).arm == deployed.decide(rows[1], round_number=1).arm
     )
-    assert monitor.report().warnings == {"far_outside": 2}
-    assert "far_outside 2" in repr(monitor.report())
+    assert monitor.report().warnings == {}
     assert len(repr(monitor.report()).splitlines()) < 12
     before = monitor.report().rounds
     with pytest.raises(daband.InvalidInput):
@@ -156,7 +155,7 @@ def test_threads_share_a_monitor(deployed):
 
 
 @pytest.mark.parametrize(
-    "kind", ["constant", "random", "linucb-shared", "daband", "daband-images", "linucb-dual"]
+    "kind", ["constant", "random", "linucb-shared", "daband", "daband-images", "linucb-epsilon"]
 )
 def test_every_kind_has_one(kind, tmp_path):
     policy, contexts, *_ = trained(kind)

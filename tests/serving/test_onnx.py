@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,6 @@ from daband.neural import DenseSettings, FeatureNetwork
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder
 from daband.neural.encoders._frozen_encoder import freeze_encoder, to_onnx
-from daband.neural.encoders._pretrained import build_pretrained_network, load_backbone
 from daband.serving._numpy_networks import load_network
 
 SHAPE = (3, 16, 16)
@@ -185,29 +183,6 @@ def test_a_network_inside_a_policy_is_exported_as_it_decides(name, tmp_path):
         np.testing.assert_allclose(found.bonus, wanted.bonus, atol=1e-5)
 
 
-def test_a_backbone_by_name_is_inside_a_policy_and_its_file(tmp_path):
-    recipe = {"base": "small", "learning": {"steps": 1, "batch": 4}}
-    policy = daband.DABand(
-        context_shape=(3, 20, 18), n_arms=2, seed=0, encoder="efficientnet_lite0", recipe=recipe
-    )
-    rng = np.random.default_rng(0)
-    contexts = rng.integers(0, 256, (6, 3, 20, 18), np.uint8)
-    policy.observe_target(contexts)
-    policy.update(contexts, [0, 1] * 3, rng.random(6), domain="source")
-    policy.adapt()
-    daband.export(policy, tmp_path / "p.daband", domain="source")
-    found = daband.load_deployed(tmp_path / "p.daband").decide(contexts[:3])
-    np.testing.assert_allclose(found.mean, policy.decide(contexts[:3]).mean, atol=1e-5)
-    features = build_pretrained_network(context_shape=(3, 20, 18))
-    images = torch.from_numpy(contexts[:1] / np.float32(255))
-    wide = nn.functional.interpolate(images, size=(224, 224), mode="bilinear", antialias=True)
-    with torch.no_grad():
-        expected = load_backbone("efficientnet_lite0").module((wide - 127 / 255) / (128 / 255))
-        torch.testing.assert_close(
-            features(images, rows_per_domain=(1,)), expected, atol=1e-4, rtol=1e-4
-        )
-
-
 def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
     class Normed(FeatureNetwork):
         def __init__(self):
@@ -352,12 +327,6 @@ def test_a_service_takes_images_and_learns_from_its_log(folders, tmp_path):
     while worker.run_once():
         pass
     worker.write_snapshot()
-    with sqlite3.connect(tmp_path / "events.db") as log:
-        shared = log.execute(
-            "SELECT content_shared, state_shared FROM models WHERE number = 1"
-        ).fetchone()
-    encoder = sum(array.nbytes for array in policy.table.arrays().values())
-    assert min(shared) >= encoder  # it is stored once, with the file
     (tmp_path / "q.daband").write_bytes(store.read_content(1))
     learned = daband.load_deployed(tmp_path / "q.daband")
     assert learned.rounds_learned == policy.rounds_learned + 6

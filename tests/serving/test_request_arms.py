@@ -1,6 +1,4 @@
-"""Decisions among the arms of a request: by id, with features, new ones, and rankings."""
-
-import warnings
+"""Decisions among the arms of a request: by id, with features, and new ones."""
 
 import numpy as np
 import polars as pl
@@ -120,20 +118,12 @@ def test_a_new_arm_is_scored_as_if_the_policy_had_added_it(deployed, rows, tmp_p
     assert file.n_arms == N_ARMS
 
 
-def test_rankings_start_with_the_chosen_arm(deployed):
-    _, contexts, file = deployed
-    decision = file.decide(contexts[0], top=5)
-    scores = decision.mean + file.frozen.exploration.bonus_factor * decision.bonus
-    order = [file.arm_names[at] for at in np.argsort(-scores)[:5]]
-    assert decision.ranking == tuple(order)
-    assert decision.ranking[0] == decision.arm_name
-    batch = file.decide(contexts[:3], arms=["a1", "a2"], top=5)
-    assert [len(ranking) for ranking in batch.ranking] == [2, 2, 2]
-    monitored = file.monitor if file.reference is not None else None
-    if monitored is not None:
-        watched = monitored()
-        watched.decide(contexts[0], arms=["a1", {"id": "z", "features": [0.0, 0.0, 0.0]}])
-        assert sum(watched.report().arm_counts.values()) == 1
+def test_a_monitor_counts_decisions_among_the_arms_of_a_request(tmp_path):
+    policy, contexts = trained("linucb")
+    daband.export(policy, tmp_path / "p", reference=np.tile(contexts, (3, 1)))
+    monitor = daband.load_deployed(tmp_path / "p").monitor()
+    monitor.decide(contexts[0], arms=["a1", {"id": "z", "features": [0.0, 0.0, 0.0]}])
+    assert sum(monitor.report().arm_counts.values()) == 1
 
 
 def test_mistakes_in_a_request_have_clear_errors(deployed):
@@ -191,60 +181,10 @@ def test_a_table_of_arms_is_in_the_file(tmp_path):
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=16)
     daband.export(policy, tmp_path / "p", pair=pair, domain="target")
     file = daband.load_deployed(tmp_path / "p")
-    decision = file.decide({"age": 41}, arms=["a", {"id": "new", "price": 9, "kind": "y"}], top=2)
-    assert set(decision.ranking) == {"a", "new"}
+    decision = file.decide({"age": 41}, arms=["a", {"id": "new", "price": 9, "kind": "y"}])
+    assert decision.arm_name in ("a", "new")
     with pytest.raises(daband.InvalidInput, match="no 'kind'"):
         file.decide({"age": 41}, arms=[{"id": "new", "price": 9}])
-
-
-@pytest.mark.parametrize("control", [0.0, 0.3])
-def test_arms_without_rewards_are_chosen_in_a_fraction_of_decisions_with_exact_propensities(
-    tmp_path, control
-):
-    policy, _ = trained("linucb")  # the last five arms have no rewards
-    wanted = np.where(np.arange(N_ARMS) < N_ARMS - 5, 0.0, 9.0)  # and seem to be the best ones
-    daband.export(policy, tmp_path / "p", epsilon=0.2, new_arms=0.1, incumbent="a2")
-    file = daband.load_deployed(tmp_path / "p")
-    assert file.frozen.is_unrewarded.nonzero()[0].tolist() == list(range(N_ARMS - 5, N_ARMS))
-    mean = np.tile(wanted + np.arange(N_ARMS), (4000, 1))
-    limit = file.limit_new_arms()
-    numbers = np.full(4000, 2)
-    chosen, *_ = file.frozen.choose_with_control(mean, 0.0 * mean, None, 0, control, numbers, limit)
-    arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
-    chances = (1 - control) * file.frozen.compute_probabilities(
-        mean[:1], 0.0 * mean[:1], None, limit=limit
-    )[0]
-    chances[2] += control
-    assert chances.sum() == pytest.approx(1.0)
-    assert chances[-5:].sum() <= 0.1
-    np.testing.assert_allclose(propensities, chances[arms])
-    np.testing.assert_allclose(np.bincount(arms, minlength=N_ARMS) / 4000, chances, atol=0.03)
-
-
-def test_a_limit_on_new_arms_holds_for_requests_and_in_evaluations_of_the_log(tmp_path):
-    policy, contexts = trained("linucb")
-    daband.export(policy, tmp_path / "p")
-    file = daband.load_deployed(tmp_path / "p")
-    new = {"id": "new", "features": [9.0, 9.0, 9.0]}
-    for row in contexts:
-        assert file.decide(row, arms=["a1", "a19", new], new_arms=0.0).arm_name == "a1"
-        # there is no other arm
-        assert file.decide(row, arms=["a19", new], new_arms=0.0).arm_name in ("a19", "new")
-        assert file.with_arms(["a1", new]).decide(row, new_arms=0.0).arm_name == "a1"
-    with pytest.raises(daband.InvalidInput, match=r"new_arms must be in \[0, 1\]"):
-        file.decide(contexts[0], new_arms=1.5)
-    daband.export(policy, tmp_path / "q", new_arms=0.0)
-    log = daband.domains.from_log(
-        source=(contexts, np.full(30, 19), np.ones(30), np.full(30, 0.5)),
-        target=contexts,
-        n_arms=N_ARMS,
-        source_test=None,
-    ).source
-    value = daband.evaluate_log(daband.load_deployed(tmp_path / "q"), log, estimator="ips")
-    assert value.value == 0.0  # arm 19 has no reward in training, so the file never chooses it
-    shared = daband.LinUCB(context_shape=(4,), n_arms=2, arms="shared")
-    with pytest.raises(daband.InvalidInput, match="does not count the rewards of each arm"):
-        daband.export(shared, tmp_path / "t", new_arms=0.1)
 
 
 def test_a_policy_without_arm_features_warns_of_arms_without_rewards(tmp_path):
@@ -257,7 +197,3 @@ def test_a_policy_without_arm_features_warns_of_arms_without_rewards(tmp_path):
         match="5 arms have no reward, and this 'trees' policy does not use",
     ):
         daband.export(policy, tmp_path / "p")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        daband.export(policy, tmp_path / "p", new_arms=0.0)
-    assert int(daband.load_deployed(tmp_path / "p").decide(contexts[0]).arm) < N_ARMS - 5

@@ -109,7 +109,6 @@ def test_what_was_learned_before_stays(log, whole):
     [
         lambda: linucb(transform=daband.Standardise()),
         lambda: linucb(transform=daband.PCA(2), standardise_rewards=False),
-        lambda: linucb(form="dual"),
         lambda: daband.Constant(context_shape=(4,), n_arms=3),
         lambda: daband.LinUCB(context_shape=(2, 2), n_arms=3),
     ],
@@ -240,7 +239,6 @@ def test_arguments_are_checked(log, tmp_path):
     for wrong, message in (
         ({"engine": "spark"}, "engine must be"),
         ({"adapt_every": 0}, "adapt_every"),
-        ({"workers": 0}, "workers"),
         ({"domain": "elsewhere"}, "domain"),
         ({"target": np.zeros((3, 4))}, "target must be"),
     ):
@@ -324,8 +322,11 @@ class Deadly(daband.domains.ParquetLog):
                 open(self.mark, "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
 
+import ray
+
+ray.init(address="local", num_cpus=2, log_to_driver=False)
 policy = daband.LinUCB(context_shape=(4,), n_arms=3)
-daband.fit_log(policy, Deadly(sys.argv[1], n_arms=3), engine="ray", workers=2)
+daband.fit_log(policy, Deadly(sys.argv[1], n_arms=3), engine="ray")
 print(json.dumps(policy._head.statistics.theta.tolist()))
 """
     mark = tmp_path / "killed"
@@ -377,31 +378,29 @@ def test_a_signal_waits_for_the_end_of_the_last_save(log, tmp_path, monkeypatch)
 
 @pytest.mark.slow
 @needs_ray
-def test_a_part_that_kills_every_worker_is_submitted_five_times(log, tmp_path):
+def test_a_part_that_kills_every_worker_is_named(log, tmp_path):
     script = """
 import os, signal, sys
 import daband
-from ray.remote_function import RemoteFunction
+import ray
 
 class Deadly(daband.domains.ParquetLog):
     def batches(self, part, rows=65536):
         os.kill(os.getpid(), signal.SIGKILL)
 
-submitted, submit = [], RemoteFunction._remote
-RemoteFunction._remote = lambda *given, **named: submitted.append(1) or submit(*given, **named)
+ray.init(address="local", num_cpus=1, log_to_driver=False)
 try:
     policy = daband.LinUCB(context_shape=(4,), n_arms=3)
-    daband.fit_log(policy, Deadly(sys.argv[1], n_arms=3), engine="ray", workers=1)
+    daband.fit_log(policy, Deadly(sys.argv[1], n_arms=3), engine="ray")
 except daband.errors.WorkerDied as error:
-    print(len(submitted), error)
+    print(error)
 """
     command = [sys.executable, "-c", script, str(next(log.glob("*.parquet")))]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    pattern = r"^5 .*: 5 workers died while summing it; see the cluster's logs$"
-    assert re.search(pattern, done.stdout, re.MULTILINE), done.stdout
+    assert os.path.basename(command[-1]) in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["linear", "neural"])
@@ -514,7 +513,10 @@ def test_learn_log_takes_names_of_arms_and_columns_and_rewards_that_are_late(tmp
     assert policy.rounds_learned == 200
     named.write_csv(tmp_path / "all.csv")
     daband.learn_log(policy, tmp_path / "all.csv", **columns)
-    week(1).write_parquet(tmp_path / "plain.parquet")
+    is_late = pl.int_range(300) % 3 == 0  # target rounds are learned in order
+    pl.concat([week(1).filter(~is_late), week(1).filter(is_late)]).write_parquet(
+        tmp_path / "plain.parquet"
+    )
     plain = daband.learn_log(linucb(), tmp_path / "plain.parquet", id="event_id")
     np.testing.assert_allclose(theta(policy), theta(plain), atol=1e-9)
     with pytest.raises(DataError, match=r"all.csv has 'coffee'.*set policy.arm_names"):
@@ -580,7 +582,16 @@ def test_a_column_of_weights_counts_rounds(tmp_path):
         *(one.with_columns(n=pl.int_range(100) + 100 * i) for i, one in enumerate(tables)),
     )
     streamed = daband.learn_log(linucb(), numbered, weights="w", id="n")
-    np.testing.assert_allclose(theta(streamed), theta(expected), atol=1e-9)
+    in_target = linucb()
+    in_target.update(
+        x.astype(float),
+        arms,
+        rewards,
+        weights=weights,
+        propensities=propensities,
+        domain="target",
+    )
+    np.testing.assert_allclose(theta(streamed), theta(in_target), atol=1e-9)
     opened = daband.domains.ParquetLog(folder, n_arms=3, roles={"weights": "w"})
     trained = linucb()
     daband.train(trained, source=opened)

@@ -103,7 +103,6 @@ def test_exploration_noise_is_dropped_and_the_bonus_is_optional():
     noisy = daband.LinUCB(
         context_shape=pair.context_shape,
         n_arms=pair.n_arms,
-        explore="thompson",
         epsilon=0.9,
         alpha=50.0,
     )
@@ -128,7 +127,7 @@ def test_bad_input():
     with pytest.raises(InvalidInput, match="EvaluationDomain"):
         daband.evaluate(policy, pair.target)
     with pytest.raises(InvalidInput, match="rule"):
-        daband.evaluate(policy, pair.target_test, rule="thompson")
+        daband.evaluate(policy, pair.target_test, rule="softmax")
     with pytest.raises(InvalidInput, match="batch_size"):
         daband.evaluate(policy, pair.target_test, batch_size=True)
     with pytest.raises(InvalidInput, match="arms"):

@@ -43,9 +43,8 @@ def test_signs_of_a_collapse():
     draw = np.random.default_rng(0)
     means = draw.random((400, 4))
     arms = means.argmax(axis=1)
-    assert find_collapse_signs(arms, arms, means, means) == []
-    flat = " ".join(find_collapse_signs(arms, np.ones_like(arms), means, np.full_like(means, 0.25)))
+    assert find_collapse_signs(arms, arms, 4) == []
+    flat = " ".join(find_collapse_signs(arms, np.ones_like(arms), 4))
     assert "100% of target contexts go to arm 1" in flat
-    assert "predictions vary 0% as much" in flat
-    (fewer,) = find_collapse_signs(arms, arms % 2, means, means)
+    (fewer,) = find_collapse_signs(arms, arms % 2, 4)
     assert "2 of the 4 arms used in the source are not used" in fewer

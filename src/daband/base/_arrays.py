@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -256,6 +257,31 @@ def check_weights(weights: ArrayLike | None, n: int) -> Weights:
         row = int(np.argmax(is_invalid))
         raise InvalidInput(f"weights must be in [0, {MAX_WEIGHT:g}], row {row} has {array[row]:g}")
     return array
+
+
+#: Clusters that are integers must be below this number, so that floats represent them exactly.
+_MAX_CLUSTER = 1 << 52
+
+
+def check_clusters(clusters: ArrayLike | Sequence[str] | None, n: int) -> IntArray | None:
+    """Return the clusters (n,) of rounds as integers above 0. None stays None.
+
+    Clusters are integers or strings, e.g. the names of schools. They become hashes of 48 bits,
+    unless they are integers above 0 already.
+    """
+    if clusters is None:
+        return None
+    values = np.asarray(clusters)
+    if values.shape != (n,):
+        raise InvalidInput(f"clusters must have shape ({n},), got {values.shape}")
+    if values.dtype.kind in "iu" and (not n or (values.min() > 0 and values.max() < _MAX_CLUSTER)):
+        return values.astype(np.int64)
+    if values.dtype.kind not in "iuUOb" and not (values == np.floor(values)).all():
+        raise InvalidInput(f"clusters must be integers or strings, got {values.dtype}")
+    names, indices = np.unique(values.astype(str), return_inverse=True)
+    digests = (hashlib.blake2b(name.encode(), digest_size=6).digest() for name in names)
+    hashes = np.array([1 + int.from_bytes(digest, "big") for digest in digests], np.int64)
+    return hashes[indices]
 
 
 def check_propensities(

@@ -13,10 +13,8 @@ import hashlib
 import io
 import json
 import os
-import re
 import stat
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,13 +28,6 @@ from daband.errors import DataError, FolderInUse, InvalidInput
 _LOCK_FILE = ".lock"
 #: The last file of a finished folder, with the digests of the others.
 _DONE_FILE = "done"
-#: A regular expression for the names of temporary files; see ``_make_temporary_path``.
-_TEMPORARY_PATTERN = re.compile(r"\..+\.\d+\.\d+\.tmp")
-#: The folders from which this process has removed orphans; see ``remove_orphans``.
-_cleaned_folders: set[str] = set()
-#: The minimum age of an orphan, in seconds: a day. A younger file may belong to a process that is
-#: still writing, on this or another machine.
-_MIN_ORPHAN_SECONDS = 86_400.0
 #: An archive may expand to this many bytes, or to twice its own size if that is more.
 _MAX_EXPANDED_BYTES = 64 << 20
 
@@ -204,7 +195,6 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     """
     given_path = check_path(path)
     target, mode = _resolve_target(given_path)
-    remove_orphans(target.parent)
     temporary_path = _make_temporary_path(target)
     try:
         with open(temporary_path, "wb") as file:
@@ -274,24 +264,6 @@ def _resolve_target(given_path: Path) -> tuple[Path, int | None]:
 def _make_temporary_path(target: Path) -> Path:
     """Return a path next to ``target`` that only this process and thread uses."""
     return target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-
-
-def remove_orphans(folder: str | Path) -> None:
-    """Remove the orphans in a folder: temporary files whose writer was killed at least a day ago.
-
-    Only the first call per folder does so.
-    """
-    folder_path = str(folder)
-    if folder_path in _cleaned_folders:
-        return
-    _cleaned_folders.add(folder_path)
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            if (
-                _TEMPORARY_PATTERN.fullmatch(entry.name)
-                and time.time() - entry.stat().st_mtime > _MIN_ORPHAN_SECONDS
-            ):
-                os.unlink(entry.path)
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:

@@ -1,5 +1,4 @@
-"""Execute the runs of an experiment in one folder (``bench``), and continue finished runs
-(``continue_bench``).
+"""Execute the runs of an experiment in one folder (``bench``).
 
 If a bench is interrupted, the same call continues it, and reads the finished runs. ``results.json``
 has the records of all finished runs.
@@ -8,17 +7,13 @@ has the records of all finished runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from daband.base._files import lock_folder, make_folder, read_json, write_json
-from daband.bench._executors import Listener, RunEvent, compute_outcome, execute_all
+from daband.bench._executors import Listener, RunEvent, execute_all
 from daband.bench._records import Record
 from daband.bench._run import (
-    CONTINUED_FOLDER,
-    continue_run,
-    find_finished_runs,
     read_finished_record,
     read_spec,
 )
@@ -43,8 +38,7 @@ def bench(
 
     All methods of a seed see the same contexts in the same order and get rewards from the same
     draws. Finished runs of other methods or seeds of the same experiment stay in ``results.json``.
-    If several processes work in one folder, each run is executed once. On a GPU the seeds of a
-    neural method are trained together, which counts as one of the ``jobs``.
+    If several processes work in one folder, each run is executed once.
 
     Args:
         specs: the runs, for example ``load_experiment("digit").runs()``.
@@ -66,11 +60,7 @@ def bench(
             records[spec.folder_name] = record
             listener(RunEvent("found", spec, record))
     remaining_specs = [spec for spec in specs if spec.folder_name not in records]
-    for spec, reported_outcome in execute_all(remaining_specs, folder, listener, jobs=jobs):
-        outcome = reported_outcome
-        if isinstance(outcome, Exception):  # a worker may have died in another run of its group
-            with suppress(DataError):
-                outcome = read_finished_record(spec, folder) or outcome
+    for spec, outcome in execute_all(remaining_specs, folder, listener, jobs=jobs):
         if isinstance(outcome, Exception):
             failures.append(f"{spec.label}: {outcome}")
             listener(RunEvent("failed", spec, {"error": str(outcome)}))
@@ -87,41 +77,6 @@ def bench(
             ordered_records,
         )
     return ordered_records
-
-
-def continue_bench(
-    folder: str | Path, *, rounds: int = 1920, on_event: Listener | None = None
-) -> list[Record]:
-    """Continue every finished run of a bench on target rewards, and return a record per run, as
-    ``continue_run`` does.
-
-    Each run plays ``rounds`` rounds. Finished continuations are read, not repeated.
-    """
-    listener = on_event or (lambda _: None)
-    runs = [(read_spec(run_folder), run_folder) for run_folder in find_finished_runs(folder)]
-    records: list[Record] = []
-    failures: list[str] = []
-    for spec, run_folder in runs:
-        event_kind = "found" if (run_folder / CONTINUED_FOLDER / "done").exists() else "finished"
-        outcome = compute_outcome(
-            continue_run,
-            run_folder,
-            rounds=rounds,
-            progress=lambda record, spec=spec: listener(RunEvent("episode", spec, record)),
-        )
-        if isinstance(outcome, Exception):
-            failures.append(f"{spec.label}: {outcome}")
-            listener(RunEvent("failed", spec, {"error": str(outcome)}))
-        else:
-            records.append(outcome)
-            listener(RunEvent(event_kind, spec, outcome))
-    if failures:
-        message = (
-            f"{len(failures)} of {len(runs)} runs could not be continued; the others are. First:"
-            f" {failures[0]}"
-        )
-        raise BenchError(message, records)
-    return records
 
 
 def _make_results_writer(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import platform
-import subprocess
-from functools import lru_cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import daband
@@ -30,11 +26,9 @@ def describe_environment(policy: Policy) -> dict[str, Any]:
         accelerator = find_gpu_name(device_name)
     return {
         "daband": daband.__version__,
-        "commit": _find_commit(),
         "python": platform.python_version(),
         **{name: _find_version(name) for name in ("numpy", "torch", "scikit-learn")},
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _find_processor(),
         "cpus": os.cpu_count(),
         "device": device,
         "accelerator": accelerator,
@@ -48,47 +42,3 @@ def _find_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-@lru_cache(maxsize=1)
-def _find_commit() -> str | None:
-    """Return the commit of the source tree that daband is imported from, with "-dirty" if files
-    have changed.
-
-    For an installed package or a copy of the tree, return the environment variable
-    ``DABAND_COMMIT``, or None if it is not set.
-    """
-    source_tree = Path(__file__).resolve().parents[3]
-    if not ((source_tree / ".git").exists() and (source_tree / "pyproject.toml").exists()):
-        # The installed package may be inside another repository, whose commit Git would report.
-        return os.environ.get("DABAND_COMMIT") or None
-    try:
-        process = subprocess.run(  # noqa: S603
-            [  # noqa: S607
-                "git",
-                "-C",
-                str(source_tree),
-                "describe",
-                "--exclude=*",
-                "--always",
-                "--abbrev=12",
-                "--dirty",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return process.stdout.strip() or None
-
-
-@lru_cache(maxsize=1)
-def _find_processor() -> str:
-    """Return the name of the processor."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

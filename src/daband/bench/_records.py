@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from daband.base._files import read_json
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
@@ -38,6 +38,10 @@ Record = dict[str, Any]
 Records = list[Record]
 
 
+#: Number of significant digits in tables.
+_N_DIGITS = 4
+
+
 @dataclass(frozen=True)
 class Metric:
     """The field of a record that measures a policy in the target; higher is better."""
@@ -47,11 +51,11 @@ class Metric:
     #: Name in tables.
     name: str
 
-    def count_decimals(self, *values: float | None, n_digits: int = 3) -> int:
-        """Return the number of decimals for printing ``values``: ``n_digits`` for accuracies, else
+    def count_decimals(self, *values: float | None) -> int:
+        """Return the number of decimals for printing ``values``: four for accuracies, else
         by magnitude.
         """
-        return n_digits if self is TARGET_ACCURACY else count_decimals(*values, n_digits=n_digits)
+        return _N_DIGITS if self is TARGET_ACCURACY else count_decimals(*values)
 
 
 #: The fraction of target contexts with the right arm.
@@ -68,16 +72,16 @@ def choose_metric(records: Sequence[Record]) -> Metric:
     return TARGET_ACCURACY if is_one_hot else TARGET_VALUE
 
 
-def count_decimals(*values: float | None, n_digits: int = 3) -> int:
-    """Return the number of decimals with which the largest of these numbers has ``n_digits``
+def count_decimals(*values: float | None) -> int:
+    """Return the number of decimals with which the largest of these numbers has four
     significant digits.
     """
     largest = max(
         (abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0
     )
     if largest == 0.0:
-        return n_digits
-    return max(0, min(12, n_digits - 1 - math.floor(math.log10(largest))))
+        return _N_DIGITS
+    return max(0, min(12, _N_DIGITS - 1 - math.floor(math.log10(largest))))
 
 
 def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
@@ -105,8 +109,6 @@ class PairedTest:
     NaN.
     """
 
-    #: The number of seeds.
-    n_seeds: int
     #: The mean of ``first - second``.
     difference: float
     #: The lower end of the 95% interval of the mean difference (Student's t).
@@ -125,33 +127,19 @@ def compare_paired(first: Sequence[float], second: Sequence[float]) -> PairedTes
     If all differences are equal, the interval is this difference. The p-value is then 1 if the
     difference is 0, else 0.
     """
-    first_scores = np.asarray(first, np.float64)
-    second_scores = np.asarray(second, np.float64)
-    if (
-        first_scores.ndim != 1
-        or first_scores.shape != second_scores.shape
-        or len(first_scores) == 0
-    ):
-        shapes = f"{first_scores.shape} and {second_scores.shape}"
-        raise InvalidInput(f"paired results must be two lists of equal length, got {shapes}")
-    if not (np.isfinite(first_scores).all() and np.isfinite(second_scores).all()):
-        raise InvalidInput("paired results must be finite numbers")
-    n_seeds = len(first_scores)
-    differences = first_scores - second_scores
+    differences = np.subtract(first, second)
+    n_seeds = len(differences)
     mean = float(differences.mean())
     if n_seeds == 1:
-        return PairedTest(1, mean, math.nan, math.nan, math.nan)
-    rounding_error = (
-        8 * np.finfo(np.float64).eps * float(np.abs([first_scores, second_scores]).max())
-    )
-    standard_error = float(differences.std(ddof=1)) / math.sqrt(n_seeds)
-    if standard_error <= rounding_error:
-        return PairedTest(n_seeds, mean, mean, mean, 1.0 if abs(mean) <= rounding_error else 0.0)
-    from scipy.special import stdtr, stdtrit
+        return PairedTest(mean, math.nan, math.nan, math.nan)
+    rounding_error = 1e-14 * float(np.abs([first, second]).max())
+    if np.ptp(differences) <= rounding_error:
+        return PairedTest(mean, mean, mean, 1.0 if abs(mean) <= rounding_error else 0.0)
+    from scipy.stats import ttest_1samp
 
-    half_width = float(stdtrit(n_seeds - 1, 0.975)) * standard_error
-    p_value = 2.0 * float(stdtr(n_seeds - 1, -abs(mean) / standard_error))
-    return PairedTest(n_seeds, mean, mean - half_width, mean + half_width, p_value)
+    test = ttest_1samp(differences, 0.0)
+    low, high = test.confidence_interval()
+    return PairedTest(mean, float(low), float(high), float(test.pvalue))
 
 
 def adjust_holm(p_values: Sequence[float]) -> list[float]:
@@ -160,17 +148,9 @@ def adjust_holm(p_values: Sequence[float]) -> list[float]:
     If adjusted values below 0.05 are called significant, the family-wise error is at most 0.05.
     NaN, which means that no test was possible, stays NaN and does not count as a test.
     """
-    original_values = np.asarray(p_values, np.float64)
-    tested_indices = np.flatnonzero(~np.isnan(original_values))
-    if ((original_values[tested_indices] < 0) | (original_values[tested_indices] > 1)).any():
-        raise InvalidInput(f"p-values must be in [0, 1], got {list(p_values)}")
-    adjusted_values = original_values.copy()
-    largest_so_far = 0.0
-    for rank, index in enumerate(
-        tested_indices[np.argsort(original_values[tested_indices], kind="stable")]
-    ):
-        largest_so_far = max(
-            largest_so_far, min(1.0, (len(tested_indices) - rank) * float(original_values[index]))
-        )
-        adjusted_values[index] = largest_so_far
-    return [float(value) for value in adjusted_values]
+    values = np.asarray(p_values, np.float64)
+    order = np.argsort(values)  # NaN is last
+    factors = np.maximum(np.count_nonzero(~np.isnan(values)) - np.arange(len(values)), 1)
+    adjusted_values = np.empty(len(values))
+    adjusted_values[order] = np.minimum(np.maximum.accumulate(factors * values[order]), 1.0)
+    return adjusted_values.tolist()

@@ -97,7 +97,7 @@ class Experiment(_StrictSettings):
 
     Args:
         summary: describes the experiment in one line.
-        pair: the name of a pair, or a pattern for several pairs, e.g. ``"amazon/*"``.
+        pair: the name of a pair, or a pattern for several pairs, e.g. ``"mine/*"``.
         pair_options: options of the pair, as in ``daband.domains.load``.
         episodes: the number of episodes of each run.
         episode_length: the number of rounds of an episode.
@@ -262,10 +262,6 @@ def _apply_override(settings: dict[str, Any], override: str) -> None:
     key, separator, value_text = override.partition("=")
     if not separator or not key:
         raise InvalidInput(f"--set must be key=value, got {override!r}")
-    if value_text in ("True", "False", "None"):
-        raise InvalidInput(
-            f"--set {override}: write true or false, and omit settings that are None"
-        )
     *groups, name = key.split(".")
     group_settings = settings
     for group in groups:

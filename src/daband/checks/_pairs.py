@@ -36,10 +36,6 @@ def check_names(pair: Pair) -> None:
     for name, domain in _list_domains(pair):
         n_arms = getattr(domain, "n_arms", pair.n_arms)
         _require(n_arms == pair.n_arms, f"{name} has {n_arms} arms, but the pair has {pair.n_arms}")
-    if pair.feature_names:
-        n_names = len(pair.feature_names)
-        n_features = int(np.prod(pair.context_shape))
-        _require(n_names == n_features, f"{n_names} feature names for {n_features} features")
 
 
 @PAIR_CHECKS.add
@@ -92,14 +88,6 @@ def check_reward_values(pair: Pair) -> None:
                 reward_tables.append((f"{name} expected", rounds.expected))
         elif isinstance(domain, LoggedDomain):
             log = domain.rounds(0, min(_MAX_CHECKED_CONTEXTS, len(domain)), seed=0)
-            _require(
-                ((log.propensities > 0) & (log.propensities <= 1)).all(),
-                f"{name} propensities must be in (0, 1]",
-            )
-            _require(
-                ((log.arms >= 0) & (log.arms < pair.n_arms)).all(),
-                f"{name} has an arm out of range",
-            )
             _require(np.isfinite(log.rewards).all(), f"{name} has a reward that is not finite")
     for name, rewards in reward_tables:
         _require(
@@ -114,8 +102,8 @@ def check_reward_values(pair: Pair) -> None:
 
 @PAIR_CHECKS.add
 def check_order(pair: Pair) -> None:
-    """Check that a pass shows every context once, the seed sets the order, and further rounds are
-    an error.
+    """Check that a pass shows every context once, the order depends only on the seed, and further
+    rounds are an error.
     """
     for name, domain in _list_domains(pair):
         if isinstance(domain, EvaluationDomain):
@@ -130,18 +118,6 @@ def check_order(pair: Pair) -> None:
             (order == domain.order(0, n_rows, seed=0)).all(),
             f"{name}: the same seed gave two different orders",
         )
-        if n_rows > 20:  # a small domain may have the same order for two seeds
-            _require(
-                (order != domain.order(0, n_rows, seed=1)).any(),
-                f"{name}: two seeds gave the same order",
-            )
-        n_checked = min(n_rows, _MAX_CHECKED_CONTEXTS)
-        batch = domain.batch(0, n_checked, seed=3)
-        middle = n_checked // 2
-        halves = np.concatenate(
-            [domain.batch(0, middle, seed=3), domain.batch(middle, n_checked, seed=3)]
-        )
-        _require((batch == halves).all(), f"{name}: a batch differs from its two halves")
         try:
             domain.batch(0, domain.rounds_available + 1, seed=0)
         except InvalidInput:

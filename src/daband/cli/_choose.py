@@ -1,7 +1,8 @@
-"""Define the commands on one choice: ``choose``, ``assess`` and ``audit``."""
+"""Define the commands on one choice: ``choose``, ``assess``, ``audit`` and ``rules``."""
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 import time
@@ -15,7 +16,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from daband.base._files import make_folder, write_bytes
+from daband.base._arguments import check_one_of
+from daband.base._files import check_writable, make_folder, write_bytes, write_text
 from daband.cli._data import add_data_options, print_images, print_tables_read
 from daband.cli._shared import (
     console,
@@ -26,21 +28,21 @@ from daband.cli._shared import (
 )
 from daband.domains._data_options import DataOptions
 from daband.errors import InvalidInput
+from daband.policies._checkpoints import load_policy
 from daband.training._candidates import CandidateProgress
 from daband.training._zero_shot import evaluate
-from daband.trust._assessment import COLLECT, KEEP, Assessment, format_number
+from daband.trust._assessment import COLLECT, DEPLOY, KEEP, Assessment, format_number
 from daband.trust._audit import Audit
 from daband.trust._choice_folder import AUDIT_FOLDER, assess_choice, start_audit, update_audit
 from daband.trust._choose import DATA_FILE, Choice, choose
+from daband.trust._rules import RULES_FILE, rules
 
 #: Shown while policies decide on contexts of both domains.
 _SCORING_TEXT = "Scoring contexts of both domains ..."
-#: Fraction of the work that is done between two printed lines, if the output is not a terminal.
-_LINE_FRACTION = 0.1
-#: Minimum number of seconds between two lines, if the output is not a terminal.
-_MIN_LINE_SECONDS = 2.0
-#: Maximum number of seconds between two lines, if the output is not a terminal.
-_MAX_LINE_SECONDS = 60.0
+#: Seconds between two printed lines, if the output is not a terminal.
+_LINE_SECONDS = 10.0
+#: Exit code of ``assess --fail-unless`` for another verdict. Errors have code 2.
+_OTHER_VERDICT_CODE = 1
 
 Incumbent = Annotated[
     str | None,
@@ -61,17 +63,28 @@ def assess_command(
     folder: Annotated[Path, typer.Argument(help="The folder of a choice.", show_default=False)],
     incumbent: Incumbent = None,
     unit: Unit = "",
+    fail_unless: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERDICT",
+            help="Exit with code 1 if the verdict is another one, e.g. deploy; for CI.",
+        ),
+    ] = None,
 ) -> None:
     """Print the advantage of a choice over the incumbent in the target, and the reasons for the
     verdict.
 
     With another --incumbent, the advantage is estimated again, without target rewards.
 
-    Example: daband assess market/ --incumbent coupon
+    Example: daband assess market/ --incumbent coupon --fail-unless deploy
     """
+    if fail_unless is not None:
+        check_one_of("--fail-unless", fail_unless, (DEPLOY, COLLECT, KEEP))
     with console.status(_SCORING_TEXT):
         assessment = assess_choice(folder, incumbent=incumbent, unit=unit)
     print_line(str(assessment))
+    if fail_unless not in (None, assessment.verdict):
+        raise typer.Exit(_OTHER_VERDICT_CODE)
 
 
 def audit_command(
@@ -167,6 +180,81 @@ def _print_audit(
         print_line(f"{audit.answered} of {audit.budget} questions are answered: {path}")
         command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(path))}"
         print_line(f"Fill in the column reward, in the order of ids, then: {command}")
+
+
+def rules_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a choice.", show_default=False)],
+    depth: Annotated[
+        int, typer.Option(min=1, max=3, help="Maximum number of conditions of a row.")
+    ] = 2,
+    sql: Annotated[bool, typer.Option("--sql", help="Write a CASE expression of SQL.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write JsonLogic; to --out a flag of flagd.")
+    ] = False,
+    growthbook: Annotated[
+        bool, typer.Option("--growthbook", help="Write rules of a feature of GrowthBook.")
+    ] = False,
+    python: Annotated[bool, typer.Option("--python", help="Write a Python function.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Write text; the default.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: print.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="With --sql: the table of a query with arm and propensity.")
+    ] = None,
+    min_rounds: Annotated[
+        int, typer.Option(min=1, help="Minimum number of rounds of an arm where it is chosen.")
+    ] = 50,
+    epsilon: Annotated[
+        float, typer.Option(help="Probability of a random arm, by the id of the row.")
+    ] = 0.0,
+    id_column: Annotated[str, typer.Option("--id", help="With --epsilon: column of ids.")] = "id",
+    salt: Annotated[str, typer.Option(help="With --epsilon: a text for other random arms.")] = "",
+) -> None:
+    """Find the best small tree over raw columns, and write it as SQL, JsonLogic, GrowthBook's
+    conditions, Python or text.
+
+    It is one arm if the data do not prove that the tree is better. DIR gets rules.json, which
+    `daband decide`, `daband learn` and `daband export` take.
+
+    Example: daband rules market --depth 2 --sql --table customers --out rules.sql
+    """
+    if sum((sql, as_json, growthbook, python, text)) > 1:
+        raise InvalidInput("use only one of --sql, --json, --growthbook, --python and --text")
+    if as_json and out is not None and out.suffix != ".json":
+        raise InvalidInput(f"--out must end in .json with --json, got {out}")
+    choice = Choice.load(folder)
+    if out is not None:
+        check_writable(out)
+    rules_file = folder / RULES_FILE
+    if rules_file.is_file() and load_policy(rules_file).version:
+        raise InvalidInput(
+            f"{rules_file} has learned target logs, and would be overwritten; move or remove it"
+        )
+    with console.status("Searching trees ..."):
+        result = rules(
+            choice,
+            max_depth=depth,
+            min_rounds=min_rounds,
+            epsilon=epsilon,
+            id_column=id_column,
+            salt=salt,
+        )
+    result.save(folder)
+    if sql:
+        content = result.to_sql(table) + "\n"
+    elif as_json or growthbook:
+        rule = result.to_json() if as_json else result.to_growthbook()
+        content = json.dumps(rule, indent=2, ensure_ascii=False) + "\n"
+    else:
+        content = result.to_python() if python else result.to_text()
+    if out is None:
+        typer.echo(content, nl=False)
+        return
+    if as_json:  # with the policy, so that decide, learn and export read it
+        result.policy.save(out)
+    else:
+        write_text(out, content)
+    print_line(result.sentence)
+    print_line(f"Written: {out} and {rules_file}")
 
 
 @add_data_options
@@ -290,10 +378,8 @@ def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """Yield a function that shows the progress of training: a bar on a terminal, otherwise
     occasional lines.
     """
-    last_fraction = 0.0
     last_time = time.monotonic()
     last_note = ""
-    had_time_left = False
     bar_columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(
         *bar_columns, console=console, transient=True, disable=not console.is_terminal
@@ -301,7 +387,7 @@ def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
         task = bar.add_task("candidates", total=1.0)
 
         def show_progress(progress: CandidateProgress) -> None:
-            nonlocal last_fraction, last_time, last_note, had_time_left
+            nonlocal last_time, last_note
             if progress.note != last_note:
                 last_note = progress.note
                 print_line(f"Note: {last_note}.")
@@ -318,20 +404,10 @@ def show_candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
                 completed=progress.fraction,
                 description=_SCORING_TEXT if is_trained else escape(status),
             )
-            elapsed = time.monotonic() - last_time
-            has_advanced = (
-                progress.fraction - last_fraction >= _LINE_FRACTION and elapsed >= _MIN_LINE_SECONDS
-            )
-            is_due = (
-                has_advanced
-                or elapsed >= _MAX_LINE_SECONDS
-                or (has_time_left and not had_time_left)
-            )
+            is_due = time.monotonic() - last_time >= _LINE_SECONDS
             if console.is_terminal or not (is_due or is_trained):
                 return
-            last_fraction = progress.fraction
             last_time = time.monotonic()
-            had_time_left = has_time_left
             print_line(f"training  {status}")
             if is_trained:
                 print_line(_SCORING_TEXT)
@@ -344,11 +420,18 @@ def _make_candidate_table(choice: Choice) -> Table:
     # The headings of number columns, by the field of a candidate.
     headings = {"source_advantage": "in the source", "source_error": "standard error"}
     title = f"advantage over {choice.assessment.incumbent}, greedy choices"
+    if any(row["advantage"] is not None for row in choice.table):
+        headings |= {"advantage": "in the target", "low": "at least"}
     if choice.rewards:
-        headings |= {"advantage": "in the target", "low": "at least", "high": "at most"}
+        headings["high"] = "at most"
         title += f"; {choice.rewards} target rewards"
     table = make_table(title, text_headings=["candidate"], number_headings=list(headings.values()))
     for row in choice.table:
-        cells = (format_number(row[field], with_sign=field != "source_error") for field in headings)
+        cells = (
+            ""
+            if row[field] is None
+            else format_number(row[field], with_sign=field != "source_error")
+            for field in headings
+        )
         table.add_row(escape(row["candidate"]), *cells, style="bold" if row["chosen"] else "")
     return table

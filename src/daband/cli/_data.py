@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.markup import escape
 
+import daband
 from daband.cli._shared import console, make_table, print_line
 from daband.domains._data_options import DataOptions, UserTables
 from daband.domains.readers._columns import read_catalogue
@@ -52,7 +53,7 @@ def add_data_options(command: Callable[..., None]) -> Callable[..., None]:
         options = {field.name: arguments.pop(field.name) for field in option_fields}
         for field in option_fields:
             if field.default == ():
-                options[field.name] = _split_names(options[field.name])
+                options[field.name] = split_names(options[field.name])
         command(data=DataOptions(**options), **arguments)
 
     run_command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
@@ -62,7 +63,7 @@ def add_data_options(command: Callable[..., None]) -> Callable[..., None]:
     return run_command
 
 
-def _split_names(texts: list[str] | None) -> list[str]:
+def split_names(texts: list[str] | None) -> list[str]:
     """Return the names in these texts. A text may have several names, separated by commas."""
     return [name.strip() for text in texts or () for name in text.split(",")]
 
@@ -121,6 +122,9 @@ def print_tables_read(data: DataOptions, tables: UserTables) -> None:
         )
     for notice in tables.notices:
         print_line(str(notice), style="yellow")
+    if tables.columns.arm is not None and not tables.columns.encoders:
+        for finding in daband.check_log(tables.source, tables.columns).findings:
+            print_line(finding, style="yellow")
     print_line(
         "To change roles: --category, --number, --date, --drop COLUMN, or --text COLUMN --encoder"
         " NAME."

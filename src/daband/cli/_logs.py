@@ -1,25 +1,39 @@
-"""Define the commands that read logs: ``fit-log``, ``learn``, ``evaluate-log`` and ``convert``."""
+"""Define the commands that read logs: ``fit-log``, ``learn`` and ``evaluate-log``."""
 
 from __future__ import annotations
 
+import copy
+import itertools
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 import daband
-from daband.base._files import check_writable, make_folder, write_bytes, write_json
+from daband.base._files import check_writable, make_folder, write_json
 from daband.cli import _shared as shared_options
+from daband.cli._pilot import print_status
 from daband.cli._shared import print_line, show_rows_bar
+from daband.domains._data_options import DataOptions
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
+from daband.logs._mean_estimates import estimate_mean
+from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 from daband.trust._assessment import format_number
 from daband.trust._choice_folder import find_next_version, find_policy_file
+from daband.trust._pilot import GO_ON, Pilot
+
+#: The number of rounds of a log from which ``learn`` describes changes.
+_MAX_SHOWN_ROUNDS = 65_536
+#: The number of arms that ``learn`` shows.
+_MAX_SHOWN_ARMS = 8
 
 
 def fit_log_command(
@@ -45,6 +59,7 @@ def fit_log_command(
         ),
     ] = None,
     weights: shared_options.WeightColumn = None,
+    cluster: shared_options.ClusterColumn = None,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
@@ -64,6 +79,7 @@ def fit_log_command(
             columns=columns,
             directory=state,
             weights=weights,
+            cluster=cluster,
             progress=show_rows,
         )
     fitted_policy.save(out)
@@ -84,6 +100,7 @@ def learn_command(
     ] = None,
     context: shared_options.ContextColumns = None,
     weights: shared_options.WeightColumn = None,
+    cluster: shared_options.ClusterColumn = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -95,10 +112,17 @@ def learn_command(
     it again.
 
     A log can be given again when more rewards have arrived: rounds that were learned before are
-    recognised by --id.
+    recognised by --id. During a pilot, the log is also added to its evidence, and the decision is
+    printed.
 
     Example: daband learn market log1.csv --id visit
     """
+    pilot = Pilot(policy) if Pilot.exists(policy) else None
+    if pilot is not None and pilot.read_status().decision == GO_ON:
+        status = pilot.add_log(
+            log, arm=arm, reward=reward, propensity=propensity, id_column=id_column
+        )
+        print_status(policy, pilot, status)
     learner = _load_policy(policy)
     version, default_path = find_next_version(policy) if policy.is_dir() else (0, policy)
     path = out or default_path
@@ -106,7 +130,7 @@ def learn_command(
     if is_next_version:
         make_folder(path.parent)
     check_writable(path)
-    n_rounds_before = learner.rounds_learned
+    policy_before = copy.deepcopy(learner)
     n_rows = 0
     with show_rows_bar(learner.name) as show_rows:
 
@@ -115,25 +139,33 @@ def learn_command(
             n_rows = int(record["rows"])
             show_rows(record)
 
+        columns = shared_options.parse_columns(
+            context, arm=arm, reward=reward, propensity=propensity
+        )
         daband.learn_log(
             learner,
             log,
-            columns=shared_options.parse_columns(
-                context, arm=arm, reward=reward, propensity=propensity
-            ),
+            columns=columns,
             arm=arm,
             reward=reward,
             propensity=propensity,
             id=id_column,
             weights=weights,
+            cluster=cluster,
             progress=count_rows,
         )
-    n_learned = learner.rounds_learned - n_rounds_before
+    n_learned = learner.rounds_learned - policy_before.rounds_learned
     if not n_learned:
         print_line("The policy has learned all rounds of this log before. Nothing is written.")
         return
     learner.save(path)
     print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
+    roles = {"arm": arm, "reward": reward, "propensity": propensity} if columns is None else {}
+    options = {"id": id_column, "weights": weights}
+    roles |= {role: name for role, name in options.items() if name is not None}
+    parquet_log = open_log(log, learner, columns=columns, roles=roles, skip_unrewarded=True)
+    for text in _describe_changes(policy_before, learner, parquet_log):
+        print_line(text)
     if id_column is not None and n_rows > n_learned:
         print_line(
             f"Ignored: {n_rows - n_learned:,} rows whose {id_column} was learned before; new"
@@ -142,6 +174,49 @@ def learn_command(
     print_line(f"Policy: {path}" + (f" (version {version})" if is_next_version else ""))
     if is_next_version:
         print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
+
+
+def _describe_changes(before: Policy, after: Policy, log: ParquetLog) -> Iterator[str]:
+    """Yield lines on the rewards of a target log that was learned, and on the changes of the
+    policy's decisions for the first contexts of this log.
+    """
+    batches: list[Any] = []
+    for batch in itertools.chain.from_iterable(map(log.batches, log.parts())):
+        batches.append(batch)
+        if sum(map(len, batches)) >= _MAX_SHOWN_ROUNDS:
+            break
+    contexts, rewards, propensities = (
+        np.concatenate([getattr(batch, name) for batch in batches])
+        for name in ("contexts", "rewards", "propensities")
+    )
+    is_usual = propensities >= 0.5
+    for label, rows in (("a likely", is_usual), ("an unlikely (random)", ~is_usual)):
+        if rows.sum() > 1:
+            estimate = estimate_mean(rewards[rows])
+            low, high = estimate.compute_interval(0.95)
+            yield (
+                f"Mean reward: {estimate.value:.4g} ({low:.4g} to {high:.4g}) in"
+                f" {rows.sum():,} rounds with {label} arm."
+            )
+    fractions = [
+        np.bincount(policy.decide(contexts, "target", rule="greedy").arm, minlength=after.n_arms)
+        / len(contexts)
+        for policy in (before, after)
+    ]
+    names = after.arm_names or tuple(map(str, range(after.n_arms)))
+    shown_arms = np.argsort(-np.maximum(*fractions), kind="stable")[:_MAX_SHOWN_ARMS]
+    changes = [
+        f"{names[arm]} {fractions[0][arm]:.0%} -> {fractions[1][arm]:.0%}" for arm in shown_arms
+    ]
+    yield f"Arms for these contexts, before and after: {', '.join(changes)}."
+    if after.source_worth is not None:
+        yield f"Worth of the source: {after.source_worth}."
+    if isinstance(before, LogPolicy) and isinstance(after, LogPolicy):
+        rules = [
+            "by context" if evidence.personalises else f"always {names[evidence.arm]}"
+            for evidence in (before.evidence, after.evidence)
+        ]
+        yield f"Rule: {rules[0]} -> {rules[1]}."
 
 
 def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | None) -> Policy:
@@ -166,6 +241,39 @@ def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | N
 _ESTIMATES_FILE = "log_estimates.json"
 
 
+def check_log_command(
+    log: Annotated[str, typer.Argument(help="A table: CSV, Parquet, TSV or Arrow.")],
+    arm: Annotated[str, typer.Option(help="The column with the chosen arm.")],
+    reward: Annotated[str, typer.Option(help="The column with its reward.")],
+    propensity: Annotated[
+        str | None, typer.Option(help="The column with its probability; default: frequencies.")
+    ] = None,
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", metavar="COLUMN", help="A column with ids.")
+    ] = None,
+    cluster: shared_options.ClusterColumn = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="A column to ignore.")
+    ] = None,
+) -> None:
+    """Check a log: arms with their means and intervals, and what is wrong with it.
+
+    Example: daband check-log norway.csv --arm offer --reward euros --propensity p --id customer
+    """
+    options = DataOptions(
+        source=log,
+        target=log,
+        arm=arm,
+        reward=reward,
+        propensity=propensity,
+        cluster=cluster,
+        id=tuple(ids or ()),
+        drop=tuple(drop or ()),
+    )
+    tables = options.read_tables()
+    print_line(str(daband.check_log(tables.source, tables.columns)))
+
+
 def evaluate_log_command(
     policy: shared_options.PolicyOrExportArgument,
     log: shared_options.LogArgument,
@@ -178,9 +286,6 @@ def evaluate_log_command(
             "--id", help="The column with the id of a round, to recognise learned rounds."
         ),
     ] = None,
-    estimators: Annotated[
-        str, typer.Option(help="Estimators: dr, snips or ips, or several, e.g. dr,snips.")
-    ] = "dr",
     domain: Annotated[
         Literal["source", "target"] | None,
         typer.Option(
@@ -195,13 +300,8 @@ def evaluate_log_command(
 ) -> None:
     """Estimate the mean reward of a policy from the log of another policy.
 
-    Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
+    Example: daband evaluate-log policy.safetensors week1.parquet
     """
-    estimator_names = tuple(
-        dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip())
-    )
-    if not estimator_names:
-        raise InvalidInput("--estimators must name at least one of dr, snips and ips")
     evaluated_policy = (
         daband.load_deployed(policy)
         if policy.is_file() and is_deployed_file(policy)
@@ -231,24 +331,18 @@ def evaluate_log_command(
         skip_unrewarded=True,
     )
     with show_rows_bar("pass 1") as show_rows:
-        estimates = [
-            daband.evaluate_log(
-                evaluated_policy, opened_log, name, progress=show_rows, id=id_column
-            )
-            for name in estimator_names
-        ]
-    for estimate in estimates:
-        value, low, high = map(format_number, (estimate.value, estimate.low, estimate.high))
-        print_line(
-            f"{estimate.estimator}: mean {reward} {value}, 95% interval {low} to {high}, from"
-            f" {estimate.rounds:,} rounds (an effective sample of"
-            f" {estimate.effective_sample_size:,.0f}) in the {estimate.domain}"
+        estimate = daband.evaluate_log(
+            evaluated_policy, opened_log, progress=show_rows, id=id_column
         )
-        for warning in estimate.warnings:
-            print_line(f"warning   {warning}", style="yellow")
+    value, low, high = map(format_number, (estimate.value, estimate.low, estimate.high))
+    print_line(
+        f"Mean {reward} {value}, 95% interval {low} to {high}, from {estimate.rounds:,} rounds"
+        f" (an effective sample of {estimate.effective_sample_size:,.0f}) in the {estimate.domain}"
+    )
+    for warning in estimate.warnings:
+        print_line(f"warning   {warning}", style="yellow")
     if estimates_path is not None:
-        records = [estimate.as_dict() for estimate in estimates]
-        write_json(estimates_path, {"log": log, "estimates": records})
+        write_json(estimates_path, {"log": log, "estimate": estimate.as_dict()})
         print_line(f"Written: {estimates_path}")
 
 
@@ -257,39 +351,3 @@ def _load_policy(path: Path) -> Policy:
     file = find_policy_file(path) if path.is_dir() else path
     policy: Policy = daband.load(file, device="cpu")
     return policy
-
-
-def convert_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The log to read.")],
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="The log to write; an existing file is an error.")
-    ],
-    arms: Annotated[
-        Path, typer.Option(help="The arm catalogue to write (CSV); an existing file is an error.")
-    ],
-) -> None:
-    """Convert logs of Vowpal Wabbit and Personalizer to a log and a catalogue of arms.
-
-    Formats are text of --cb_explore_adf (vw), and dsjson. A log has the columns arm, reward and
-    propensity, and the context.
-
-    Example: daband convert events.dsjson log.csv --arms offers.csv
-    """
-    from daband.domains.readers._foreign_logs import guess_format, read_foreign_log
-
-    for path in (out, arms):
-        check_writable(path)
-        if path.exists():
-            raise InvalidInput(f"{path} exists already: move it away, or write another file")
-    log_format = guess_format(file)
-    log, catalogue = read_foreign_log(file, log_format)
-    for path, frame in ((out, log), (arms, catalogue)):
-        write_bytes(path, frame.write_csv().encode())
-    print_line(
-        f"Written: {out} ({len(log):,} events of {log_format}) and {arms} ({len(catalogue):,} arms)"
-    )
-    column_options = "--arm arm --reward reward --propensity propensity"
-    column_options += " --offered offered" if "offered" in log.columns else ""
-    print_line(
-        f"Next: daband choose --source {out} --target NEW.csv {column_options} --arms {arms}"
-    )

@@ -2,7 +2,7 @@
 
 Commands parse options, call the library and print results. The commands on one choice are in
 ``_choose.py``, on logs in ``_logs.py``, on exported policies in ``_serving.py``, and on experiments
-in ``_experiments.py``.
+in ``_experiments.py``. Pilots are in ``_pilot.py``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from rich.markup import escape
 
 import daband
 from daband.cli import _experiments as experiments
-from daband.cli._choose import assess_command, audit_command, choose_command
-from daband.cli._logs import convert_command, evaluate_log_command, fit_log_command, learn_command
+from daband.cli._choose import assess_command, audit_command, choose_command, rules_command
+from daband.cli._examples import example_command
+from daband.cli._logs import (
+    check_log_command,
+    evaluate_log_command,
+    fit_log_command,
+    learn_command,
+)
+from daband.cli._pilot import plan_command, status_command
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._shared import console, error_console, print_line, show_warnings_once
 from daband.errors import DabandError
@@ -27,7 +34,7 @@ app = typer.Typer(
     name="daband",
     help=(
         "Cross-domain contextual bandits: learn where feedback is cheap, act where it is"
-        " expensive.\n\nStart with: daband demo"
+        " expensive.\n\nStart with: daband example ab-test"
     ),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -40,6 +47,13 @@ data_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data")
+pilot_app = typer.Typer(
+    name="pilot",
+    help="Plan a pilot with a limited cost, and read its decision.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(pilot_app, name="pilot")
 
 
 def _print_version(is_requested: bool) -> None:
@@ -68,33 +82,31 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "choose": (choose_command, "Train candidates and choose one for the target."),
     "assess": (assess_command, "Print a choice's advantage and its reasons."),
     "audit": (audit_command, "Measure a policy in the target by a few rewards."),
+    "rules": (rules_command, "Write the best small tree as SQL, JSON or Python."),
     "report": (experiments.report_command, "Write a report on a choice or runs."),
     "export": (export_command, ""),
     "decide": (decide_command, ""),
     "learn": (learn_command, "Update a policy from a completed log."),
     "serve": (serve_command, ""),
     "export-events": (export_events_command, ""),
+    "check-log": (check_log_command, "Check a log for mistakes."),
     "fit-log": (fit_log_command, ""),
     "evaluate-log": (evaluate_log_command, "Estimate a policy's value from a log."),
-    "convert": (convert_command, "Convert logs of other systems."),
-    "demo": (experiments.demo_command, "Compare four methods on digits over photographs."),
-    "run": (experiments.run_command, ""),
+    "example": (example_command, "Write example data and the commands to run."),
+    "demo": (experiments.demo_command, "Choose from an A/B test, and compare methods on digits."),
     "bench": (experiments.bench_command, "Compare methods over seeds on the same rounds."),
     "ablate": (
         experiments.ablate_command,
         "Compare all combinations of the loss terms R, P and D.",
     ),
-    "continue": (
-        experiments.continue_command,
-        "Continue finished runs in the target, with its rewards.",
-    ),
-    "presets": (experiments.presets_command, ""),
-    "methods": (experiments.methods_command, ""),
+    "presets": (experiments.presets_command, "List the presets and the methods."),
 }
 for _name, (_command, _short_help) in _COMMANDS.items():
     app.command(_name, short_help=_short_help or None)(_command)
 data_app.command("list")(experiments.list_pairs_command)
 data_app.command("check")(experiments.check_data_command)
+pilot_app.command("plan")(plan_command)
+pilot_app.command("status")(status_command)
 
 
 def _exit_with_error(message: str) -> NoReturn:
@@ -113,10 +125,6 @@ def main() -> None:
         app()
     except DabandError as error:
         _exit_with_error(str(error))
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        _exit_with_error("this command needs matplotlib: pip install 'daband[bench]'")
     except OSError as error:  # for example a full disk, for which a traceback does not help
         path = f"{error.filename}: " if error.filename else ""
         _exit_with_error(f"{path}{error.strerror or error}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,7 +41,7 @@ def export_command(
         ),
     ] = None,
     explore: Annotated[
-        Literal["ucb", "thompson", "greedy"] | None,
+        Literal["ucb", "greedy"] | None,
         typer.Option(
             help="The exploration rule; by default greedy with --epsilon, otherwise the policy's."
         ),
@@ -51,21 +52,24 @@ def export_command(
             help="The arm that is always chosen today; default: the assessment's incumbent."
         ),
     ] = None,
-    new_arms: Annotated[
-        float, typer.Option(help="Largest fraction of decisions for arms without any reward.")
-    ] = 1.0,
-    min_rounds: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Fail if an arm has fewer rounds, which could reveal individual rounds."
-        ),
-    ] = 0,
+    at_most: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ARM=FRACTION", help="Largest fraction of an arm, e.g. call=0.05."),
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(help="Largest mean cost per decision, by the --cost of daband choose."),
+    ] = None,
     with_data: Annotated[
         bool,
         typer.Option(
             "--data/--no-data", help="Read the data, whose contexts monitoring compares with."
         ),
     ] = True,
+    is_pilot: Annotated[
+        bool,
+        typer.Option("--pilot", help="For the next rounds of the pilot that was planned for DIR."),
+    ] = False,
 ) -> None:
     """Write a policy to one file that decides on raw rows.
 
@@ -79,14 +83,21 @@ def export_command(
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
     from daband.trust._choice_folder import find_policy_file
-    from daband.trust._choose import Choice
+    from daband.trust._choose import POLICY_FILE, Choice
 
     pair = None
     assessment = None
     policy_file = folder
+    pilot = None
+    if is_pilot:
+        from daband.trust._pilot import Pilot
+
+        pilot = Pilot(folder)
+        incumbent = pilot.plan.incumbent
     if folder.is_dir():
         choice = Choice.load(folder)
-        policy_file = find_policy_file(folder)
+        # a pilot tries the policy that was chosen, not what it has learned since
+        policy_file = find_policy_file(folder) if pilot is None else folder / POLICY_FILE
         assessment = choice.assessment.as_dict()
         if with_data and choice.options is not None:
             try:
@@ -105,8 +116,9 @@ def export_command(
         incumbent=incumbent,
         epsilon=epsilon,
         explore=explore,
-        min_rounds=min_rounds,
-        new_arms=new_arms,
+        at_most=_parse_fractions(at_most or ()),
+        max_cost=max_cost,
+        pilot=None if pilot is None else pilot.settings,
     )
     deployed = load_deployed(file)
     print_line(f"{deployed!r}")
@@ -118,10 +130,24 @@ def export_command(
             f"Its verdict is: {assessment['verdict']} (daband assess prints the reasons).",
             style="yellow",
         )
+    if deployed.limiter is not None and assessment is not None:
+        print_line(
+            "The verdict is for the policy without limits; daband.budget_curve estimates its value"
+            " with them."
+        )
     if deployed.columns is not None:
         print_line(
             f"To decide on the rows of a file: daband decide {quoted_file} ROWS.csv --out log.csv"
         )
+    if deployed.pilot is not None:
+        print_line(
+            f"Policy and {deployed.arm_names[deployed.incumbent or 0]} differ in some rounds; in"
+            f" these, the policy gets {1.0 - deployed.control:.1%}."
+        )
+        print_line(
+            f"To run the pilot online, until it decides: daband serve {quoted_file} --wait SECONDS"
+        )
+        return
     if deployed.incumbent is not None:
         arm_name = deployed.arm_names[deployed.incumbent]
         print_line(
@@ -129,7 +155,7 @@ def export_command(
             " --control 0.1"
         )
     exploration = deployed.frozen.exploration
-    if exploration.rule != "thompson" and not exploration.epsilon:
+    if not exploration.epsilon:
         is_ucb = exploration.rule == "ucb"
         statement = (
             "It explores (ucb), always the same arm for the same row"
@@ -137,6 +163,15 @@ def export_command(
             else "It does not explore"
         )
         print_line(f"{statement}; use --epsilon 0.1 to be able to evaluate other arms by its log.")
+
+
+def _parse_fractions(texts: Sequence[str]) -> dict[str, float]:
+    """Return the fractions by arm in texts such as "call=0.05"."""
+    pairs = [text.rpartition("=") for text in texts]
+    try:
+        return {arm: float(fraction) for arm, _, fraction in pairs}
+    except ValueError:
+        raise InvalidInput(f"--at-most must be ARM=FRACTION, got {', '.join(texts)}") from None
 
 
 #: Maximum number of decisions and of warnings that are printed.
@@ -147,7 +182,10 @@ _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".t
 
 def decide_command(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="An exported policy, e.g. market.daband, or rules.json."
+        ),
     ],
     rows: Annotated[
         Path,
@@ -178,11 +216,12 @@ def decide_command(
     """
     import numpy as np
 
+    import daband
     from daband.cli._shared import print_line
     from daband.domains.readers._reading import read_table
     from daband.serving._deployed_policy import load_deployed
 
-    deployed = load_deployed(file)
+    deployed = daband.load(file).as_deployed() if file.suffix == ".json" else load_deployed(file)
     contexts: Any
     if rows.is_dir():
         image_paths = sorted(
@@ -302,10 +341,6 @@ def serve_command(
     learn_every: Annotated[
         int, typer.Option(min=1, help="Number of rewards after which the policy is updated.")
     ] = 100,
-    mode: Annotated[
-        Literal["online", "apprentice"],
-        typer.Option(help="Play the policy's arm, or only log it and play the incumbent's."),
-    ] = "online",
     wait_seconds: Annotated[
         float | None,
         typer.Option(
@@ -330,17 +365,6 @@ def serve_command(
             ),
         ),
     ] = 0.0,
-    fraction_if_better: Annotated[
-        float | None,
-        typer.Option("--widen", help="The new --control once the policy is proven better."),
-    ] = None,
-    new_arm_fraction: Annotated[
-        float | None,
-        typer.Option(
-            "--new-arms",
-            help="Largest fraction of events for arms without any reward; default: the file's.",
-        ),
-    ] = None,
     contexts: Annotated[
         Literal["keep", "drop"], typer.Option(help="Whether the log stores contexts.")
     ] = "keep",
@@ -399,20 +423,22 @@ def serve_command(
             " --open-to-all"
         )
     settings = Settings(
-        mode=mode,
         contexts=contexts,
         wait=wait_seconds,
         default_reward=default_reward,
         max_reward=max_reward,
         incumbent=incumbent,
         control=control_fraction,
-        widen=fraction_if_better,
-        new_arms=new_arm_fraction,
         hosts=tuple(allowed_hosts or ()),
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes),
     )
-    load_deployed(file)  # raises an error for a damaged file before addresses are printed
+    # raises an error for a damaged file before addresses are printed
+    if load_deployed(file).pilot is not None and policy_path is not None:
+        raise InvalidInput(
+            f"{file} is for a pilot, which tries a policy that does not change: remove --learn, and"
+            " learn the exported events afterwards"
+        )
     typer.echo(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json")
     typer.echo(f"Log:     {hide_password(log)}")
     serve(file, log, settings, learn=policy_path, learn_every=learn_every, host=host, port=port)
@@ -429,9 +455,6 @@ def export_events_command(
     until: Annotated[
         str | None, typer.Option(help="Day or time before which events are written.")
     ] = None,
-    with_defaults: Annotated[
-        bool, typer.Option("--defaults/--no-defaults", help="Include events with a default reward.")
-    ] = True,
     with_ids: Annotated[
         bool, typer.Option("--ids/--no-ids", help="Add columns event_id, time, model and mode.")
     ] = False,
@@ -447,9 +470,7 @@ def export_events_command(
         from daband.service._log_readers import export_events
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
-    n_events = export_events(
-        log, file, since=since, until=until, defaults=with_defaults, ids=with_ids
-    )
+    n_events = export_events(log, file, since=since, until=until, ids=with_ids)
     typer.echo(f"Written: {file} ({n_events:,} events)")
 
 

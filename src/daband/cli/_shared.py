@@ -50,6 +50,10 @@ WeightColumn = Annotated[
     str | None,
     typer.Option(help="The column with the weight of a round, 1 by default."),
 ]
+ClusterColumn = Annotated[
+    str | None,
+    typer.Option(help="The column that arms were drawn for, e.g. school; default: for each row."),
+]
 LogArgument = Annotated[
     str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")
 ]

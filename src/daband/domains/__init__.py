@@ -8,6 +8,7 @@ from daband.domains._contract import (
     About,
     Contexts,
     EvaluationDomain,
+    Guardrail,
     LoggedDomain,
     Pair,
     RewardDomain,
@@ -17,7 +18,6 @@ from daband.domains._mixtures import restrict_pair
 from daband.domains._registry import load, register_pair
 from daband.domains.readers._arrays import from_arrays
 from daband.domains.readers._columns import Columns
-from daband.domains.readers._gymnasium import from_gymnasium
 from daband.domains.readers._images import from_images
 from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
@@ -30,13 +30,13 @@ __all__ = [
     "Contexts",
     "DataOptions",
     "EvaluationDomain",
+    "Guardrail",
     "LoggedDomain",
     "Pair",
     "ParquetLog",
     "RewardDomain",
     "TableTransform",
     "from_arrays",
-    "from_gymnasium",
     "from_images",
     "from_log",
     "from_table",

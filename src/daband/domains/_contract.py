@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from daband.features._shift import Shift, as_shift
 
 if TYPE_CHECKING:
     from daband.features._catalogue import Catalogue
+    from daband.features._costs import ArmCosts
     from daband.features._table_transform import TableTransform
 
 
@@ -74,6 +75,38 @@ class Rounds:
 
 
 @dataclass(frozen=True)
+class Guardrail:
+    """A second outcome of the rounds of a log, which a policy must not make worse.
+
+    A policy is deployed only if its mean of this outcome is proven to be at most ``margin`` worse
+    than the incumbent's.
+
+    >>> daband.domains.Guardrail([0.0, 1.0, 0.0], margin=0.01, name="-returns").margin
+    0.01
+    """
+
+    #: The outcome of each round, (B,).
+    values: FloatArray
+    #: The largest loss that is accepted, at least 0, in the unit of the outcome.
+    margin: float = 0.0
+    #: The name of the outcome. A larger outcome is better, or a smaller one if the name starts with
+    #: "-".
+    name: str = "guardrail"
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values, np.float64)
+        if values.ndim != 1 or not np.isfinite(values).all():
+            raise InvalidInput(f"guardrail {self.name!r} must have a finite number for each round")
+        if not 0.0 <= self.margin < np.inf:
+            raise InvalidInput(f"the guardrail's margin must be at least 0, got {self.margin!r}")
+        object.__setattr__(self, "values", values)
+
+    def select(self, rows: IntArray) -> Guardrail:
+        """Return the outcome of these rounds."""
+        return replace(self, values=self.values[rows])
+
+
+@dataclass(frozen=True)
 class LoggedRounds:
     """Rounds of a logging policy, with the reward of the chosen arm only."""
 
@@ -89,6 +122,11 @@ class LoggedRounds:
     weights: FloatArray | None = None
     #: Mask of the arms that could be chosen, (B, K); None if all could.
     offered: BoolArray | None = None
+    #: Cluster of each round, (B,), e.g. its school, if arms were drawn for clusters; None if rounds
+    #: are independent.
+    clusters: IntArray | None = None
+    #: A second outcome; None if there is none.
+    guardrail: Guardrail | None = None
 
     def __len__(self) -> int:
         return len(self.contexts)
@@ -102,7 +140,18 @@ class LoggedRounds:
             "weights": self.weights,
             "propensities": self.propensities,
             "available": self.offered,
+            "clusters": self.clusters,
         }
+
+    def select(self, rows: IntArray) -> LoggedRounds:
+        """Return the rounds at these indices."""
+        arrays: dict[str, Any] = {
+            name: array if array is None else array[rows]
+            for name, array in vars(self).items()
+            if name != "guardrail"
+        }
+        guardrail = None if self.guardrail is None else self.guardrail.select(rows)
+        return LoggedRounds(**arrays, guardrail=guardrail)
 
 
 class Contexts(ABC):
@@ -227,6 +276,9 @@ class RewardDomain(FeedbackDomain):
     """
 
     _order_seed = 1
+    #: True if training learns the rewards of all arms of each context ("full" feedback). False if
+    #: it plays rounds, and learns the reward of the arm that it chose.
+    full_feedback: bool = False
 
     @abstractmethod
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
@@ -251,13 +303,27 @@ class LoggedDomain(FeedbackDomain):
 
     def read_rounds(self, indices: IntArray) -> LoggedRounds:
         return LoggedRounds(
-            self.read(indices), *self.read_log(indices), offered=self.read_offered(indices)
+            self.read(indices),
+            *self.read_log(indices),
+            offered=self.read_offered(indices),
+            clusters=self.read_clusters(indices),
+            guardrail=self.read_guardrail(indices),
         )
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:  # noqa: ARG002
         """Return a mask (B, K) of the arms that could be chosen at these indices; None if all
         could.
         """
+        return None
+
+    def read_clusters(self, indices: IntArray) -> IntArray | None:  # noqa: ARG002
+        """Return the clusters (B,) of the rounds at these indices; None if rounds are
+        independent.
+        """
+        return None
+
+    def read_guardrail(self, indices: IntArray) -> Guardrail | None:  # noqa: ARG002
+        """Return the second outcome at these indices; None if there is none."""
         return None
 
 
@@ -354,6 +420,8 @@ class Pair:
     table: TableTransform | None = None
     #: The arms with their features and the domains that offer them; None if arms have no features.
     catalogue: Catalogue | None = None
+    #: The costs of arms, which were subtracted from all rewards; None without costs.
+    costs: ArmCosts | None = None
     #: The assumed differences between the domains; by default "style" for images and "covariate"
     #: for vectors.
     shift: Shift = None  # type: ignore[assignment]
@@ -369,6 +437,11 @@ class Pair:
             self.shift, context_shape=self.context_shape, feature_names=self.feature_names
         )
         object.__setattr__(self, "shift", shift)
+
+    @property
+    def full_feedback(self) -> bool:
+        """True if training learns the rewards of all arms of each source context."""
+        return isinstance(self.source, RewardDomain) and self.source.full_feedback
 
     def __repr__(self) -> str:
         max_names = 6

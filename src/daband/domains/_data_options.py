@@ -79,6 +79,9 @@ class DataOptions(StatedRoles):
     side: int = describe("Side of images in pixels; larger takes longer.", _IMAGE_SIDE)
     shift: str | None = describe("The assumed shift: covariate, units, style, labels, or several.")
     units: tuple[str, ...] = describe("Columns whose unit differs in the target, e.g. price.", ())
+    feedback: str | None = describe(
+        "full (learn the rewards of all arms, the default for labels) or bandit (play rounds)."
+    )
     #: A digest of the files. If it is given, files with other content raise an error.
     digest: str = ""
 
@@ -158,6 +161,7 @@ class DataOptions(StatedRoles):
                 **frames,
                 columns=tables.columns,
                 units=self.units or None,
+                feedback=self.feedback,
                 arms=options.read_arms(),
                 **reader_options,
             )
@@ -193,16 +197,17 @@ class DataOptions(StatedRoles):
             if not len(frame):
                 raise DataError(f"{path} has no rows")
         columns, column_roles = infer_columns(source, target, self)
-        outcome = str(columns.reward or columns.label)
-        n_missing = source[outcome].null_count()
+        outcomes = columns.rewards or (str(columns.reward or columns.label),)
+        has_outcome = pl.all_horizontal(pl.col(outcomes).is_not_null())
+        n_missing = len(source) - len(source.filter(has_outcome))
         if n_missing:
             if ROW_COLUMN not in source.columns:
                 source = source.with_row_index(ROW_COLUMN)
-            source = source.filter(pl.col(outcome).is_not_null())
+            source = source.filter(has_outcome)
             reason = f"as stated; {n_missing:,} rows have none yet and are ignored"
             column_roles = [
                 replace(column, reason=reason, is_notable=True)
-                if column.name == outcome
+                if column.name in outcomes
                 else column
                 for column in column_roles
             ]

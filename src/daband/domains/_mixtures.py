@@ -18,6 +18,7 @@ from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.domains._contract import (
     Contexts,
     EvaluationDomain,
+    Guardrail,
     LoggedDomain,
     Pair,
     RewardDomain,
@@ -107,6 +108,10 @@ class MixedRewards(MixedContexts, RewardDomain):
 
     _order_seed = RewardDomain._order_seed
 
+    def __init__(self, parts: Mapping[str, RewardDomain]) -> None:
+        super().__init__(parts)
+        self.full_feedback = all(part.full_feedback for part in parts.values())
+
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         reward_arrays = self._gather(
             indices,
@@ -142,6 +147,19 @@ class MixedLog(MixedContexts, LoggedDomain):
             return [np.ones((len(rows), self.n_arms), np.bool_) if mask is None else mask]
 
         return self._gather(indices, read_mask)[0]
+
+    def read_clusters(self, indices: IntArray) -> IntArray | None:
+        no_rows = np.zeros(0, np.int64)
+        if any(part.read_clusters(no_rows) is None for part in self.parts.values()):
+            return None
+        return self._gather(indices, lambda part, rows: [part.read_clusters(rows)])[0]
+
+    def read_guardrail(self, indices: IntArray) -> Guardrail | None:
+        parts = [part.read_guardrail(np.zeros(0, np.int64)) for part in self.parts.values()]
+        if None in parts:
+            return None
+        (values,) = self._gather(indices, lambda part, rows: [part.read_guardrail(rows).values])
+        return replace(parts[0], values=values)
 
 
 class MixedEvaluation(EvaluationDomain):

@@ -131,8 +131,8 @@ def load(name: str, **options: Any) -> Pair:
     """Return the pair that is registered as ``name``.
 
     ``options`` are the pair's options. Any other keyword raises an error that lists them. The pairs
-    "digit", "synthetic" and "warfarin" have an option ``tiny=True`` for a small version that needs
-    no data files.
+    "digit" and "synthetic" have an option ``tiny=True`` for a small version that needs no data
+    files.
 
     >>> pair = daband.domains.load("digit", tiny=True)
     >>> pair.context_shape, pair.n_arms

@@ -14,16 +14,20 @@ import numpy as np
 
 from daband.base._arguments import check_fraction
 from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
+from daband.domains._contract import (
+    Contexts,
+    EvaluationDomain,
+    Guardrail,
+    LoggedDomain,
+    RewardDomain,
+)
 from daband.errors import DataError
 
 #: The number of rows that are read at a time.
 _BLOCK_ROWS = 4096
 
 
-def split_half(
-    labels: IntArray, *, name: str, groups: Sequence[str] | None = None
-) -> tuple[IntArray, IntArray]:
+def split_half(labels: IntArray, *, name: str) -> tuple[IntArray, IntArray]:
     """Split every class into two halves.
 
     Return indices (m,) for training and indices (n - m,) for evaluation.
@@ -31,29 +35,14 @@ def split_half(
     Args:
         labels: the class of every context, (n,).
         name: name of the split, from which the seed of the draw is computed.
-        groups: contexts of one group (for example frames of one traffic sign) stay in one half, so
-            that evaluation has no near-copies of training contexts.
     """
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    group_ids = (
-        np.arange(len(labels))
-        if groups is None
-        else np.unique(np.asarray(groups), return_inverse=True)[1]
-    )
     training_blocks: list[IntArray] = []
     held_out_blocks: list[IntArray] = []
     for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        halves: tuple[list[IntArray], list[IntArray]] = ([], [])
-        half_sizes = [0, 0]
-        for group_id in generator.permutation(np.unique(group_ids[rows])):
-            group_rows = rows[group_ids[rows] == group_id]
-            # Each group goes to the half with fewer rows so far.
-            half = 0 if half_sizes[0] <= half_sizes[1] else 1
-            halves[half].append(group_rows)
-            half_sizes[half] += len(group_rows)
-        training_blocks += halves[0]
-        held_out_blocks += halves[1]
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        training_blocks.append(rows[::2])
+        held_out_blocks.append(rows[1::2])
     # Files are listed class by class. Both parts are shuffled, so that an index does not reveal the
     # class.
     return _shuffle(generator, training_blocks), _shuffle(generator, held_out_blocks)
@@ -135,6 +124,10 @@ class _Subset(Contexts):
 class RewardSubset(_Subset, RewardDomain):
     """A subset of the rounds of a reward domain."""
 
+    def __init__(self, domain: RewardDomain, indices: IntArray) -> None:
+        super().__init__(domain, indices)
+        self.full_feedback = domain.full_feedback
+
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         return self._domain.read_rewards(self._indices[indices])
 
@@ -147,6 +140,12 @@ class LogSubset(_Subset, LoggedDomain):
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
         return self._domain.read_offered(self._indices[indices])
+
+    def read_clusters(self, indices: IntArray) -> IntArray | None:
+        return self._domain.read_clusters(self._indices[indices])
+
+    def read_guardrail(self, indices: IntArray) -> Guardrail | None:
+        return self._domain.read_guardrail(self._indices[indices])
 
 
 class RewardEvaluation(EvaluationDomain):

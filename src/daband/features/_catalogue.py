@@ -57,15 +57,6 @@ class Catalogue:
     axes: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        n_columns = len(self.mean if self.axes is None else self.axes) + 1
-        if self.vectors.shape != (len(self.names), n_columns) or self.offered.shape != (
-            2,
-            len(self.names),
-        ):
-            raise ValueError(
-                f"{len(self.names)} arms need vectors with {n_columns} columns and offered with 2"
-                f" rows, got shapes {self.vectors.shape} and {self.offered.shape}"
-            )
         if not all(np.isfinite(array).all() for array in (self.vectors, self.mean, self.deviation)):
             raise ValueError("vectors, mean and deviation must be finite")
         if len(self.index_by_name) != len(self.names):

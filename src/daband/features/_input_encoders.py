@@ -17,8 +17,6 @@ import io
 import json
 import os
 import sqlite3
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -42,8 +40,6 @@ TOKEN_ATTRIBUTES = {
     "attention_mask": "attention_mask",
     "token_type_ids": "type_ids",
 }
-#: Seconds after which the progress of a column is shown on a terminal.
-_PROGRESS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -67,22 +63,6 @@ class ImageReader:
     mean: Sequence[float] = (0.0, 0.0, 0.0)
     #: The standard deviation of each channel.
     deviation: Sequence[float] = (1.0, 1.0, 1.0)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.crop <= self.resize <= 1 << 14 or self.interpolation not in (
-            "bilinear",
-            "bicubic",
-        ):
-            raise ValueError(
-                f"resize={self.resize}, crop={self.crop} and interpolation={self.interpolation!r}"
-                " do not fit: crop must be 1 to resize, resize at most 16,384, and interpolation"
-                " bilinear or bicubic"
-            )
-        if len(self.mean) != 3 or len(self.deviation) != 3 or not min(self.deviation) > 0:
-            raise ValueError(
-                f"mean and deviation need 3 numbers each, the latter above 0, got {self.mean} and"
-                f" {self.deviation}"
-            )
 
     def read(self, content: bytes) -> AnyArray:
         """Return the input (3, crop, crop) for the bytes of an image file."""
@@ -182,10 +162,6 @@ class InputEncoder:
         image_reader: ImageReader | None = None,
         tokenizer: str | None = None,
     ) -> None:
-        if (image_reader is None) == (tokenizer is None):
-            raise ValueError(
-                "an encoder needs either pixels (for images) or a tokenizer (for texts)"
-            )
         self.name = name
         self.program = program
         self.image_reader = image_reader
@@ -213,7 +189,6 @@ class InputEncoder:
             except InvalidInput as error:
                 raise DataError(f"{describe_row(row)}: {error}") from None
 
-        start_time = time.monotonic()
         # Pillow releases the interpreter lock while it decodes
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             # Files are read twice, for the hash and for the features, so that memory does not have
@@ -236,7 +211,6 @@ class InputEncoder:
                 }
                 features_by_key |= new_features
                 self._write_cache(new_features)
-                _show_progress(self.name, start + len(rows), len(uncached_rows), start_time)
         return np.stack([features_by_key[key] for key in keys])
 
     def _to_bytes(self, value: Any) -> bytes:
@@ -376,23 +350,6 @@ def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
         name: np.array([getattr(text, attribute) for text in tokenized], np.int64)
         for name, attribute in TOKEN_ATTRIBUTES.items()
     }
-
-
-def _show_progress(name: str, n_done: int, n_total: int, start_time: float) -> None:
-    """Show a progress bar on a terminal, but not in the first two seconds.
-
-    ``n_done`` of ``n_total`` rows are encoded. ``start_time`` is a time of ``time.monotonic``.
-    """
-    seconds = time.monotonic() - start_time
-    if seconds < _PROGRESS_SECONDS or not sys.stderr.isatty():
-        return
-    bar = "#" * (30 * n_done // n_total)
-    remaining_seconds = seconds * (n_total - n_done) / n_done
-    end = "\n" if n_done == n_total else ""
-    sys.stderr.write(
-        f"\r{name} [{bar:30}] {n_done:,} of {n_total:,}, {remaining_seconds:,.0f} s left {end}"
-    )
-    sys.stderr.flush()
 
 
 #: Functions that convert a named model or a module to an encoder; see ``as_input_encoder`` for the

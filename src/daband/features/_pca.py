@@ -29,15 +29,6 @@ class PcaStep:
     axes: FloatArray
     kind: ClassVar[str] = "pca"
 
-    def __post_init__(self) -> None:
-        if self.centre.ndim != 1 or self.axes.ndim != 2 or self.axes.shape[1] != len(self.centre):
-            raise ValueError(
-                f"axes must be (m, d) and centre (d,), got {self.axes.shape} and"
-                f" {self.centre.shape}"
-            )
-        if not (np.isfinite(self.centre).all() and np.isfinite(self.axes).all()):
-            raise ValueError("centre and axes must be finite")
-
     @property
     def n_inputs(self) -> int:
         """The number of dimensions of a context."""
@@ -102,12 +93,7 @@ class PCA:
         self._axes: FloatArray | None = None
 
     def __repr__(self) -> str:
-        settings = {
-            name: value
-            for name, value in self.settings().items()
-            if name != "n_components" and value
-        }
-        return f"PCA({', '.join([str(self.n_components), *(f'{name}={value!r}' for name, value in settings.items())])})"
+        return f"PCA({self.n_components})"
 
     @property
     def fitted(self) -> bool:

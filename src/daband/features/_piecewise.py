@@ -58,19 +58,8 @@ class PiecewiseStep:
     #: The number of dimensions of a context.
     n_inputs: int
     kind: ClassVar[str] = "piecewise"
-
-    def __post_init__(self) -> None:
-        arrays = self.start, self.width, self.centre, self.scale
-        if self.column.ndim != 1 or any(array.shape != self.column.shape for array in arrays):
-            shapes = [array.shape for array in arrays]
-            raise ValueError(f"all arrays must have shape {self.column.shape}, got {shapes}")
-        if (
-            self.column.dtype.kind != "i"
-            or not ((self.column >= 0) & (self.column < self.n_inputs)).all()
-        ):
-            raise ValueError(f"columns must be integers in 0..{self.n_inputs - 1}")
-        if not all(np.isfinite(array).all() for array in arrays) or not (self.width > 0).all():
-            raise ValueError("arrays must be finite, and widths positive")
+    #: The index of the constant feature.
+    constant_index: ClassVar[int] = 0
 
     @property
     def n_features(self) -> int:
@@ -133,7 +122,7 @@ class Piecewise:
         self._steps: list[PiecewiseStep] = []
 
     def __repr__(self) -> str:
-        return f"Piecewise({f'by_domain={self.by_domain!r}' if self.by_domain else ''})"
+        return "Piecewise()"
 
     @property
     def fitted(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, as_numpy
+from daband.base._arrays import AnyArray, as_numpy
 from daband.errors import InvalidInput
 from daband.features._image_layout import (
     convert_image_errors,
@@ -22,17 +22,11 @@ from daband.features._image_layout import (
     read_pixels,
     to_eight_bits,
 )
-from daband.features._table_transform import FAR_DEVIATIONS, RowWarning, TableRowReader
+from daband.features._table_transform import RowWarning, TableRowReader
 
 _BYTE_TYPES = (bytes, bytearray, memoryview)
 #: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
 _MAX_UNIT_PIXEL = 2.0
-#: Maximum ratio of the side of the resized image to the side of the crop. A larger ratio would only
-#: use memory.
-_MAX_CROP_RATIO = 16
-#: Maximum number of features of a row that have their own warning. One further warning counts the
-#: remaining ones.
-_MAX_FEATURE_WARNINGS = 8
 
 
 @dataclass(frozen=True)
@@ -47,21 +41,6 @@ class ImageRule:
     #: The side in pixels of the centre crop after resizing.
     crop: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.layout not in ("channels_first", "channels_last", "grey"):
-            raise ValueError(
-                f"layout must be channels_first, channels_last or grey, got {self.layout!r}"
-            )
-        if (self.resize is None) != (self.crop is None):
-            raise ValueError("resize and crop must be given together")
-        resize = self.resize or 1
-        crop = self.crop or 1
-        if not 1 <= crop <= resize <= _MAX_CROP_RATIO * crop:
-            raise ValueError(
-                f"crop must be 1 to resize, and at least resize / 16, got {self.crop} and"
-                f" {self.resize}"
-            )
-
 
 class ReadRows(NamedTuple):
     """The contexts of one row or of a batch, with warnings."""
@@ -75,15 +54,12 @@ class ReadRows(NamedTuple):
 
 
 class RowReader:
-    """A reader that converts rows to contexts, checks them, and warns about values that are far
-    from training.
+    """A reader that converts rows to contexts, and checks them.
 
     Args:
         shape: the shape of the input of one decision: one context, or one context per arm.
         table: reads mappings; None if the policy has no table.
         image_rule: how image files are read; None if contexts are not images.
-        feature_moments: the mean and standard deviation of each feature in training, (d,) each;
-            None if not known.
         feature_names: the names of the features, (d,), or empty.
         max_norm: the largest norm of a context that is accepted.
     """
@@ -94,7 +70,6 @@ class RowReader:
         shape: tuple[int, ...],
         table: TableRowReader | None,
         image_rule: ImageRule | None,
-        feature_moments: tuple[FloatArray, FloatArray] | None = None,
         feature_names: Sequence[str],
         max_norm: float,
     ) -> None:
@@ -108,21 +83,6 @@ class RowReader:
         )
         self._feature_names = tuple(feature_names)
         self._max_norm = max_norm
-        self.feature_moments = feature_moments
-        self._inverse_scale: FloatArray | None = None
-        if feature_moments is not None:
-            centre, scale = feature_moments
-            if (
-                centre.shape != scale.shape
-                or centre.ndim != 1
-                or np.prod(shape) % len(centre)
-                or not (scale > 0).all()
-            ):
-                raise ValueError(
-                    f"moments of shapes {centre.shape} and {scale.shape} do not fit rows of shape"
-                    f" {shape}"
-                )
-            self._inverse_scale = 1.0 / scale
 
     def read(self, row: Any) -> ReadRows:
         """Return the contexts and warnings of one row or of a batch, depending on the type of
@@ -229,20 +189,9 @@ class RowReader:
 
         Raise an error if it is not finite or too large.
         """
-        features: AnyArray = context if context.ndim == 1 else context.reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore"):  # the checks find overflows
-            self._check_norm(features)
-            brightness_warnings = self._find_brightness_warnings(features)
-            if brightness_warnings:
-                return brightness_warnings
-            if self.feature_moments is None or self._inverse_scale is None:
-                return ()
-            if len(features) != len(self._inverse_scale):  # one context per arm
-                features = features.reshape(-1, len(self._inverse_scale))
-            is_far = (
-                np.abs(features - self.feature_moments[0]) * self._inverse_scale > FAR_DEVIATIONS
-            )
-        return self._describe_far_values(features, is_far) if is_far.any() else ()
+        with np.errstate(over="ignore", invalid="ignore"):  # the check finds overflows
+            self._check_norm(context.reshape(-1))
+        return self._find_brightness_warnings(context)
 
     def _find_brightness_warnings(self, pixels: AnyArray) -> tuple[RowWarning, ...]:
         """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of
@@ -283,31 +232,6 @@ class RowReader:
                 f" {self._max_norm:g}"
             )
 
-    def _describe_far_values(self, features: AnyArray, is_far: AnyArray) -> tuple[RowWarning, ...]:
-        """Return warnings about features that are far from their training mean; ``is_far`` is True
-        for them.
-        """
-        assert self.feature_moments is not None
-        centre, scale = self.feature_moments
-        warnings = []
-        for position in np.argwhere(is_far)[:_MAX_FEATURE_WARNINGS]:
-            index = int(position[-1])
-            value = float(features[tuple(position)])
-            name = self._get_feature_name(index)
-            distance = abs(value - centre[index]) / scale[index]
-            description = (
-                f"{distance:.3g} standard deviations from the training mean, {centre[index]:g}"
-            )
-            warnings.append(RowWarning("far_outside", name, f"{name} is {value:g}, {description}"))
-        n_more = int(is_far.sum()) - len(warnings)
-        if n_more > 0:
-            warnings.append(
-                RowWarning(
-                    "far_outside", "", f"{n_more} more numbers are far from their training mean"
-                )
-            )
-        return tuple(warnings)
-
     def _get_feature_name(self, index: int) -> str:
         """Return the name of a feature for messages."""
         return (
@@ -339,15 +263,10 @@ class RowReader:
                     "channels_first": self.shape[0],
                     "channels_last": self.shape[-1],
                 }
-                is_grey = rule.resize is None and n_channels_by_layout[rule.layout] == 1
-                grey_image = (
-                    np.array(to_eight_bits(image).convert("L"))[:, :, None] if is_grey else None
-                )
-            pixels = (
-                read_pixels(io.BytesIO(content), rule.resize, rule.crop)
-                if grey_image is None
-                else grey_image
-            )
+                if rule.resize is None and n_channels_by_layout[rule.layout] == 1:
+                    pixels = np.array(to_eight_bits(image).convert("L"))[:, :, None]
+                else:
+                    pixels = read_pixels(io.BytesIO(content), rule.resize, rule.crop)
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
             context = pixels

@@ -86,6 +86,13 @@ class Shift:
         """True if the frequencies of the best arms may differ."""
         return "labels" in self.kinds
 
+    @property
+    def rewards_may_differ(self) -> bool:
+        """True unless the user stated that only contexts differ, so that rewards given contexts are
+        the same.
+        """
+        return not (self.stated and self.kinds == ("covariate",))
+
     def mask_separate_columns(self, n_features: int) -> tuple[bool, ...]:
         """Return a boolean per column: True if the column is standardised by the statistics of each
         domain.

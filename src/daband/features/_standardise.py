@@ -44,20 +44,6 @@ class StandardiseStep:
     scale: float
     kind: ClassVar[str] = "standardise"
 
-    def __post_init__(self) -> None:
-        if self.mean.ndim != 1 or self.deviation.shape != self.mean.shape:
-            raise ValueError(f"mean has shape {self.mean.shape}, deviation {self.deviation.shape}")
-        if self.axes is not None and (self.axes.ndim != 2 or self.axes.shape[1] != len(self.mean)):
-            raise ValueError(f"axes have shape {self.axes.shape}, there are {len(self.mean)} means")
-        if not (
-            (self.deviation > 0).all()
-            and np.isfinite(self.deviation).all()
-            and np.isfinite(self.mean).all()
-        ):
-            raise ValueError("means must be finite and standard deviations positive")
-        if not (0 < self.clip < np.inf and 0 < self.scale < np.inf):
-            raise ValueError(f"clip and scale must be positive, got {self.clip} and {self.scale}")
-
     @property
     def n_inputs(self) -> int:
         """The number of dimensions of a context."""
@@ -167,10 +153,7 @@ class Standardise:
         self._steps: list[StandardiseStep] = []
 
     def __repr__(self) -> str:
-        arguments = [
-            f"{name}={value!r}" for name, value in self.settings().items() if value is not None
-        ]
-        return f"Standardise({', '.join(arguments)})"
+        return f"Standardise(components={self.components})"
 
     @property
     def fitted(self) -> bool:

@@ -214,11 +214,6 @@ def read_categories(frame: Any, name: str, *, table_name: str = "") -> list[str 
     return _read_values(frame, name, table_name, as_category)
 
 
-def read_dates(frame: Any, name: str, *, table_name: str = "") -> list[DateOrTime]:
-    """Return a column of a frame as dates or times of day (n,), with None for missing values."""
-    return _read_values(frame, name, table_name, as_date_or_time)
-
-
 def row_number(frame: Any, row: int) -> int:
     """Return the number that a row of a frame has in the user's table, which may have more rows."""
     return int(frame[ROW_COLUMN][int(row)]) if ROW_COLUMN in frame.columns else int(row)
@@ -245,6 +240,17 @@ def _read_values(
             ) from None
         results.append(results_by_value[key])
     return results
+
+
+def _read_tables(tables: Mapping[str, Any], name: str, convert: Callable[[Any, str], T]) -> list[T]:
+    """Return ``convert(value, name)`` for each value of a column in all tables, which are frames by
+    table name.
+    """
+    return [
+        value
+        for table, frame in tables.items()
+        for value in _read_values(frame, name, table, convert)
+    ]
 
 
 def get_column(frame: Any, name: str, table_name: str) -> Any:
@@ -363,11 +369,7 @@ class CategoricalColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by
         table name.
         """
-        texts = [
-            text
-            for table, frame in tables.items()
-            for text in read_categories(frame, name, table_name=table)
-        ]
+        texts = _read_tables(tables, name, as_category)
         categories = sorted({text for text in texts if text is not None})
         if len(categories) > _MAX_CATEGORIES and len(texts) < _MIN_ROWS_PER_CATEGORY * len(
             categories
@@ -449,11 +451,7 @@ class DateColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by
         table name.
         """
-        values = [
-            value
-            for table, frame in tables.items()
-            for value in read_dates(frame, name, table_name=table)
-        ]
+        values = _read_tables(tables, name, as_date_or_time)
         present_values = [value for value in values if value is not None]
         if not present_values:
             raise DataError(
@@ -499,7 +497,10 @@ class DateColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, m) of a frame's rows."""
-        rows = [self._to_features(value) for value in read_dates(frame, self.name)]
+        rows = [
+            self._to_features(value)
+            for value in _read_values(frame, self.name, "", as_date_or_time)
+        ]
         return np.array(rows).reshape(len(rows), len(self.feature_names))
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
@@ -591,11 +592,7 @@ class WordsColumn:
         """Return the transform for the 50 most frequent words that at least two rows have, but not
         all rows.
         """
-        texts = [
-            text
-            for table, frame in tables.items()
-            for text in read_categories(frame, name, table_name=table)
-        ]
+        texts = _read_tables(tables, name, as_category)
         counts = Counter(word for text in texts for word in split_words(text))
         sorted_counts = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         words = [word for word, count in sorted_counts if 1 < count < len(texts)]
@@ -627,7 +624,7 @@ def split_words(text: str | None) -> set[str]:
 #: The transform of one column.
 AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn | EncodedColumn | WordsColumn
 #: The transforms of columns, by the name in a file.
-_COLUMN_CLASSES: dict[str, type[AnyColumn]] = {
+_COLUMN_CLASSES: dict[str, Any] = {
     column.kind: column
     for column in (NumericColumn, CategoricalColumn, DateColumn, EncodedColumn, WordsColumn)
 }
@@ -676,14 +673,17 @@ class TableTransform:
             categorical: columns to encode one-hot (``CategoricalColumn``).
             dates: columns of dates or times of day (``DateColumn``).
             ids: columns that identify a row, and are not part of a context.
-            encoders: the encoder of each column of images or texts (``EncodedColumn``).
+            encoders: the encoder of each column of images or texts (``EncodedColumn``), or "words"
+                (``WordsColumn``).
             words: columns of texts or lists, with a feature for each frequent word
                 (``WordsColumn``).
         """
         tables = frame if isinstance(frame, Mapping) else {"": frame}
+        pretrained = {name: value for name, value in (encoders or {}).items() if value != "words"}
+        words = [*words, *((encoders or {}).keys() - pretrained.keys())]
         classes: dict[str, Any] = dict.fromkeys(categorical, CategoricalColumn)
         classes |= dict.fromkeys(dates, DateColumn) | dict.fromkeys(words, WordsColumn)
-        encoded = wrap_encoders(encoders or {})
+        encoded = wrap_encoders(pretrained)
         columns = [
             encoded.get(name) or classes.get(name, NumericColumn).fit(name, tables)
             for name in context
@@ -814,9 +814,7 @@ def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
     ``arrays``.
     """
     name = str(state["name"])
-    column_class = _COLUMN_CLASSES.get(state["kind"])
-    if column_class is None:
-        raise ValueError(f"column {name!r} is of the unknown kind {state['kind']!r}")
+    column_class = _COLUMN_CLASSES[state["kind"]]
     if column_class is EncodedColumn:
         from daband.features._input_encoders import InputEncoder
 
@@ -824,19 +822,15 @@ def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
             name,
             InputEncoder.from_state(state["encoder"], drop_prefix(f"{state['digest']}/", arrays)),
         )
-    if column_class is WordsColumn:
-        return WordsColumn(name, tuple(str(word) for word in state["words"]))
-    if column_class is CategoricalColumn:
-        return CategoricalColumn(name, tuple(str(value) for value in state["categories"]))
-    field_types = {
-        field.name: float if field.type == "float" else bool for field in fields(column_class)[1:]
-    }
-    settings: dict[str, Any] = {
-        field_name: convert(state[field_name]) for field_name, convert in field_types.items()
-    }
-    if not all(map(math.isfinite, settings.values())) or not settings["std"] > 0:
-        raise ValueError(f"the numbers of column {name!r} are not finite, or its std is not > 0")
-    return column_class(name, **settings)
+    values = {field.name: state[field.name] for field in fields(column_class)}
+    for field in fields(column_class):
+        if field.type == "float" and not math.isfinite(values[field.name]):
+            raise ValueError(f"{field.name} of column {name!r} is not finite")
+    if not values.get("std", 1.0) > 0:
+        raise ValueError(f"std of column {name!r} is not > 0")
+    return column_class(
+        *(tuple(value) if isinstance(value, list) else value for value in values.values())
+    )
 
 
 class TableRowReader:
@@ -849,7 +843,6 @@ class TableRowReader:
         self.names = transform.names
         self._known_names = frozenset((*self.names, *transform.ids))
         self._columns = transform.columns
-        self._n_features = len(transform.feature_names)
 
     @property
     def encoded(self) -> dict[str, str]:
@@ -859,19 +852,6 @@ class TableRowReader:
             for column in self._columns
             if isinstance(column, EncodedColumn)
         }
-
-    @property
-    def feature_moments(self) -> tuple[FloatArray, FloatArray]:
-        """The centre and scale (d,) of each feature.
-
-        The scale is infinite for features that cannot be outliers.
-        """
-        scale: list[float] = []
-        for column in self._columns:
-            n_features = len(column.feature_names)
-            first_scale = 1.0 if isinstance(column, NumericColumn) else math.inf
-            scale += [first_scale, *[math.inf] * (n_features - 1)][:n_features]
-        return np.zeros(self._n_features), np.array(scale)
 
     def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
         """Return the context (d,) of a row, and its warnings.

@@ -1,7 +1,8 @@
 """Ridge regression with exploration bonuses, in numpy.
 
-Start with ``_ridge_head.py``, the regressions of linear policies. ``_ridge.py`` and
-``_dual_ridge.py`` compute them, and ``_exploration.py`` chooses arms by their predictions.
+Start with ``_ridge.py``, one regression: ``Ridge.add_rows`` updates A and b. ``_ridge_head.py`` has
+the regressions of a linear policy, one per arm. ``_exploration.py`` chooses arms by their
+predictions. ``_source_worth.py`` learns how much a source round counts in a target.
 """
 
 from daband.linear._exploration import Decision, Exploration

@@ -60,14 +60,6 @@ def draw_fresh(n_rounds: int, n_slots: int) -> FloatArray:
     return _to_unit_interval(bits.reshape(n_rounds, n_slots))
 
 
-def to_gaussians(uniform_draws: FloatArray) -> FloatArray:
-    """Return standard normal draws (B, K), each from a pair of uniform draws (B, 2 K), by the
-    Box-Muller transform.
-    """
-    radius = np.sqrt(-2.0 * np.log1p(-uniform_draws[:, 0::2]))
-    return radius * np.cos(2.0 * np.pi * uniform_draws[:, 1::2])
-
-
 def _hash_bits(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the hash of 64-bit integers (the finaliser of splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * _HASH_MULTIPLIER_1

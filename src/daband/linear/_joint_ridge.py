@@ -36,7 +36,6 @@ from daband.base._arrays import (
     IntArray,
     Weights,
     check_memory,
-    drop_prefix,
     read_array,
     to_floats,
 )
@@ -199,8 +198,6 @@ class JointHead(RidgeHead):
             multiplied by sqrt(d), so that their values have about the size of standardised values.
     """
 
-    statistics: Ridge
-
     def __init__(
         self, *, vectors: FloatArray, dim: int, ridge: float, has_unit_norm: bool = False
     ) -> None:
@@ -208,7 +205,7 @@ class JointHead(RidgeHead):
         check_memory(
             24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features"
         )
-        super().__init__(n_arms=1, dim=n_features, arms="disjoint", ridge=ridge, form="primal")
+        super().__init__(n_arms=1, dim=n_features, arms="disjoint", ridge=ridge)
         self.dim = dim
         self.vectors = vectors
         #: The factor of contexts.
@@ -333,7 +330,13 @@ class JointHead(RidgeHead):
         return append_one(to_floats(features), self._context_scale)
 
     def learn(
-        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None
+        self,
+        features: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        weights: Weights = None,
+        *,
+        target_moments: RewardMoments | None = None,
     ) -> None:
         contexts = self._to_context_rows(features)
         n_products = self._n_products
@@ -341,7 +344,8 @@ class JointHead(RidgeHead):
         products = contexts[:, :, None] * self.vectors[arms][:, None, :]
         rows[:, :n_products] = products.reshape(len(contexts), -1)
         rows[np.arange(len(contexts)), _get_effect_indices(arms, n_products)] = _EFFECT_SCALE
-        self.statistics.update(rows, np.zeros(len(rows), np.int64), rewards, weights)
+        heads = np.zeros(len(rows), np.int64)
+        self._learn_rows(rows, heads, rewards, weights, target_moments)
         np.add.at(self._arm_weights, arms, 1.0 if weights is None else weights)
 
     def _start_episode(self, features: AnyArray) -> None:
@@ -354,6 +358,8 @@ class JointHead(RidgeHead):
         self._arm_weights = np.append(self._arm_weights, 0.0)
         n_new_effects = count_effects(len(self.vectors)) - n_old_effects
         self.statistics.add_features(np.full(n_new_effects, self.penalties[2]))
+        if self.worth is not None:
+            self.worth.pad(n_heads=0, n_features=n_new_effects)
 
     def freeze(self, moments: RewardMoments) -> dict[str, Any]:
         """Return the coefficients (1, F) and their covariance (1, F, F), for features of
@@ -378,6 +384,7 @@ class JointHead(RidgeHead):
         empty_head = copy.copy(self)
         empty_head.statistics = Ridge(1, self.statistics.dim, self.ridge)
         empty_head.statistics.set_penalties(self.penalties[self._get_penalty_groups()])
+        empty_head.worth = None
         empty_head._arm_weights = np.zeros(len(self.vectors))
         return empty_head
 
@@ -429,10 +436,10 @@ class JointHead(RidgeHead):
 
     # Files.
 
-    def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
+    def state(self) -> dict[str, AnyArray]:
         fitted_values = np.array([*self.penalties, self.noise_variance, self._n_fitted_rounds])
         return {
-            **super().state(with_rounds=with_rounds),
+            **super().state(),
             "fitted": fitted_values,
             "arm_weights": self._arm_weights,
         }
@@ -442,11 +449,9 @@ class JointHead(RidgeHead):
         arm_weights = read_array(state, "arm_weights", self._arm_weights)
         if not (fitted_values[:4] > 0).all():
             raise ValueError(f"penalties and noise must be positive, got {fitted_values[:4]}")
-        statistics = Ridge(1, self.statistics.dim, self.ridge)
-        statistics.restore(drop_prefix("primal.", state))
-        self.statistics = statistics
+        super().restore(state)
         self.penalties = fitted_values[:3]
-        statistics.penalties = self.penalties[self._get_penalty_groups()]
+        self.statistics.penalties = self.penalties[self._get_penalty_groups()]
         self.noise_variance = float(fitted_values[3])
         self._n_fitted_rounds = float(fitted_values[4])
         self._arm_weights = arm_weights

@@ -58,12 +58,19 @@ class MixtureWeights:
     def __init__(self, prior: Sequence[float] | FloatArray) -> None:
         self.prior: FloatArray = np.array(prior, np.float64)
         self.weights: FloatArray = self.prior.copy()
+        #: True after ``start_target``.
+        self.is_in_target = False
         #: The number of predicted rounds.
         self.n_rounds = 0
         #: The sum of e_t e_t', (M, M).
         self._error_products: FloatArray = np.zeros((len(prior), len(prior)))
         #: The number of rounds when the weights were last computed.
         self._n_rounds_at_update = 0
+
+    def start_target(self) -> None:
+        """Forget the errors in the source, and use its weights as the prior for the target."""
+        self.__init__(self.weights)  # type: ignore[misc]
+        self.is_in_target = True
 
     def add(
         self, predictions: FloatArray, rewards: FloatArray, *, reward_deviation: float = 1.0
@@ -90,11 +97,19 @@ class MixtureWeights:
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
         round_counts = np.array([self.n_rounds, self._n_rounds_at_update], np.int64)
-        return {"weights": self.weights, "errors": self._error_products, "rounds": round_counts}
+        return {
+            "prior": self.prior,
+            "weights": self.weights,
+            "errors": self._error_products,
+            "rounds": round_counts,
+            "is_in_target": np.array(self.is_in_target),
+        }
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
+        self.prior = read_array(state, "prior", self.prior)
         self.weights = read_array(state, "weights", self.weights)
+        self.is_in_target = bool(read_array(state, "is_in_target", np.array(False)))
         self._error_products = read_array(state, "errors", self._error_products)
         self.n_rounds, self._n_rounds_at_update = (
             int(count) for count in read_array(state, "rounds", np.zeros(2, np.int64))

@@ -61,13 +61,6 @@ class RewardMoments:
         #: ``standardise``.
         self.scale = 1.0
 
-    @property
-    def reward_range(self) -> tuple[float, float]:
-        """The smallest and the largest reward; (0, 1) if rewards are not standardised or do not
-        differ.
-        """
-        return (self.low, self.high) if self.standardise and self.low < self.high else (0.0, 1.0)
-
     def add(self, rewards: FloatArray, weights: Weights = None) -> None:
         """Add rewards (B,) with weights (B,), by default 1."""
         if len(rewards) == 1:

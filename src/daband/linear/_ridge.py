@@ -29,8 +29,8 @@ from daband.linear._reward_moments import RewardMoments
 
 #: The largest squared norm of features, in units of the penalty. The largest eigenvalue of A is at
 #: least the squared norm of any learned features, and the smallest may be the penalty. Up to this
-#: ratio, the rounding error of means is about 1e-6, or 1e-4 in the dual form or if such features
-#: repeat. Errors grow in proportion to the squared norm. At 1e16, bonuses are noise.
+#: ratio, the rounding error of means is about 1e-6, or 1e-4 if such features repeat.
+#: Errors grow in proportion to the squared norm. At 1e16, bonuses are noise.
 MAX_SQUARED_NORM = 1e10
 #: The number of products that are computed at once. They take 1 MB, which fits in the cache.
 _BLOCK_VALUES = 131_072
@@ -382,6 +382,25 @@ class Ridge:
                     f" ridge={self.ridge:g} to be learned from sums; standardise the contexts"
                     " (transform=daband.Standardise()), or raise the ridge"
                 )
+
+    def set_sums(self, gram: FloatArray, b: FloatArray) -> bool:
+        """Replace the sums Z'Z (heads, d, d) and Z'[r, 1] (heads, 2, d), and compute all regressions
+        again.
+
+        Return False and change nothing if an A is too ill-conditioned to invert.
+        """
+        old_state = {name: array.copy() for name, array in self.state().items()}
+        self.gram = gram
+        self.b = b
+        is_inverted = all(self._invert(head) for head in range(self.n_heads))
+        if not is_inverted:
+            self.restore(old_state)
+        return is_inverted
+
+    def set_b(self, b: FloatArray) -> None:
+        """Replace the sums Z'[r, 1] (heads, 2, d), and compute the coefficients again."""
+        self.b = b
+        self.theta = b @ self.A_inv
 
     def set_penalties(self, penalties: FloatArray) -> None:
         """Replace the penalties (d,), and compute all regressions again."""

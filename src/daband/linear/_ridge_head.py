@@ -1,42 +1,37 @@
 """Define the head of linear policies, which predicts rewards by ridge regressions on features.
 
-LinUCB applies it to contexts, Neural-LinUCB and DABand to the features of an encoder. The head uses
-``Ridge`` or, for large contexts, the dual form (``DualRidge``), whichever is cheaper.
+LinUCB applies it to contexts, Neural-LinUCB and DABand to the features of an encoder.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from daband.base._arguments import check_one_of
-from daband.base._arrays import AnyArray, FloatArray, IntArray, Mask, Weights, check_memory
+from daband.base._arrays import (
+    AnyArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    check_memory,
+    drop_prefix,
+    to_floats,
+)
 from daband.errors import InvalidInput
 from daband.linear._draws import DrawFunction
-from daband.linear._dual_ridge import DualRidge
 from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._reward_moments import RewardMoments
-from daband.linear._ridge import Ridge, RidgeSums, check_norm
+from daband.linear._ridge import Ridge, RidgeSums, check_norm, weight_rounds
+from daband.linear._source_worth import SourceWorth, WorthEstimate
 
-#: "disjoint" if every arm has its own regression, "shared" if all arms share one.
-ArmModel = Literal["disjoint", "shared"]
-
-#: Maximum size of the matrices of the primal form, in bytes.
-_MAX_PRIMAL_BYTES = 4 << 30
-#: Primal matrices with more bytes are avoided as long as the dual form is cheaper.
-_SMALL_PRIMAL_BYTES = 1 << 30
-#: Minimum dimension of the dual form. At 512 dimensions it was 2 to 7 times as fast, for rounds in
-#: episodes of 64.
-_MIN_DUAL_DIM = 512
-#: The cost of a multiplication in the primal form, relative to the dual form. Primal matrices do
-#: not fit in the cache.
-_RELATIVE_PRIMAL_COST = 2.0
 #: The number of rounds whose predictions ``play`` computes at once. The cost of correcting them
 #: grows with the square of this number.
-_BLOCK_ROUNDS = 64
+BLOCK_ROUNDS = 64
 
 
 class RidgeHead:
@@ -48,9 +43,6 @@ class RidgeHead:
         arms: "disjoint" if features are (B, d) and every arm has its own regression; "shared" if
             features are (B, K, d) and all arms share one regression.
         ridge: the penalty.
-        form: "primal" stores d x d matrices, "dual" stores the learned rounds. "auto" starts with
-            the dual form if d is large, and changes to the primal form once that is cheaper and
-            fits in memory.
 
     The squared norm of features to learn from may be at most ``MAX_SQUARED_NORM`` times the ridge.
     Larger ones raise ``InvalidInput`` and change nothing. ``score`` may run in several threads, but
@@ -58,21 +50,23 @@ class RidgeHead:
     this.
     """
 
-    def __init__(self, *, n_arms: int, dim: int, arms: str, ridge: float, form: str) -> None:
+    def __init__(self, *, n_arms: int, dim: int, arms: str, ridge: float) -> None:
         if not (np.isfinite(ridge) and ridge > 0):
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
-        check_one_of("form", form, ("auto", "primal", "dual"))
         check_one_of("arms", arms, ("disjoint", "shared"))
         self.dim = dim
         self.ridge = ridge
-        self.form = form
+        #: The fixed worth of a source round in the target; None to learn it.
+        self.fixed_worth: float | None = None
+        #: The worth of source rounds; None before the first target round.
+        self.worth: SourceWorth | None = None
         self._is_shared = arms == "shared"
         n_heads = n_arms if arms == "disjoint" else 1
-        is_large = dim >= _MIN_DUAL_DIM or not self._primal_fits(n_heads, _SMALL_PRIMAL_BYTES)
-        is_dual = form == "dual" or (form == "auto" and is_large)
-        if not is_dual:
-            check_memory(16.0 * n_heads * dim * dim, f"n_arms={n_arms} with {dim} features")
-        self.statistics: Ridge | DualRidge = (DualRidge if is_dual else Ridge)(n_heads, dim, ridge)
+        check_memory(
+            16.0 * n_heads * dim * dim,
+            f"n_arms={n_arms} with {dim} features (transform=daband.PCA(64) reduces them)",
+        )
+        self.statistics = Ridge(n_heads, dim, ridge)
 
     @property
     def counts(self) -> IntArray:
@@ -105,22 +99,76 @@ class RidgeHead:
         return features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
 
     def learn(
-        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None
+        self,
+        features: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        weights: Weights = None,
+        *,
+        target_moments: RewardMoments | None = None,
     ) -> None:
         """Learn rounds: features as in ``score``, and the arm, reward and weight of each round,
         (B,).
 
-        A round of weight w counts w times in the regression, and once in ``counts``.
+        A round of weight w counts w times in the regression, and once in ``counts``. For target
+        rounds, ``target_moments`` are the moments of all earlier rewards. Target rounds determine
+        the worth of source rounds (``SourceWorth``).
         """
         if self._is_shared:
             features, arms = self.get_chosen_features(features, arms)
-        self.statistics.update(features, arms, rewards, weights)
-        if isinstance(self.statistics, DualRidge) and self.form == "auto":
-            n_heads = self.statistics.n_heads
-            primal_cost = _RELATIVE_PRIMAL_COST * n_heads * float(self.dim) ** 2
-            is_cheaper = self.statistics.compute_decision_cost() > primal_cost
-            if is_cheaper and self._primal_fits(n_heads, _MAX_PRIMAL_BYTES):
-                self.statistics = self.statistics.to_primal()
+        self._learn_rows(features, arms, rewards, weights, target_moments)
+
+    def _learn_rows(
+        self,
+        z: AnyArray,
+        heads: IntArray,
+        rewards: FloatArray,
+        weights: Weights,
+        target_moments: RewardMoments | None,
+    ) -> None:
+        """Learn rounds: the features (B, d) of the chosen arms, and the head of each round, (B,)."""
+        statistics = self.statistics
+        if self.worth is None and target_moments is None:
+            statistics.update(z, heads, rewards, weights)
+            return
+        z = to_floats(z)
+        check_norm(weight_rounds(z, rewards, weights)[0], self.ridge)
+        if target_moments is None:
+            assert self.worth is not None
+            sums = RidgeSums(statistics.n_heads, statistics.dim)
+            sums.add(z, heads, rewards, weights)
+            self.worth.add_source(sums)
+            factors = np.ones(len(rewards)) if weights is None else weights
+            statistics.update(z, heads, rewards, self.worth.base_worth * factors)
+            return
+        if self.worth is None:
+            self.worth = SourceWorth(statistics, target_moments, self.fixed_worth)
+            self.worth.start(statistics)
+        worth = self.worth
+        start = 0
+        while start < len(rewards):
+            rows = slice(start, start + worth.rounds_to_fit)
+            row_weights = None if weights is None else weights[rows]
+            worth.add_target(z[rows], heads[rows], rewards[rows], row_weights)
+            statistics.update(z[rows], heads[rows], rewards[rows], row_weights)
+            if worth.rounds_to_fit == 0:
+                worth.fit(statistics)
+            start = rows.stop
+
+    def estimate_worth(self) -> WorthEstimate:
+        """Return how much source rounds count."""
+        if self.worth is None:
+            return WorthEstimate(1.0, float(self.counts.sum()))
+        return self.worth.estimate
+
+    def get_block_length(self, *, is_target: bool) -> int:
+        """Return the maximum number of rounds that may be played with ``EpisodeScores``.
+
+        A block ends when the worth of source rounds may change.
+        """
+        if not is_target:
+            return BLOCK_ROUNDS
+        return min(BLOCK_ROUNDS, 1 if self.worth is None else self.worth.rounds_to_fit)
 
     def play(
         self,
@@ -132,6 +180,7 @@ class RidgeHead:
         moments: RewardMoments,
         available: Mask = None,
         weights: Weights = None,
+        is_target: bool = False,
     ) -> Decision:
         """Choose arms and learn round by round, and return the decisions.
 
@@ -140,11 +189,13 @@ class RidgeHead:
         in blocks (``EpisodeScores``) if arms are disjoint.
         """
         self._check_features(features)
-        decisions = []
-        for start in range(0, len(rewards), _BLOCK_ROUNDS):
-            block = slice(start, start + _BLOCK_ROUNDS)
+        decisions: list[Decision] = []
+        while len(decisions) < len(rewards):
+            start = len(decisions)
+            block = slice(start, start + self.get_block_length(is_target=is_target))
             block_features = features[block]
             scores = self._start_episode(block_features)
+            target_moments = copy.copy(moments) if is_target else None
             for row in range(start, start + len(block_features)):
                 rows = slice(row, row + 1)
                 centre, scale = moments.centre, moments.scale
@@ -157,7 +208,9 @@ class RidgeHead:
                 reward = rewards[rows, decision.arm[0]]
                 weight = None if weights is None else weights[rows]
                 if scores is None:
-                    self.learn(features[rows], decision.arm, reward, weight)
+                    self.learn(
+                        features[rows], decision.arm, reward, weight, target_moments=target_moments
+                    )
                 else:
                     scores.learn(row - start, decision.arm, reward, weight)
                 moments.add(reward, weight)
@@ -166,7 +219,13 @@ class RidgeHead:
                 arms = np.concatenate([decision.arm for decision in decisions[start:]])
                 block_weights = None if weights is None else weights[block]
                 block_rewards = rewards[block][np.arange(len(arms)), arms]
-                self.learn(block_features, arms, block_rewards, block_weights)
+                self.learn(
+                    block_features,
+                    arms,
+                    block_rewards,
+                    block_weights,
+                    target_moments=target_moments,
+                )
         return join_decisions(decisions)
 
     def _start_episode(self, features: AnyArray) -> EpisodeScores | None:
@@ -184,15 +243,8 @@ class RidgeHead:
         """Add an arm without rounds. ``vector`` (m,) has its features, for ``JointHead``."""
         if not self._is_shared:
             self.statistics.add_heads(1)
-
-    def compute_regressions(
-        self, centre: float, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray | None]:
-        """Return the coefficients (K, d) of rewards minus ``centre``, and the matrix (K, d, d) of
-        each arm's variance; None without bonuses.
-        """
-        statistics = self.to_primal("the regressions cannot be read")
-        return statistics.compute_coefficients(centre), statistics.A_inv if with_bonuses else None
+            if self.worth is not None:
+                self.worth.pad(n_heads=1, n_features=0)
 
     def freeze(self, moments: RewardMoments) -> dict[str, Any]:
         """Return copies of ``theta`` (heads, d) and of A^-1, ``inverse`` (heads, d, d), by name.
@@ -200,7 +252,7 @@ class RidgeHead:
         Predictions by this theta are in the unit of ``moments``: minus their centre, divided by
         their scale.
         """
-        statistics = self.to_primal("the policy cannot be exported")
+        statistics = self.statistics
         theta = statistics.compute_coefficients(moments.centre) / moments.scale
         return {"theta": theta, "inverse": statistics.A_inv.copy()}
 
@@ -209,71 +261,47 @@ class RidgeHead:
     def without_rounds(self) -> Self:
         """Return a head with the same settings that has learned no rounds."""
         empty_head = copy.copy(self)
-        empty_head.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
+        empty_head.statistics = Ridge(self.statistics.n_heads, self.dim, self.ridge)
+        empty_head.worth = None
         return empty_head
 
     def make_empty_sums(self) -> RidgeSums:
         """Return ``RidgeSums`` for this head, without any rounds."""
-        if not self._primal_fits(self.statistics.n_heads, _MAX_PRIMAL_BYTES):
-            raise InvalidInput(
-                f"sums over rounds do not fit in memory: there are {self.dim} features and"
-                f" {self.statistics.n_heads} regressions; reduce the contexts, e.g. by"
-                " transform=daband.PCA(64)"
-            )
         return RidgeSums(self.statistics.n_heads, self.dim)
 
     def with_sums(self, sums: RidgeSums) -> Self:
-        """Return a copy that has also learned the rounds of these sums."""
-        statistics = copy.deepcopy(self.to_primal("the log cannot be learned"))
-        statistics.add_sums(sums)
+        """Return a copy that has also learned the source rounds of these sums."""
         head = copy.copy(self)
+        statistics = copy.deepcopy(self.statistics)
+        head.worth = copy.deepcopy(self.worth)
+        if head.worth is not None:
+            head.worth.add_source(sums)
+            sums = copy.copy(sums)
+            sums.gram = head.worth.base_worth * sums.gram
+            sums.b = head.worth.base_worth * sums.b
+        statistics.add_sums(sums)
         head.statistics = statistics
         return head
 
-    def to_primal(self, problem: str) -> Ridge:
-        """Return the statistics in the primal form.
-
-        They are converted if the head uses the dual form. If the primal form does not fit in
-        memory, raise an error that starts with ``problem``.
-        """
-        statistics = self.statistics
-        if isinstance(statistics, Ridge):
-            return statistics
-        if not self._primal_fits(statistics.n_heads, _MAX_PRIMAL_BYTES):
-            raise InvalidInput(
-                f"{problem}: with {self.dim} features the statistics have the dual form, which"
-                " stores the contexts themselves; reduce the contexts, e.g. by"
-                " transform=daband.PCA(64)"
-            )
-        return statistics.to_primal()
-
-    def _primal_fits(self, n_heads: int, max_bytes: int) -> bool:
-        """Return True if the primal matrices of this many heads have at most ``max_bytes``
-        bytes.
-        """
-        return 2 * n_heads * self.dim * self.dim * 8 <= max_bytes
-
     # Files.
 
-    def state(self, *, with_rounds: bool = True) -> dict[str, AnyArray]:
-        """Return all arrays needed to continue bit for bit.
-
-        If not ``with_rounds``, no single context is in them.
-        """
-        statistics = self.statistics
-        if not with_rounds:
-            statistics = self.to_primal("replay=False is not possible")
-        form = "dual" if isinstance(statistics, DualRidge) else "primal"
-        return {f"{form}.{name}": array for name, array in statistics.state().items()}
+    def state(self) -> dict[str, AnyArray]:
+        """Return all arrays needed to continue bit for bit. No single context is in them."""
+        arrays = {f"primal.{name}": array for name, array in self.statistics.state().items()}
+        if self.worth is not None:
+            arrays |= {f"worth.{name}": array for name, array in self.worth.state().items()}
+        return arrays
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        is_dual = any(name.startswith("dual.") for name in state)
-        statistics = (DualRidge if is_dual else Ridge)(
-            self.statistics.n_heads, self.dim, self.ridge
-        )
-        statistics.restore({name.split(".", 1)[1]: array for name, array in state.items()})
+        statistics = Ridge(self.statistics.n_heads, self.statistics.dim, self.ridge)
+        statistics.restore(drop_prefix("primal.", state))
+        worth = None
+        if arrays := drop_prefix("worth.", state):
+            worth = SourceWorth(statistics, RewardMoments(standardise=True), self.fixed_worth)
+            worth.restore(arrays)
         self.statistics = statistics
+        self.worth = worth
 
 
 class EpisodeScores:

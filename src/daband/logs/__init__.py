@@ -1,7 +1,10 @@
-"""Learn and evaluate from logged rounds: doubly robust scores, advantages, weights of rounds.
+"""Learn and evaluate from logged rounds: doubly robust scores and advantages.
 
 Start with ``_off_policy.py`` (``evaluate_log``). ``_doubly_robust.py`` computes scores in numpy,
-``_advantages.py`` learns from them, and ``_mean_estimates.py`` has the intervals of means.
+``_advantages.py`` learns from them, ``_target_mix.py`` moves means to the target's contexts,
+``_experiments.py`` has the movement of effects between domains, ``_mean_estimates.py`` has the
+intervals of means, and ``_check_log.py`` finds mistakes in a log. The advantage of a
+policy over an incumbent is estimated in ``trust/_assess.py``.
 """
 
 from __future__ import annotations
@@ -10,16 +13,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from daband.logs import weights as weights
+    from daband.logs._check_log import LogCheck, check_log
     from daband.logs._off_policy import LogEstimate, evaluate_log
 
-__all__ = ["LogEstimate", "evaluate_log"]
+__all__ = ["LogCheck", "LogEstimate", "check_log", "evaluate_log"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: policies use modules that need no domains."""
-    if name == "weights":
-        return importlib.import_module("daband.logs.weights")
     if name in __all__:
-        return getattr(importlib.import_module("daband.logs._off_policy"), name)
+        module_name = "_check_log" if name in ("LogCheck", "check_log") else "_off_policy"
+        return getattr(importlib.import_module(f"daband.logs.{module_name}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,50 +1,67 @@
 """Learn from a log which arm is best for which context, and choose by context only if the log
-proves the gain.
+proves the gain over the best arm.
+
+``trust/_assess.py`` estimates the advantage over any incumbent from these values.
 
 In most randomised experiments one arm is best for nearly all contexts. A policy that chooses by
 context may lose to that arm, and its own predictions do not show it. So choosing by context is a
 hypothesis that the log tests:
 
-1. The best arm is the arm with the largest mean of doubly robust scores (``_doubly_robust.py``).
-2. Two regressions of the scores on contexts, linear and piecewise, predict each arm's advantage.
-   Their penalty shrinks advantages towards their means. With an infinite penalty, the best arm is
-   chosen for every context.
-3. Cross-fitting evaluates both regressions. The gain of a round is the score of the arm chosen by a
-   regression that has not seen its fold, minus the score of the best arm. Nothing in a regression,
-   its training scores or its penalty depends on the fold that it is evaluated on. A gain depends on
-   the split of rounds into five folds, so it is averaged over three such splits.
-4. A regression is used if the lower limit of its mean gain is above 0. If this holds for both, the
-   regression with the higher limit is used.
+1. The best arm is the arm with the largest shrunken mean of doubly robust scores
+   (``_doubly_robust.py``), for the contexts of the target if they are known (``_target_mix.py``).
+   Means with large standard errors are shrunken more (an empirical Bayes estimate).
+2. Candidates predict each arm's reward from contexts: two regressions of the scores, linear and
+   piecewise; a ridge regression per arm; and boosted trees per arm. Of the last two there is a
+   second version, whose differences between contexts are halved.
+3. Cross-fitting evaluates the candidates. The value of a round is the score of the arm that was
+   chosen without the rounds of its fold. Nothing in a candidate, its training scores or its penalty
+   depends on the fold that it is evaluated on. Values depend on the split of rounds into five
+   folds, so they are averaged over three such splits.
+4. The candidate with the highest lower limit of its gain over the best arm is used if this limit is
+   above 0. Otherwise the best arm is always chosen.
 
-Limits hold for both regressions at once with probability 99%, by the largest of correlated
+Limits hold for all candidates at once with probability 99%, by the largest of correlated
 studentised means (Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for
-cross-validation (Bayle, Bayle, Janson, Mackey 2020). So the probability of using a regression that
-loses to the best arm, in the domain of the log, is at most 1%. The gain is estimated for
-regressions on four fifths of the log; the final regressions use all of it.
+cross-validation (Bayle, Bayle, Janson, Mackey 2020). So the probability of using a candidate that
+loses to the best arm, in the domain of the log, is at most 1%. If there are target contexts, and
+rewards given contexts may differ between the domains, the limit must also exceed what gains
+usually lose between the domains of an experiment (``_experiments.py``).
+
+``PolicyValues`` has the values of the final policy, from which the advantage over any incumbent is
+estimated. If it chooses by context, they are values of policies learned from four fifths of the
+log. If not, they are the scores of the best arm, whose lead over another arm is rather too large;
+the number of arms from which it was chosen determines the limit (``_experiments.py``).
 
 Rounds may have weights. All means and regressions are then weighted, and the standard error of a
 weighted mean includes the weights. Weights are scaled so that their sum is the effective number of
-rounds (Kish), which replaces the number of rounds in minimum numbers and in penalties.
+rounds (Kish), which replaces the number of rounds in minimum numbers and in penalties. If rounds
+have clusters, folds and standard errors are by cluster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask, Weights
+from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.features._piecewise import PiecewiseStep, fit_ramps
 from daband.logs._doubly_robust import (
     RewardSums,
     RidgePath,
-    assign_folds,
     compute_doubly_robust_scores,
 )
-from daband.logs._mean_estimates import MeanEstimate, estimate_mean, estimate_weighted_mean
+from daband.logs._experiments import (
+    compute_between_deviation,
+    compute_lower_limit,
+    compute_target_limit,
+)
+from daband.logs._mean_estimates import MeanEstimate, estimate_mean
+from daband.logs._target_mix import MixEstimate, TargetMix, compute_shift_index
 
 #: The number of folds of cross-fitting.
 _N_FOLDS = 5
@@ -52,8 +69,14 @@ _N_FOLDS = 5
 _N_SPLITS = 3
 #: Minimum effective number of rounds in a log for choices by context.
 _MIN_LOG_ROUNDS = 100
+#: Minimum effective number of rounds for cross-fitting.
+MIN_CROSS_FITTED_ROUNDS = 20
+#: Minimum number of clusters for cross-fitting.
+MIN_CLUSTERS = 10
 #: Minimum weight of the rounds of a *supported* arm. Only supported arms are chosen by context.
 _MIN_ARM_ROUNDS = 10
+#: Minimum effective number of rounds for boosted trees.
+_MIN_TREE_ROUNDS = 400
 #: The confidence level of the lower limits of gains.
 _CONFIDENCE_LEVEL = 0.99
 #: The number of random draws from which the quantile of the maximum of correlated normal variables
@@ -67,12 +90,94 @@ _MAX_PIECES = 8
 #: The predicted reward of an unsupported arm is this much below a lower limit of the predictions of
 #: all supported arms, in standard deviations of rewards.
 _UNSUPPORTED_GAP = 1e-6
+#: The candidates: the best arm, two regressions of scores, and a ridge regression and boosted trees
+#: per arm, both also with halved differences between contexts.
+CANDIDATES = ("best arm", "linear", "piecewise", "ridge", "half ridge", "trees", "half trees")
+#: The factor of the differences between contexts in the predictions of each candidate.
+_FACTORS = (0.0, 1.0, 1.0, 1.0, 0.5, 1.0, 0.5)
+#: The index of the first candidate with trees.
+_FIRST_TREES = 5
+#: An arm may be the best one unless its mean is this many standard errors below.
+_CONTENDER_QUANTILE = 2.326
+
+
+class LogRows(NamedTuple):
+    """The rounds of a log."""
+
+    #: The contexts, (n, d).
+    contexts: FloatArray
+    #: The logged arms, (n,).
+    arms: IntArray
+    #: Their rewards, (n,).
+    rewards: FloatArray
+    #: The probability of each logged arm, (n,).
+    propensities: FloatArray
+    #: How much each round counts, (n,), above 0. Only their ratios matter.
+    weights: FloatArray
+    #: The index of each round's cluster, (n,); None if rounds are independent.
+    clusters: IntArray | None = None
+
+    def select(self, rows: BoolArray) -> LogRows:
+        """Return the rounds for which a mask (n,) is True."""
+        arrays = [None if array is None else array[rows] for array in self]
+        return LogRows(*arrays)  # type: ignore[arg-type]
+
+
+def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogRows:
+    """Return a log of both domains, in which target rounds count by the precision of their scores.
+
+    ``is_target`` is a mask (n,). The variance of a doubly robust score is about proportional to the
+    sum of the inverse propensities of all arms, which is the expectation of 1 / propensity^2. So
+    2,000 target rounds in which an arm has a propensity of 0.025 would make the means of 8,000
+    uniform source rounds less precise. If the rewards of an arm in the target are not those that
+    the source predicts, with probability 99%, nothing changes: source and target rounds count
+    alike.
+    """
+    if is_target.all() or not is_target.any():
+        return log
+    features = fit_ramps(log.contexts, 1)(log.contexts)[:, 1:]
+    sums = RewardSums(2, n_arms, features, float(log.rewards.mean()))
+    sums.add(features, is_target.astype(np.int64), log.arms, log.rewards, log.weights)
+    predictions = sums.fit({1}).predict(features)
+    errors = log.rewards - predictions[np.arange(len(log.arms)), log.arms]
+    n_source, n_target = (
+        np.bincount(log.arms, rows, minlength=n_arms) for rows in (~is_target, is_target)
+    )
+    error_sums = np.bincount(log.arms, is_target * errors, minlength=n_arms)
+    variances = errors.var() * n_target * (1.0 + n_target / np.maximum(n_source, 1.0))
+    quantile = NormalDist().inv_cdf(1.0 - (1.0 - _CONFIDENCE_LEVEL) / (2.0 * n_arms))
+    if (np.abs(error_sums) > quantile * np.sqrt(variances)).any():
+        return log
+    squares = log.propensities**-2
+    ratio = squares[~is_target].mean() / squares[is_target].mean()
+    return log._replace(weights=np.where(is_target, ratio, 1.0) * log.weights)
+
+
+class FeatureStep(Protocol):
+    """A transform of contexts (n, d) to features (n, m), one of which is a constant 1."""
+
+    @property
+    def constant_index(self) -> int:
+        """The index of the constant feature."""
+
+    def __call__(self, contexts: FloatArray, /) -> FloatArray: ...
+
+    @property
+    def feature_limits(self) -> tuple[FloatArray, FloatArray]:
+        """A lower and an upper limit of each feature, (m,)."""
+
+
+#: A function that fits trees to rounds: it returns a step with a feature per arm, its predicted
+#: reward, and a constant 1 as the last feature.
+FitTrees = Callable[[LogRows, int], FeatureStep]
 
 
 @dataclass(frozen=True)
 class LogEvidence:
     """The evidence for choosing by context: the cross-fitted gain over the best arm, in the unit of
     rewards.
+
+    With target contexts, all numbers are estimates for these contexts.
     """
 
     #: The best arm, by the mean of its doubly robust scores.
@@ -86,6 +191,10 @@ class LogEvidence:
     rounds: int
     #: The fraction of rounds in which another arm than the best one is chosen.
     fraction: float
+    #: The index in ``CANDIDATES`` of the candidate with this gain.
+    candidate: int = 0
+    #: The number of target contexts; 0 if the numbers are those of the log's contexts.
+    target_contexts: int = 0
     #: The standard error of the gain.
     error: float = math.inf
     #: The lower limit of the gain, which holds with probability 99%.
@@ -98,31 +207,61 @@ class LogEvidence:
 
 
 @dataclass(frozen=True)
+class PolicyValues:
+    """Cross-fitted estimates of a policy's reward in each round of a log."""
+
+    #: The doubly robust scores of all arms, (n, K).
+    scores: FloatArray
+    #: The score of the policy's arm, (n,).
+    values: FloatArray
+    #: Estimates means for the contexts of the target.
+    mix: TargetMix
+    #: The number of arms that may be better than the best one, by the log.
+    n_contenders: int
+    #: The best arm for the contexts of the log.
+    source_arm: int
+    #: The standard deviation of rewards.
+    deviation: float
+    #: The rewards that policies predict which have not learned the round, (n, K); minus infinity
+    #: for arms that are not chosen.
+    predictions: FloatArray
+
+    def find_arms(self) -> IntArray:
+        """Return the arm that policies choose which have not learned the round, (n,)."""
+        return self.predictions.argmax(axis=1)
+
+    def estimate_source_mean(self, values: FloatArray) -> float:
+        """Return the mean of values (n,) for the contexts of the log."""
+        return float(self.mix.weights @ values)
+
+
+@dataclass(frozen=True)
 class AdvantageModel:
     """A model of each arm's reward, which is its advantage plus the mean of all arms, and the
     evidence for it.
 
-    Predicted rewards are linear in piecewise features of contexts.
+    Predicted rewards are linear in features of contexts.
     """
 
-    #: The transform of contexts to features.
-    step: PiecewiseStep
+    #: The transform of contexts to features: piecewise ramps, or predictions of trees.
+    step: FeatureStep
     #: The coefficients of each arm's reward, (K, features).
     theta: FloatArray
     #: The evidence for choosing by context.
     evidence: LogEvidence
+    #: The cross-fitted values of the policy; None for a log with few rounds.
+    values: PolicyValues | None = None
 
 
 def learn_advantages(
-    contexts: FloatArray,
-    arms: IntArray,
-    rewards: FloatArray,
-    propensities: FloatArray,
+    log: LogRows,
     n_arms: int,
     *,
-    weights: Weights = None,
+    target: FloatArray | None = None,
+    rewards_may_differ: bool = True,
     by_context: bool = True,
     offered: Mask = None,
+    fit_trees: FitTrees | None = None,
     seed: int = 0,
 ) -> AdvantageModel:
     """Return a model that predicts the reward of each arm, learned from a log of n rounds.
@@ -131,85 +270,173 @@ def learn_advantages(
     the best arm.
 
     Args:
-        contexts: the contexts of the log, (n, d).
-        arms: the logged arms, (n,).
-        rewards: their rewards, (n,).
-        propensities: the probability of each logged arm, (n,).
+        log: the log.
         n_arms: the number of arms.
-        weights: how much each round counts, (n,), above 0; equally by default. Only their ratios
-            matter.
+        target: contexts of the target, (m, d); None to learn for the contexts of the log.
+        rewards_may_differ: False if rewards given contexts are the same in both domains.
         by_context: if False, the best arm is always chosen, and no gain is estimated.
         offered: the arms that may be chosen, (K,). If it is None or the log has none of these arms,
             all may be chosen.
+        fit_trees: fits boosted trees; None to omit these candidates.
         seed: determines the folds of cross-fitting.
     """
-    weights = np.ones(len(arms)) if weights is None else weights / weights.max()
-    weights *= weights.sum() / (weights @ weights)
-    n = float(weights.sum())
-    counts = np.bincount(arms, weights, minlength=n_arms)
-    is_allowed = (
-        np.ones(n_arms, np.bool_) if offered is None or not counts[offered].any() else offered
-    )
-    if n < _MIN_LOG_ROUNDS:
-        return _fit_mean_rewards(
-            contexts.shape[1], arms, rewards, propensities, weights, is_allowed
+    scored = score_log(log, n_arms, target=target, offered=offered, seed=seed)
+    if scored is None:
+        is_allowed = _mask_allowed(log, n_arms, offered)
+        return _fit_mean_rewards(log._replace(weights=_scale_weights(log.weights)), is_allowed)
+    learner = scored.learner
+    log = learner.log
+    is_supported = learner.is_supported
+    splits = scored.splits
+    scores = scored.scores
+    mix = scored.mix
+    best_arm = scored.best_arm
+    n = float(log.weights.sum())
+    counts = np.bincount(log.arms, log.weights, minlength=n_arms)
+    everything = np.ones(len(scores), np.bool_)
+    n_candidates = 1
+    if by_context and is_supported.sum() > 1 and n >= _MIN_LOG_ROUNDS:
+        has_trees = fit_trees is not None and n >= _MIN_TREE_ROUNDS
+        n_candidates = len(CANDIDATES) if has_trees else _FIRST_TREES
+    values = np.zeros((len(scores), n_candidates))
+    predictions = np.zeros((n_candidates, *scores.shape))
+    fractions = np.zeros(n_candidates)
+    for index, split in enumerate(splits):
+        # trees take longest, and are fitted in the first split only
+        n_fitted = n_candidates if index == 0 else min(n_candidates, _FIRST_TREES)
+        n_splits = np.where(np.arange(n_fitted) < _FIRST_TREES, len(splits), 1)
+        split_values, split_fractions, split_predictions = learner.cross_fit(
+            split, n_fitted, fit_trees
         )
-    steps = [fit_ramps(contexts, 1, clip_quantile=_CLIP_QUANTILE), fit_ramps(contexts, _MAX_PIECES)]
-    designs = [step(contexts) for step in steps]
-    is_supported = is_allowed & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
-    is_supported = is_supported if is_supported.any() else is_allowed & (counts > 0)
-    splits = [
-        _NestedScores(
-            designs[1][:, 1:],
-            arms,
-            rewards,
-            propensities,
-            weights,
-            assign_folds(0, len(arms), _N_FOLDS, split_seed),
-            n_arms,
-        )
-        for split_seed in range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
+        values[:, :n_fitted] += split_values / n_splits
+        predictions[:n_fitted] += split_predictions / n_splits[:, None, None]
+        fractions[:n_fitted] += split_fractions / n_splits
+    deviation = float(log.rewards.std())
+    # The mean of the best arm is the largest one, so a gain over it is rather too small. The mean of
+    # arms that were chosen without the fold may be too small by chance if arms are nearly equal.
+    gains = values - scores[:, [best_arm]]
+    gains[:, 0] = 0.0
+    gains[np.abs(gains) < 1e-12 * deviation] = 0.0  # rounding errors of means of equal scores
+    estimates = [mix.estimate(gain) for gain in gains.T]
+    quantile = _estimate_maximum_quantile(estimates, log.clusters)
+    moves = target is not None and rewards_may_differ
+    limits = [
+        _compute_gain_limit(estimate.mean, quantile, fraction, deviation if moves else 0.0)
+        for estimate, fraction in zip(estimates, fractions.tolist(), strict=True)
     ]
-    scores = np.mean([nested.compute_scores() for nested in splits], axis=0)
-    mean_scores = weights @ scores / n
-    best_arm = int(np.where(is_supported, mean_scores, -np.inf).argmax())
-    gains = np.zeros((len(arms), len(steps)))
-    if by_context and is_supported.sum() > 1:
-        gains = np.mean(
-            [_compute_gains(nested, designs, is_supported, best_arm) for nested in splits], axis=0
-        )
-    estimates = [estimate_weighted_mean(gain, weights) for gain in gains.T]
-    quantile = _estimate_maximum_quantile(weights[:, None] * (gains - weights @ gains / n))
-    lower_limits = [_compute_lower_limit(estimate, quantile) for estimate in estimates]
-    best_index = int(np.argmax(lower_limits))
-    contrasts = _fit_contrasts(designs[best_index], scores, weights, is_supported)
-    chosen_arms = _choose_arms(designs[best_index] @ contrasts.T, is_supported, best_arm)
-    fraction = float(weights @ (chosen_arms != best_arm)) / n
-    gain = estimates[best_index]
-    evidence = LogEvidence(
-        best_arm,
-        float(mean_scores[best_arm]),
-        gain.value,
-        len(arms),
-        fraction,
-        gain.standard_error,
-        lower_limits[best_index],
+    candidate = int(np.argmax(limits[1:])) + 1 if n_candidates > 1 else 0
+    mean_scores = np.array([estimate.mean.value for estimate in mix.estimate_all(scores)])
+    is_proven = candidate > 0 and limits[candidate] > 0.0
+    predicted = (
+        predictions[candidate] if is_proven else np.tile(scored.shrunken_means, (len(scores), 1))
     )
-    if not evidence.personalises:
-        contrasts = np.zeros_like(contrasts)
-        contrasts[:, 0] = mean_scores - mean_scores.mean()
-    theta = contrasts + _fit_mean_score(designs[best_index], scores, weights)
-    deviation = float(rewards.std()) or 1.0
+    policy_values = PolicyValues(
+        scores=scores,
+        values=values[:, candidate] if is_proven else scores[:, best_arm],
+        mix=mix,
+        n_contenders=learner.count_contenders(scores, mix, best_arm),
+        source_arm=int(learner.shrink_means(scores, TargetMix(log.weights, log.clusters)).argmax()),
+        deviation=deviation,
+        predictions=np.where(is_supported, predicted, -np.inf),
+    )
+    evidence = LogEvidence(
+        arm=best_arm,
+        value=float(mean_scores[best_arm]),
+        gain=estimates[candidate].mean.value,
+        rounds=len(log.arms),
+        fraction=float(fractions[candidate]),
+        candidate=candidate,
+        target_contexts=0 if target is None else len(target),
+        error=estimates[candidate].mean.standard_error if candidate else math.inf,
+        low=limits[candidate] if candidate else -math.inf,
+    )
+    step, _, theta = (
+        learner.fit([candidate], everything, scores, splits[0], (), fit_trees)[0]
+        if evidence.personalises
+        else learner.fit_constant(scored.shrunken_means, scores)
+    )
     # Unsupported arms are ranked by their mean scores. Arms without rounds are last.
     losses = -np.where(counts > 0, mean_scores, -np.inf)[~is_supported]
-    theta[~is_supported] = compute_lower_theta(steps[best_index], theta[is_supported], deviation)
-    theta[~is_supported, 0] -= (
-        _UNSUPPORTED_GAP * deviation * np.searchsorted(np.sort(losses), losses)
+    theta[~is_supported] = compute_lower_theta(step, theta[is_supported], deviation)
+    theta[~is_supported, step.constant_index] -= (
+        _UNSUPPORTED_GAP * (deviation or 1.0) * np.searchsorted(np.sort(losses), losses)
     )
-    return AdvantageModel(steps[best_index], theta, evidence)
+    return AdvantageModel(step, theta, evidence, policy_values)
 
 
-def compute_lower_theta(step: PiecewiseStep, theta: FloatArray, deviation: float) -> FloatArray:
+def _scale_weights(weights: FloatArray) -> FloatArray:
+    """Return weights (n,) whose sum is the effective number of rounds."""
+    weights = weights / weights.max()
+    weights *= weights.sum() / (weights @ weights)
+    return weights
+
+
+def _mask_allowed(log: LogRows, n_arms: int, offered: Mask) -> BoolArray:
+    """Return the arms that may be chosen, (K,)."""
+    counts = np.bincount(log.arms, minlength=n_arms)
+    if offered is None or not counts[offered].any():
+        return np.ones(n_arms, np.bool_)
+    return offered
+
+
+def _compute_gain_limit(
+    estimate: MeanEstimate, quantile: float, fraction: float, moving_deviation: float
+) -> float:
+    """Return the lower limit of a gain over the best arm.
+
+    Args:
+        estimate: the estimated gain.
+        quantile: the number of standard errors of the limit in the domain of the log.
+        fraction: the fraction of rounds with another arm than the best one.
+        moving_deviation: the standard deviation of rewards if rewards given contexts may differ in
+            the target, otherwise 0.
+    """
+    low = compute_lower_limit(estimate, quantile)
+    if moving_deviation:
+        between = compute_between_deviation(estimate.value, fraction, moving_deviation)
+        low = min(low, compute_target_limit(estimate, between_deviation=between))
+    return low
+
+
+def score_log(
+    log: LogRows, n_arms: int, *, target: FloatArray | None, offered: Mask, seed: int
+) -> ScoredLog | None:
+    """Return a log with its cross-fitted scores; None if it has too few rounds.
+
+    Arguments are as in ``learn_advantages``.
+    """
+    log = log._replace(weights=_scale_weights(log.weights))
+    n = float(log.weights.sum())
+    n_clusters = len(log.arms) if log.clusters is None else int(log.clusters.max()) + 1
+    if n < MIN_CROSS_FITTED_ROUNDS or n_clusters < MIN_CLUSTERS:
+        return None
+    counts = np.bincount(log.arms, log.weights, minlength=n_arms)
+    is_allowed = _mask_allowed(log, n_arms, offered)
+    is_supported = is_allowed & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
+    is_supported = is_supported if is_supported.any() else is_allowed & (counts > 0)
+    learner = _Learner(log, n_arms, is_supported, target)
+    split_seeds = range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
+    splits = [learner.make_split(split_seed) for split_seed in split_seeds]
+    return ScoredLog(learner, splits)
+
+
+def score_rewards(
+    contexts: FloatArray,
+    rewards: FloatArray,
+    *,
+    target: FloatArray | None,
+    offered: Mask,
+    seed: int,
+) -> ScoredLog:
+    """Return rounds with the rewards (n, K) of all arms, which are their scores."""
+    n, n_arms = rewards.shape
+    log = LogRows(contexts, rewards.argmax(axis=1), rewards.max(axis=1), np.ones(n), np.ones(n))
+    is_supported = np.ones(n_arms, np.bool_) if offered is None else offered
+    folds = np.random.default_rng(seed).permutation(n) % _N_FOLDS
+    return ScoredLog(_Learner(log, n_arms, is_supported, target), [_KnownScores(folds, rewards)])
+
+
+def compute_lower_theta(step: FeatureStep, theta: FloatArray, deviation: float) -> FloatArray:
     """Return coefficients (features,) of a prediction that is lower than those of all arms, for
     every context.
 
@@ -221,8 +448,8 @@ def compute_lower_theta(step: PiecewiseStep, theta: FloatArray, deviation: float
     lower, upper = step.feature_limits
     lower_theta = theta.mean(axis=0)
     differences = theta - lower_theta
-    lower_theta[0] += np.minimum(differences * lower, differences * upper).sum(axis=1).min()
-    lower_theta[0] -= _UNSUPPORTED_GAP * deviation
+    least_difference = np.minimum(differences * lower, differences * upper).sum(axis=1).min()
+    lower_theta[step.constant_index] += least_difference - _UNSUPPORTED_GAP * (deviation or 1.0)
     return lower_theta
 
 
@@ -234,65 +461,308 @@ def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> 
     """
     gains = scores[np.arange(len(chosen_arms)), chosen_arms] - scores[:, best_arm]
     gain = estimate_mean(gains)
-    low = _compute_lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE_LEVEL))
-    value = float(scores[:, best_arm].mean())
-    fraction = float((chosen_arms != best_arm).mean())
-    return LogEvidence(best_arm, value, gain.value, len(scores), fraction, gain.standard_error, low)
+    return LogEvidence(
+        best_arm,
+        float(scores[:, best_arm].mean()),
+        gain.value,
+        len(scores),
+        float((chosen_arms != best_arm).mean()),
+        error=gain.standard_error,
+        low=compute_lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE_LEVEL)),
+    )
 
 
-def _compute_gains(
-    nested: _NestedScores, designs: Sequence[FloatArray], is_supported: BoolArray, best_arm: int
-) -> FloatArray:
-    """Return the gain of each round over the best arm, (n, regressions).
+class GainEvidence(NamedTuple):
+    """The cross-fitted gain of choices by context over the best arm."""
 
-    No regression has seen the round's fold.
+    #: The arm that was chosen in each round, (n,).
+    arms: IntArray
+    #: Its score, (n,).
+    values: FloatArray
+    #: The mean gain per round.
+    gain: MeanEstimate
+    #: The fraction of rounds with another arm than the best one.
+    fraction: float
+    #: The lower limit of the gain, as in ``LogEvidence.low``.
+    low: float
+
+
+class ScoredLog:
+    """A log with its cross-fitted scores, with which choices are learned and evaluated.
+
+    Args:
+        learner: the log and its estimators.
+        splits: the scores for several splits of the rounds into folds.
     """
-    scores = nested.compute_scores()
-    gains = np.zeros((len(scores), len(designs)))
-    for fold in range(_N_FOLDS):
-        is_held_out = nested.folds == fold
-        inner_scores = nested.compute_scores(excluded=fold)[~is_held_out]
-        for index, design in enumerate(designs):
-            theta = _fit_contrasts(
-                design[~is_held_out], inner_scores, nested.weights[~is_held_out], is_supported
-            )
-            arms = _choose_arms(design[is_held_out] @ theta.T, is_supported, best_arm)
-            fold_scores = scores[is_held_out]
-            gains[is_held_out, index] = (
-                fold_scores[np.arange(len(arms)), arms] - fold_scores[:, best_arm]
-            )
-    return gains
+
+    def __init__(self, learner: _Learner, splits: Sequence[Any]) -> None:
+        self.learner = learner
+        self.splits = splits
+        #: The scores, averaged over the splits, (n, K).
+        self.scores = np.mean([split.compute_scores() for split in splits], axis=0)
+        #: The estimator of means for the contexts of the target.
+        self.mix = learner.make_mix(np.ones(len(self.scores), np.bool_))
+        self.shrunken_means = learner.shrink_means(self.scores, self.mix)
+        #: The arm with the largest shrunken mean.
+        self.best_arm = int(self.shrunken_means.argmax())
+
+    def compute_weights(self, rows: BoolArray, scores: FloatArray) -> FloatArray:
+        """Return weights of the rounds for which a mask is True, (rows,), with which their mean is
+        for the contexts of the target.
+
+        ``scores`` (rows, K) determine how much the weights depend on the contexts.
+        """
+        mix = self.learner.make_mix(rows)
+        supported = scores[:, self.learner.is_supported]
+        contrasts = supported - supported.mean(axis=1, keepdims=True)
+        factor = max(estimate.factor for estimate in mix.estimate_all(contrasts))
+        return mix.compute_weights(factor)
+
+    def evaluate(
+        self, choose: Callable[[FloatArray, BoolArray], IntArray], *, rewards_may_differ: bool
+    ) -> GainEvidence:
+        """Return the evidence for choices that ``choose`` learns.
+
+        Args:
+            choose: a function of scores (n, K) and a mask (n,) of the rounds from which it may
+                learn, which returns the arms of all rounds, (n,).
+            rewards_may_differ: as in ``learn_advantages``.
+        """
+        split = self.splits[0]
+        arms = np.zeros(len(self.scores), np.int64)
+        for fold in range(_N_FOLDS):
+            is_held_out = split.folds == fold
+            fold_arms = choose(split.compute_scores(excluded=fold), ~is_held_out)
+            arms[is_held_out] = fold_arms[is_held_out]
+        values = self.scores[np.arange(len(arms)), arms]
+        gain = self.mix.estimate(values - self.scores[:, self.best_arm]).mean
+        fraction = float(self.mix.weights @ (arms != self.best_arm))
+        deviation = float(self.learner.log.rewards.std()) if rewards_may_differ else 0.0
+        quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
+        low = _compute_gain_limit(gain, quantile, fraction, deviation)
+        return GainEvidence(arms, values, gain, fraction, low)
 
 
-def _fit_mean_rewards(
-    dim: int,
-    arms: IntArray,
-    rewards: FloatArray,
-    propensities: FloatArray,
-    weights: FloatArray,
-    is_allowed: BoolArray,
-) -> AdvantageModel:
+class _FittedCandidate(NamedTuple):
+    """A candidate that was fitted to some rounds of a log."""
+
+    #: The transform of contexts to features.
+    step: FeatureStep
+    #: The features of the rounds on which it is evaluated, (rounds, features).
+    features: FloatArray
+    #: The coefficients of each arm's reward, (K, features).
+    theta: FloatArray
+
+
+class _Learner:
+    """Fits the best arm and the candidates to parts of a log.
+
+    Args:
+        log: the log.
+        n_arms: the number of arms.
+        is_supported: the arms that may be chosen, (K,).
+        target: contexts of the target, (m, d), or None.
+    """
+
+    def __init__(
+        self, log: LogRows, n_arms: int, is_supported: BoolArray, target: FloatArray | None
+    ) -> None:
+        self.log = log
+        self.n_arms = n_arms
+        self.is_supported = is_supported
+        #: The features of the linear and of the piecewise regression.
+        self.steps = [
+            fit_ramps(log.contexts, 1, clip_quantile=_CLIP_QUANTILE),
+            fit_ramps(log.contexts, _MAX_PIECES),
+        ]
+        self.designs = [step(log.contexts) for step in self.steps]
+        self._index: FloatArray | None = None
+        self._target_index = 0.0
+        if target is not None:
+            self._index, self._target_index = compute_shift_index(log.contexts, target)
+
+    def make_split(self, seed: int) -> _NestedScores:
+        """Return the scores of a random split of the clusters into folds."""
+        log = self.log
+        clusters = np.arange(len(log.arms)) if log.clusters is None else log.clusters
+        n_clusters = int(clusters.max()) + 1
+        # Folds must not depend on the order of rounds, which may be sorted by context and reward:
+        # folds with the same rewards in the same contexts would confirm each other's noise.
+        folds = (np.random.default_rng(seed).permutation(n_clusters) % _N_FOLDS)[clusters]
+        return _NestedScores(self.designs[1][:, 1:], log, folds, self.n_arms)
+
+    def make_mix(self, rows: BoolArray) -> TargetMix:
+        """Return the estimator of means of the rounds for which a mask (n,) is True."""
+        log = self.log
+        clusters = log.clusters
+        if clusters is not None:
+            clusters = np.unique(clusters[rows], return_inverse=True)[1]
+        index = None if self._index is None else self._index[rows]
+        return TargetMix(log.weights[rows], clusters, index, self._target_index)
+
+    def shrink_means(self, scores: FloatArray, mix: TargetMix) -> FloatArray:
+        """Return the shrunken means (K,) of scores (n, K) minus the mean score of a round; minus
+        infinity for unsupported arms.
+        """
+        arms = np.flatnonzero(self.is_supported)
+        contrasts = scores[:, arms] - scores[:, arms].mean(axis=1, keepdims=True)
+        estimates = [estimate.mean for estimate in mix.estimate_all(contrasts)]
+        means = np.array([estimate.value for estimate in estimates])
+        errors = np.array([estimate.standard_error for estimate in estimates])
+        shrunken_means = np.full(self.n_arms, -np.inf)
+        shrunken_means[arms] = _shrink_means(means, np.square(errors))
+        return shrunken_means
+
+    def count_contenders(self, scores: FloatArray, mix: TargetMix, best_arm: int) -> int:
+        """Return the number of other arms that may be better than ``best_arm``, at least 1."""
+        others = np.flatnonzero(self.is_supported & (np.arange(self.n_arms) != best_arm))
+        if not len(others):
+            return 1
+        leads = mix.estimate_all(scores[:, [best_arm]] - scores[:, others])
+        is_contender = [
+            lead.mean.value < _CONTENDER_QUANTILE * lead.mean.standard_error for lead in leads
+        ]
+        return max(1, sum(is_contender))
+
+    def cross_fit(
+        self, split: _NestedScores, n_candidates: int, fit_trees: FitTrees | None
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the values of the first candidates, (n, n_candidates), the fraction of rounds in
+        which each chooses another arm than the first, and the predictions, (n_candidates, n, K).
+
+        No candidate has seen the round's fold.
+        """
+        scores = split.compute_scores()
+        weights = self.log.weights
+        values = np.empty((len(scores), n_candidates))
+        fractions = np.zeros(n_candidates)
+        all_predictions = np.zeros((n_candidates, *scores.shape))
+        for fold in range(_N_FOLDS):
+            is_held_out = split.folds == fold
+            inner_scores = split.compute_scores(excluded=fold)[~is_held_out]
+            shrunken_means = self.shrink_means(inner_scores, self.make_mix(~is_held_out))
+            best_arm = int(shrunken_means.argmax())
+            held_out_scores = scores[is_held_out]
+            fold_weights = weights[is_held_out] / weights.sum()
+            values[is_held_out, 0] = held_out_scores[:, best_arm]
+            fits = self.fit(
+                range(1, n_candidates), is_held_out, inner_scores, split, {fold}, fit_trees
+            )
+            for candidate, fitted in enumerate(fits, start=1):
+                predictions = fitted.features @ fitted.theta.T
+                arms = _choose_arms(predictions, self.is_supported, best_arm)
+                values[is_held_out, candidate] = held_out_scores[np.arange(len(arms)), arms]
+                fractions[candidate] += fold_weights @ (arms != best_arm)
+                all_predictions[candidate, is_held_out] = predictions
+        return values, fractions, all_predictions
+
+    def fit(
+        self,
+        candidates: Sequence[int],
+        evaluated: BoolArray,
+        scores: FloatArray,
+        split: _NestedScores,
+        excluded: Collection[int],
+        fit_trees: FitTrees | None,
+    ) -> list[_FittedCandidate]:
+        """Fit candidates, given by their indices, to all folds of ``split`` except ``excluded``.
+
+        ``scores`` (rounds, K) are the scores of these rounds. Features are computed of the rounds
+        for which the mask ``evaluated`` (n,) is True.
+        """
+        rows = ~np.isin(split.folds, list(excluded))
+        weights = self.log.weights[rows]
+        fits: dict[str, _FittedCandidate] = {}
+        results = []
+        for candidate in candidates:
+            name = CANDIDATES[candidate].removeprefix("half ")
+            if name not in fits:
+                if name == "ridge":
+                    theta = split.fit_reward_theta(excluded)
+                    design = self.designs[1]
+                    fits[name] = _FittedCandidate(self.steps[1], design[evaluated], theta)
+                elif name == "trees":
+                    assert fit_trees is not None
+                    step = fit_trees(self.log.select(rows), self.n_arms)
+                    theta = np.eye(self.n_arms, self.n_arms + 1)
+                    features = step(self.log.contexts[evaluated])
+                    fits[name] = _FittedCandidate(step, features, theta)
+                else:
+                    design = self.designs[candidate - 1]
+                    theta = _fit_contrasts(design[rows], scores, weights, self.is_supported)
+                    theta = theta + _fit_mean_score(design[rows], scores, weights)
+                    step = self.steps[candidate - 1]
+                    fits[name] = _FittedCandidate(step, design[evaluated], theta)
+            factor = _FACTORS[candidate]
+            fitted = fits[name]
+            mean_features = fitted.features.mean(axis=0)
+            theta = factor * fitted.theta
+            theta[:, fitted.step.constant_index] += (1.0 - factor) * fitted.theta @ mean_features
+            results.append(fitted._replace(theta=theta))
+        return results
+
+    def fit_constant(self, means: FloatArray, scores: FloatArray) -> _FittedCandidate:
+        """Return predictions whose differences between supported arms are those of ``means``
+        (K,).
+        """
+        design = self.designs[1]
+        theta = np.zeros((self.n_arms, design.shape[1]))
+        theta[self.is_supported, 0] = means[self.is_supported] - means[self.is_supported].mean()
+        theta += _fit_mean_score(design, scores[:, self.is_supported], self.log.weights)
+        return _FittedCandidate(self.steps[1], design, theta)
+
+
+def _shrink_means(means: FloatArray, variances: FloatArray) -> FloatArray:
+    """Return means (K,), shrunken towards their common mean by their variances.
+
+    The variance between arms is estimated by DerSimonian and Laird (1986).
+    """
+    if not variances.max() > 0.0:
+        return means
+    precisions = 1.0 / np.maximum(variances, 1e-12 * variances.max())
+    centre = precisions @ means / precisions.sum()
+    excess = float(precisions @ np.square(means - centre)) - (len(means) - 1)
+    scale = precisions.sum() - precisions @ precisions / precisions.sum()
+    # a small variance keeps the order of equally precise means
+    between = max(excess / max(scale, 1e-300), 1e-6 * float(variances.mean()))
+    return centre + between / (between + variances) * (means - centre)
+
+
+def _fit_mean_rewards(log: LogRows, is_allowed: BoolArray) -> AdvantageModel:
     """Return a model that predicts each arm's mean reward for all contexts, for a log with few
     rounds.
 
     Rewards are also weighted by inverse propensities, and means are shrunk towards the overall
     mean.
     """
-    prior_weight = float(weights @ (1.0 / propensities) / weights.sum())
-    weights = weights / propensities
+    prior_weight = float(log.weights @ (1.0 / log.propensities) / log.weights.sum())
+    weights = log.weights / log.propensities
     n_arms = len(is_allowed)
-    arm_weights = np.bincount(arms, weights, minlength=n_arms)
-    overall_mean = float(weights @ rewards / weights.sum())
-    reward_sums = np.bincount(arms, weights * rewards, minlength=n_arms)
+    arm_weights = np.bincount(log.arms, weights, minlength=n_arms)
+    overall_mean = float(weights @ log.rewards / weights.sum())
+    reward_sums = np.bincount(log.arms, weights * log.rewards, minlength=n_arms)
     means = (reward_sums + prior_weight * overall_mean) / (arm_weights + prior_weight)
     best_arm = int(np.where(is_allowed & (arm_weights > 0), means, -np.inf).argmax())
     means[arm_weights == 0] = means[arm_weights > 0].min() - _UNSUPPORTED_GAP * (
-        float(rewards.std()) or 1.0
+        float(log.rewards.std()) or 1.0
     )
     no_ramps = np.zeros(0)
-    step = PiecewiseStep(np.zeros(0, np.int64), no_ramps, no_ramps, no_ramps, no_ramps, dim)
-    evidence = LogEvidence(best_arm, float(means[best_arm]), 0.0, len(arms), 0.0)
+    step = PiecewiseStep(
+        np.zeros(0, np.int64), no_ramps, no_ramps, no_ramps, no_ramps, log.contexts.shape[1]
+    )
+    evidence = LogEvidence(best_arm, float(means[best_arm]), 0.0, len(log.arms), 0.0)
     return AdvantageModel(step, means[:, None], evidence)
+
+
+class _KnownScores(NamedTuple):
+    """The rewards of all arms, which are scores that need no model."""
+
+    folds: IntArray
+    rewards: FloatArray
+
+    def compute_scores(self, excluded: int | None = None) -> FloatArray:  # noqa: ARG002
+        """Return the rewards (n, K)."""
+        return self.rewards
 
 
 class _NestedScores:
@@ -302,41 +772,34 @@ class _NestedScores:
     a second fold either, on which choices by the scores can then be evaluated.
     """
 
-    def __init__(
-        self,
-        features: FloatArray,
-        arms: IntArray,
-        rewards: FloatArray,
-        propensities: FloatArray,
-        weights: FloatArray,
-        folds: IntArray,
-        n_arms: int,
-    ) -> None:
+    def __init__(self, features: FloatArray, log: LogRows, folds: IntArray, n_arms: int) -> None:
         self._features = features
-        self._arms = arms
-        self._rewards = rewards
-        self._propensities = propensities
-        self.weights = weights
+        self._log = log
         self.folds = folds
         self._n_arms = n_arms
-        self._sums = RewardSums(_N_FOLDS, n_arms, features, float(rewards.mean()))
-        self._sums.add(features, folds, arms, rewards, weights)
+        self._sums = RewardSums(_N_FOLDS, n_arms, features, float(log.rewards.mean()))
+        self._sums.add(features, folds, log.arms, log.rewards, log.weights)
+
+    def fit_reward_theta(self, excluded: Collection[int]) -> FloatArray:
+        """Return coefficients (K, 1 + d) of a ridge regression per arm, fitted to all folds except
+        ``excluded``.
+        """
+        return self._sums.fit(excluded).compute_theta()
 
     def compute_scores(self, excluded: int | None = None) -> FloatArray:
         """Return the scores (n, K).
 
         No model has seen the fold ``excluded``; the scores of its rounds are not valid.
         """
-        predictions = np.zeros((len(self._arms), self._n_arms))
+        log = self._log
+        predictions = np.zeros((len(log.arms), self._n_arms))
         penalties = None if excluded is None else self._sums.choose_penalties([excluded])
         for fold in range(self._sums.n_folds):
             if fold != excluded:
                 is_held_out = self.folds == fold
                 model = self._sums.fit({fold} if excluded is None else {fold, excluded}, penalties)
                 predictions[is_held_out] = model.predict(self._features[is_held_out])
-        return compute_doubly_robust_scores(
-            predictions, self._arms, self._rewards, self._propensities
-        )
+        return compute_doubly_robust_scores(predictions, log.arms, log.rewards, log.propensities)
 
 
 def _fit_contrasts(
@@ -378,30 +841,21 @@ def _choose_arms(predictions: FloatArray, is_supported: BoolArray, best_arm: int
     return np.where(scores[:, best_arm] >= scores.max(axis=1), best_arm, scores.argmax(axis=1))
 
 
-def _estimate_maximum_quantile(gains: FloatArray) -> float:
-    """Return the 99% quantile of the largest studentised mean of gains (n, regressions), if their
-    expectations are 0.
+def _estimate_maximum_quantile(
+    estimates: Sequence[MixEstimate], clusters: IntArray | None
+) -> float:
+    """Return the 99% quantile of the largest studentised mean, if all expectations are 0.
 
-    The studentised means are approximately normal, with the correlations of the gains. If rounds
-    have weights, ``gains`` are centred and multiplied by the weights.
+    The studentised means are approximately normal, with the correlations of their terms.
     """
     single_quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
-    varying_gains = gains[:, gains.std(axis=0) > 0]
-    if varying_gains.shape[1] < 2:
+    terms = np.stack([estimate.terms for estimate in estimates])
+    if clusters is not None:
+        terms = np.stack([np.bincount(clusters, row) for row in terms])
+    terms = terms[terms.std(axis=1) > 0]
+    if len(terms) < 2:
         return single_quantile
-    eigenvalues, eigenvectors = np.linalg.eigh(np.corrcoef(varying_gains.T))
+    eigenvalues, eigenvectors = np.linalg.eigh(np.corrcoef(terms))
     draws = np.random.default_rng(0).standard_normal((_N_NORMAL_DRAWS, len(eigenvalues)))
     maxima = (draws * np.sqrt(np.maximum(eigenvalues, 0.0)) @ eigenvectors.T).max(axis=1)
     return max(single_quantile, float(np.quantile(maxima, _CONFIDENCE_LEVEL)))
-
-
-def _compute_lower_limit(gain: MeanEstimate, quantile: float) -> float:
-    """Return the lower limit of a gain.
-
-    The correction for skewness may lower the limit but not raise it.
-    """
-    return (
-        min(gain.compute_limit(-quantile), gain.value - quantile * gain.standard_error)
-        if gain.standard_error > 0
-        else 0.0
-    )

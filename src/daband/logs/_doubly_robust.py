@@ -244,6 +244,17 @@ class RewardModel:
         self._standardise = standardise
         self._bounds = bounds
 
+    def compute_theta(self) -> FloatArray:
+        """Return coefficients (heads, 1 + d) of a constant 1 and the features as they are given.
+
+        Predictions with these are not clipped.
+        """
+        offsets = self._standardise(np.zeros((1, self._coefficients.shape[1] - 1)))[0]
+        scales = self._standardise(np.ones((1, len(offsets))))[0] - offsets
+        theta = self._coefficients * np.append(1.0, scales)
+        theta[:, 0] += self._coefficients[:, 1:] @ offsets
+        return theta
+
     def predict(self, features: FloatArray) -> FloatArray:
         """Return rewards (n, K) for features (n, d), or (n, K, d) with a context per arm."""
         rows = self._standardise(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_int, check_one_of, check_probability
+from daband.base._arguments import check_int, check_probability
 from daband.base._arrays import ArrayLike, FloatArray, check_arms, use_one_blas_thread
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts, LoggedRounds
@@ -32,10 +32,8 @@ from daband.logs._learned_logs import (
     raise_if_learned,
 )
 from daband.logs._mean_estimates import (
-    MeanEstimate,
     compute_effective_size,
     estimate_mean,
-    estimate_weighted_mean,
 )
 from daband.logs._off_policy_inputs import (
     Log,
@@ -56,8 +54,6 @@ from daband.logs._weighted_log import (
 )
 from daband.serving._deployed_policy import DeployedPolicy
 
-#: Names of the estimators.
-ESTIMATORS = ("dr", "snips", "ips")
 #: Maximum number of bytes of contexts that are read into memory if a target is given.
 _MAX_CONTEXT_BYTES = 1 << 30
 #: Minimum effective sample size without a warning. Below it, intervals are too short too often.
@@ -84,7 +80,7 @@ class LogEstimate:
     """The value of a policy per round, estimated from a log, in the unit of its rewards.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
-    >>> estimate = daband.evaluate_log(lambda contexts: [[0.5, 0.5]] * len(contexts), log, estimator="ips")
+    >>> estimate = daband.evaluate_log(lambda contexts: [[0.5, 0.5]] * len(contexts), log)
     >>> estimate.low <= estimate.value <= estimate.high, estimate.effective_sample_size
     (True, 100.0)
     """
@@ -102,8 +98,6 @@ class LogEstimate:
     effective_sample_size: float
     #: Reasons to doubt the estimate; empty if there are none.
     warnings: tuple[str, ...]
-    #: Name of the estimator.
-    estimator: str
     #: Confidence level of the interval.
     confidence: float
     #: Number of rounds of the log.
@@ -125,7 +119,6 @@ class LogEstimate:
 def evaluate_log(
     policy: PolicyLike,
     log: Log,
-    estimator: str = "dr",
     target: ArrayLike | Contexts | None = None,
     *,
     confidence: float = 0.95,
@@ -133,6 +126,7 @@ def evaluate_log(
     seed: int = 0,
     columns: Columns | None = None,
     id: Any = None,  # noqa: A002
+    clusters: Any = None,
     progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from the log of another policy.
@@ -150,8 +144,6 @@ def evaluate_log(
             propensities). If the propensities are None, they are estimated, with a warning. Parquet
             files of any size are streamed; pass a folder, a glob such as ``"logs/*.parquet"``, a
             list of files, or a ``ParquetLog``.
-        estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), or
-            "ips".
         target: contexts (m, *C) of another domain, in which the value is estimated. The log's
             contexts are weighted by estimated ratios of the two densities. This assumes that a
             context's rewards are the same in both domains, and that the log has contexts like the
@@ -165,15 +157,17 @@ def evaluate_log(
             ``policy.table``.
         id: the column of files with the id of a round, as in ``learn_log``; for rounds in memory,
             an id per round.
+        clusters: the column of files with the cluster that arms were drawn for, such as a school or
+            a customer; for rounds in memory, a cluster per round. By default arms were drawn for
+            each round. Folds and standard errors are then by cluster.
         progress: called for every batch of Parquet files with ``pass``, ``rows`` and
             ``rows_total``.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
-    >>> estimate = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log, estimator="snips")
-    >>> estimate.value, estimate.rounds
+    >>> estimate = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log)
+    >>> round(estimate.value, 2), estimate.rounds
     (1.0, 100)
     """
-    check_one_of("estimator", estimator, ESTIMATORS)
     check_probability("confidence", confidence)
     check_int("seed", seed, minimum=0)
     daband_policy = unwrap_policy(policy)
@@ -188,11 +182,10 @@ def evaluate_log(
         if daband_policy is None
         else daband_policy.domain
     )
-    needs_models = estimator == "dr"
     notes = []
     file_log = None
     if _is_file_log(log):
-        file_log = _open_file_log(policy, log, columns, id)
+        file_log = _open_file_log(policy, log, columns, id, clusters)
         unrewarded_counts = file_log.unrewarded.items()
         notes += [
             f"{path}: {count:,} rounds have no reward and are left out"
@@ -218,20 +211,26 @@ def evaluate_log(
                 )
 
             with use_one_blas_thread():
-                models = FoldModels(streamed_rounds, seed) if needs_models else None
+                models = FoldModels(streamed_rounds, seed)
                 weighted_log = weigh_log(streamed_rounds, compute_batch_probabilities, models, seed)
-            return _build_estimate(weighted_log, estimator, domain, confidence, notes)
+            return _build_estimate(weighted_log, domain, confidence, notes)
         _check_fits_memory(file_log)
     elif columns is not None:
         raise InvalidInput("columns can only be given for a log in files, not for rounds in memory")
     n_policy_arms = None if daband_policy is None else daband_policy.n_arms
-    log_domain = read_log(log if file_log is None else file_log, n_policy_arms)
+    log_domain = (
+        read_log(log, n_policy_arms, clusters)
+        if file_log is None
+        else read_log(file_log, n_policy_arms)
+    )
     n_rounds = len(log_domain)
     raise_if_learned(n_rounds if has_learned_all(policy, log_domain) else 0, n_rounds)
     rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
     if id is not None and file_log is None:
         check_ids_not_learned(policy, id, n_rounds)
-        notes += describe_repeated_ids(pl.DataFrame({"id": id, "arm": rounds.arms}, strict=False))
+        if rounds.clusters is None:
+            id_frame = pl.DataFrame({"id": id, "arm": rounds.arms}, strict=False)
+            notes += describe_repeated_ids(id_frame)
     target_contexts = None if target is None else read_target(target, rounds.contexts)
     log_probabilities = compute_arm_probabilities(
         policy, rounds.contexts, domain, rule, "log", offered=rounds.offered
@@ -250,7 +249,7 @@ def evaluate_log(
         )
     has_arm_axis = daband_policy is not None and daband_policy.arms == "shared"
     memory_rounds = MemoryRounds(rounds, n_arms, has_arm_axis=has_arm_axis)
-    models = FoldModels(memory_rounds, seed) if needs_models else None
+    models = FoldModels(memory_rounds, seed)
     weighted_log = weigh_log(memory_rounds, lambda *_: log_probabilities, models, seed)
     if target_contexts is not None:
         target_probabilities = compute_arm_probabilities(
@@ -259,7 +258,7 @@ def evaluate_log(
         weighted_log = move_to_target(
             weighted_log, rounds.contexts, target_contexts, target_probabilities, models, seed
         )
-    return _build_estimate(weighted_log, estimator, domain, confidence, notes)
+    return _build_estimate(weighted_log, domain, confidence, notes)
 
 
 def _is_file_log(log: Any) -> bool:
@@ -270,7 +269,11 @@ def _is_file_log(log: Any) -> bool:
 
 
 def _open_file_log(
-    policy: PolicyLike, log: Any, columns: Columns | None, id_column: str | None
+    policy: PolicyLike,
+    log: Any,
+    columns: Columns | None,
+    id_column: str | None,
+    cluster_column: str | None,
 ) -> ParquetLog:
     """Return a log in files whose columns are read into contexts of the policy's shape."""
     if not isinstance(policy, Policy | DeployedPolicy):
@@ -280,7 +283,8 @@ def _open_file_log(
             "policy is a function, so the number of arms is not known; pass the log as "
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
-    roles = {} if id_column is None else {"id": id_column}
+    named_columns = (("id", id_column), ("cluster", cluster_column))
+    roles = {role: name for role, name in named_columns if name is not None}
     return open_log(log, policy, columns=columns, roles=roles, skip_unrewarded=True)
 
 
@@ -296,13 +300,18 @@ def _check_fits_memory(log: ParquetLog) -> None:
 
 def _build_estimate(
     weighted_log: WeightedRounds,
-    estimator: str,
     domain: str,
     confidence: float,
     notes: Sequence[str],
 ) -> LogEstimate:
     """Return the estimate with its interval and its warnings, the first of which are ``notes``."""
-    estimate = _estimate_value(estimator, weighted_log)
+    corrections = weighted_log.weights * (weighted_log.rewards - weighted_log.arm_predictions)
+    if weighted_log.density_ratios is None:
+        terms = weighted_log.policy_predictions + corrections
+        estimate = estimate_mean(terms, weighted_log.clusters)
+    else:  # target contexts and logged rounds are two independent samples
+        estimate = estimate_mean(weighted_log.policy_predictions)
+        estimate = estimate.plus(estimate_mean(corrections, weighted_log.clusters))
     low, high = estimate.compute_interval(confidence)
     return LogEstimate(
         value=estimate.value,
@@ -315,24 +324,10 @@ def _build_estimate(
             *_check_support(weighted_log),
             *_check_sample(weighted_log, confidence),
         ),
-        estimator=estimator,
         confidence=float(confidence),
         rounds=len(weighted_log.rewards),
         domain=domain,
     )
-
-
-def _estimate_value(estimator: str, log: WeightedRounds) -> MeanEstimate:
-    """Return the estimate of one of the ``ESTIMATORS``."""
-    if estimator == "ips":
-        return estimate_mean(log.weights * log.rewards)
-    if estimator == "snips":
-        return estimate_weighted_mean(log.rewards, log.weights)
-    corrections = log.weights * (log.rewards - log.arm_predictions)
-    if log.density_ratios is None:
-        return estimate_mean(log.policy_predictions + corrections)
-    # Target contexts and logged rounds are two independent samples.
-    return estimate_mean(log.policy_predictions).plus(estimate_mean(corrections))
 
 
 def _check_support(log: WeightedRounds) -> list[str]:
@@ -361,7 +356,7 @@ def _check_support(log: WeightedRounds) -> list[str]:
             )
         elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
             reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
-    mean_weight = estimate_mean(log.weights)
+    mean_weight = estimate_mean(log.weights, log.clusters)
     expected_weight = 1.0 - unseen_probability
     if abs(mean_weight.value - expected_weight) > _MAX_STANDARD_ERRORS * mean_weight.standard_error:
         reasons.append(

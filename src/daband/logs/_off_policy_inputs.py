@@ -33,20 +33,27 @@ Log: TypeAlias = (
 PolicyLike: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
 
 
-def read_log(log: Log, n_arms: int | None) -> LoggedDomain:
+def read_log(log: Log, n_arms: int | None, clusters: ArrayLike | None = None) -> LoggedDomain:
     """Return a log in memory as a domain of checked rounds.
 
     The log must have ``n_arms`` arms, as the policy. If ``n_arms`` is None, the log determines the
-    number of arms.
+    number of arms. ``clusters`` (n,) are the clusters of rounds in arrays.
     """
     arrays: Any = log
+    if isinstance(log, LoggedRounds) and clusters is None:
+        clusters = log.clusters
     if isinstance(log, LoggedRounds):
         arrays = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
     if isinstance(arrays, tuple) and len(arrays) in (4, 5):
         n_log_arms = max(as_numpy(arrays[1], "log arms").max(initial=0), 0) + 1
         if len(arrays) == 5 and arrays[4] is not None:
             n_log_arms = as_numpy(arrays[4], "log offered arms").shape[-1]
-        log = ArrayLog(*arrays, n_arms=int(n_log_arms) if n_arms is None else n_arms, name="log")
+        n_log_arms = int(n_log_arms) if n_arms is None else n_arms
+        log = ArrayLog(*arrays, n_arms=n_log_arms, clusters=clusters, name="log")
+    elif clusters is not None:
+        raise InvalidInput(
+            "clusters can only be given for a log in arrays or files; a domain has its own"
+        )
     if not isinstance(log, LoggedDomain):
         raise InvalidInput(
             "log must be a logged domain, e.g. pair.source_test, or a tuple (contexts, arms,"
@@ -121,9 +128,7 @@ def compute_arm_probabilities(
                 if mask is None and frozen.offered is None
                 else policy.make_arm_mask(mask, len(batch))
             )
-            probabilities = frozen.compute_probabilities(
-                *frozen.score(batch), mask, limit=policy.limit_new_arms()
-            )
+            probabilities = frozen.exploration.probabilities(*frozen.score(batch), available=mask)
             batch_probabilities.append(probabilities)
         else:
             probabilities = as_numpy(policy(batch), "policy's probabilities").astype(

@@ -76,6 +76,8 @@ class WeightedRounds(NamedTuple):
     #: The mean of ``density_ratios`` before scaling. It is below 1 if the target has contexts that
     #: the log lacks.
     mean_ratio: float = 1.0
+    #: Index of each round's cluster, (n,); None if rounds are independent.
+    clusters: IntArray | None = None
 
 
 class RoundBatches(Protocol):
@@ -186,9 +188,7 @@ class FoldModels:
             if log.has_arm_axis:
                 features = features[np.arange(len(arms)), arms]
                 arms = np.zeros(len(arms), np.int64)
-            sums.add(
-                features, assign_folds(first_row, len(arms), N_FOLDS, seed), arms, batch.rewards
-            )
+            sums.add(features, _assign_folds(first_row, batch, seed), arms, batch.rewards)
         self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(N_FOLDS)]
 
     def compute_features(self, contexts: AnyArray) -> FloatArray:
@@ -229,7 +229,7 @@ def score_rounds(
         predictions = np.full((len(rounds), n_arms), rounds.rewards.mean())
     else:
         models = FoldModels(MemoryRounds(rounds, n_arms, has_arm_axis=has_arm_axis), seed)
-        predictions = models.predict(rounds.contexts, assign_folds(0, len(rounds), N_FOLDS, seed))
+        predictions = models.predict(rounds.contexts, _assign_folds(0, rounds, seed))
     scores = compute_doubly_robust_scores(
         predictions, rounds.arms, rounds.rewards, rounds.propensities
     )
@@ -243,12 +243,10 @@ def score_rounds(
 def weigh_log(
     log: RoundBatches,
     compute_probabilities: ProbabilityFunction,
-    models: FoldModels | None,
+    models: FoldModels,
     seed: int,
 ) -> WeightedRounds:
     """Return the rewards, weights and predicted rewards of a log.
-
-    If ``models`` is None, predicted rewards are 0.
 
     ``compute_probabilities`` computes the policy's probabilities for a batch, and ``seed`` is the
     seed of ``models``.
@@ -256,23 +254,38 @@ def weigh_log(
     rewards, weights, arm_predictions, policy_predictions = np.zeros((4, log.n_rounds))
     probability_sums = np.zeros(log.n_arms)
     arm_counts = np.zeros(log.n_arms, np.int64)
+    clusters: list[IntArray] = []
     for first_row, batch in log.batches():
         rows = slice(first_row, first_row + len(batch))
         batch_probabilities = compute_probabilities(first_row, batch)
         rewards[rows] = batch.rewards
         weights[rows] = _compute_importance_weights(batch_probabilities, batch)
-        if models is not None:
-            predictions = models.predict(
-                batch.contexts, assign_folds(first_row, len(batch), N_FOLDS, seed)
-            )
-            arm_predictions[rows] = predictions[np.arange(len(batch)), batch.arms]
-            policy_predictions[rows] = (batch_probabilities * predictions).sum(axis=1)
+        predictions = models.predict(batch.contexts, _assign_folds(first_row, batch, seed))
+        arm_predictions[rows] = predictions[np.arange(len(batch)), batch.arms]
+        policy_predictions[rows] = (batch_probabilities * predictions).sum(axis=1)
+        if batch.clusters is not None:
+            clusters.append(batch.clusters)
         probability_sums += batch_probabilities.sum(axis=0)
         arm_counts += np.bincount(batch.arms, minlength=log.n_arms)
     mean_probabilities = probability_sums / log.n_rounds
     return WeightedRounds(
-        rewards, weights, arm_predictions, policy_predictions, mean_probabilities, arm_counts
+        rewards,
+        weights,
+        arm_predictions,
+        policy_predictions,
+        mean_probabilities,
+        arm_counts,
+        clusters=np.unique(np.concatenate(clusters), return_inverse=True)[1] if clusters else None,
     )
+
+
+def _assign_folds(first_row: int, batch: LoggedRounds, seed: int) -> IntArray:
+    """Return the folds (n,) of a batch that starts at ``first_row``: by cluster if there are
+    clusters.
+    """
+    if batch.clusters is None:
+        return assign_folds(first_row, len(batch), N_FOLDS, seed)
+    return (batch.clusters + seed) % N_FOLDS
 
 
 def move_to_target(
@@ -280,7 +293,7 @@ def move_to_target(
     source_contexts: AnyArray,
     target_contexts: AnyArray,
     target_probabilities: FloatArray,
-    models: FoldModels | None,
+    models: FoldModels,
     seed: int,
 ) -> WeightedRounds:
     """Return the rounds of a log, weighted for the target.
@@ -296,14 +309,10 @@ def move_to_target(
     density_ratios, mean_ratio = estimate_density_ratios(
         source_features, source_folds, target_features, target_folds
     )
-    policy_predictions = np.zeros(len(target_contexts))
-    if models is not None:
-        policy_predictions = (
-            target_probabilities * models.predict(target_contexts, target_folds)
-        ).sum(axis=1)
+    predictions = models.predict(target_contexts, target_folds)
     return weighted_log._replace(
         weights=weighted_log.weights * density_ratios,
-        policy_predictions=policy_predictions,
+        policy_predictions=(target_probabilities * predictions).sum(axis=1),
         mean_probabilities=target_probabilities.mean(axis=0),
         density_ratios=density_ratios,
         mean_ratio=mean_ratio,

@@ -2,7 +2,8 @@
 "deep").
 
 ``daband.py`` has Algorithm 1 of the paper and the terms of its objective, and ``neural_linucb.py``
-the policy that it is based on. ``_learner.py`` takes the gradient steps.
+the policy that it is based on. ``_encoder_policy.py`` creates and saves such policies,
+``_learner.py`` takes the gradient steps, and ``_replay.py`` stores the rounds for them.
 """
 
 from daband.neural._recipes import recipe_for

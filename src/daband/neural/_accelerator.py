@@ -32,18 +32,11 @@ from daband.neural.encoders._encoder import limit_threads
 _WARM_UP_STEPS = 3
 
 
-class NeuralPolicy(Protocol):
+class AdaptedPolicy(Protocol):
     """A policy whose gradient steps a ``Learner`` takes."""
 
     learner: Learner
     buffers: ReplayBuffers
-    _locks: Any
-
-    def start_steps(self, steps: int | None) -> int:
-        """Prepare steps, and return their number."""
-
-    def finish_steps(self, n_steps: int) -> dict[str, float]:
-        """Use the trained encoder, and return metrics."""
 
 
 def adapt_together(
@@ -90,16 +83,7 @@ def adapt_together(
     return results
 
 
-def can_adapt_together(policies: Sequence[Any]) -> bool:
-    """Return True if these are different neural policies on one device."""
-    learners = [getattr(policy, "learner", None) for policy in policies]
-    devices = {learner.device for learner in learners if isinstance(learner, Learner)}
-    return (
-        len(set(map(id, learners))) == len(learners) and None not in learners and len(devices) == 1
-    )
-
-
-def take_steps(policies: Sequence[NeuralPolicy], n_steps: int, *, committee: bool = False) -> None:
+def take_steps(policies: Sequence[AdaptedPolicy], n_steps: int, *, committee: bool = False) -> None:
     """Take ``n_steps`` gradient steps of each policy, after ``start_steps``.
 
     The policies must draw equally many steps at once (``Learner.steps_per_block``). ``committee`` is

@@ -14,10 +14,6 @@ early mistakes are not learned. Without a correction, self-training may label al
 arm as another arm. With ``LearningSettings.match_arm_frequencies``, logits are corrected by the log
 ratio of each arm's frequencies in the source and in the target, as in AdaMatch (Berthelot et al.,
 2022). ``shift="labels"`` removes the correction.
-
-**The predicted reward of the target's choice** uses the arm that the policy would choose in the
-target, as the paper's proof does. It may collapse: the easiest way to lower the largest predicted
-reward is to make target features orthogonal to the coefficients of every arm.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from daband.neural._term import Batch, Term, terms
-from daband.neural.daband import predicted_reward, select_arms, source_regret
+from daband.neural.daband import select_arms, source_regret
 
 #: The minimum probability that the EMA encoder must predict for a pseudo-label.
 _MIN_CONFIDENCE = 0.95
@@ -123,19 +119,3 @@ class PseudoLabels(Term):
         return pseudo_label_loss(
             batch.target_predictions, batch.teacher_predictions, scale=self.settings.scale
         )
-
-
-@terms.register("predicted_reward_target_choice")
-class PredictedRewardTargetChoice(Term):
-    """The predicted reward of the arm that the policy would choose in the target, by its
-    predictions and bonuses.
-    """
-
-    needs_target = True
-    needs_bonus = True
-
-    def forward(self, batch: Batch) -> Tensor:
-        target_arms = (batch.target_predictions.detach() + batch.target_bonuses).argmax(dim=1)
-        rounds = (batch.predictions, batch.arms, batch.rewards)
-        feedback = self.settings.feedback
-        return predicted_reward(*rounds, batch.target_predictions, target_arms, feedback=feedback)

@@ -170,7 +170,6 @@ class Learner:
         ]
         term_list = list(self.terms.values())
         self.needs_target = any(term.needs_target for term in term_list)
-        self.needs_bonus = any(term.needs_bonus for term in term_list)
         self._is_gated = np.array([_is_gated(term) for term in term_list])
         self._needs_teacher = np.array([term.needs_teacher for term in term_list], np.bool_)
         has_own_statistics = any(
@@ -190,13 +189,8 @@ class Learner:
         self.run_steps = recipe.learning.run_steps
         n_heads = 1 if has_shared_arms else n_arms
         n_coefficients = self.encoder.dimension + has_intercept
-        inverse_size = n_coefficients if self.needs_bonus else 0
         #: (heads, d): the coefficients of each regression of the head.
         self.theta = torch.zeros(n_heads, n_coefficients, device=device)
-        #: (heads, d, d): the inverse of each regression's matrix; empty if no term needs bonuses.
-        self.inverses = torch.zeros(n_heads, inverse_size, inverse_size, device=device)
-        #: The factor of the confidence bonus.
-        self.alpha = torch.zeros((), device=device)
         #: (2, K): moving averages of the predicted probability of each arm, in the source and in
         #: the target.
         self.arm_frequencies = torch.full((2, n_arms), 1 / n_arms, device=device)
@@ -214,8 +208,8 @@ class Learner:
         self.uses_teacher = False
         #: Sums over the steps of an ``adapt``: the loss, and the value of each term.
         self._totals = torch.zeros(1 + len(self.terms), device=device)
-        #: The encoded batch and the features of the last step, without gradients.
-        self.last_batch: tuple[Batch, Tensor] | None = None
+        #: The encoded batch of the last step, without gradients.
+        self.last_batch: Batch | None = None
         #: The number of random numbers that augment one context.
         self._n_augmentation_draws = recipe.learning.augmentation.count_draws(context_shape)
         n_contexts = 2 * recipe.learning.batch * (n_arms if has_shared_arms else 1)
@@ -234,14 +228,7 @@ class Learner:
 
     # Batches.
 
-    def start(
-        self,
-        buffers: ReplayBuffers,
-        theta: FloatArray,
-        inverses: FloatArray | None,
-        alpha: float,
-        moments: RewardMoments,
-    ) -> None:
+    def start(self, buffers: ReplayBuffers, theta: FloatArray, moments: RewardMoments) -> None:
         """Prepare steps on the buffers with the current head, and set the gate by the current
         skill.
 
@@ -249,9 +236,6 @@ class Learner:
             buffers: the replay buffers.
             theta: (heads, d), the coefficients of each regression in the unit of ``moments``. There
                 is one regression per arm, or one for shared arms.
-            inverses: (heads, d, d), the inverse of each regression's matrix A; None if no term
-                needs bonuses.
-            alpha: the factor of the confidence bonus.
             moments: the moments of rewards, by which they are standardised.
 
         Raise ``TrainingDiverged`` if their standard deviation exceeds the range of float32.
@@ -274,9 +258,6 @@ class Learner:
         if self.recipe.replay.unit_theta:
             coefficients = functional.normalize(coefficients, dim=1)
         self.theta.copy_(coefficients)
-        if self.needs_bonus and inverses is not None:
-            self.inverses.copy_(torch.from_numpy(inverses))
-        self.alpha.fill_(alpha)
         self._reward_unit = (moments.centre, moments.scale)
         if self.uses_gate:
             skill = self.skill_gate.compute_skill(moments.scale)
@@ -408,8 +389,7 @@ class Learner:
                 torch._foreach_add_(self._averages, differences)
             totals = torch.stack([loss, *values.values()])
             self._totals[: len(totals)].add_(totals)
-        detached_batch = Batch(*map(Tensor.detach, vars(batch).values()))
-        self.last_batch = detached_batch, encoding.features.detach()
+        self.last_batch = Batch(*map(Tensor.detach, vars(batch).values()))
 
     def _build_batch(
         self, inputs: StepInputs, encoding: Encoding, teacher_predictions: Tensor | None
@@ -420,11 +400,6 @@ class Learner:
         predictions = self._predict(features)
         source_predictions = layout.select(predictions, layout.sources).detach()
         target_predictions = layout.select(predictions, layout.unlabelled)
-        target_bonuses = torch.zeros_like(target_predictions)
-        if self.needs_bonus and layout.unlabelled:
-            rows = self._append_one(layout.select(features, layout.unlabelled).detach())
-            variances = torch.einsum("nd,kde,ne->nk", rows, self.inverses, rows).clamp(min=0)
-            target_bonuses = self.alpha * variances.sqrt().view(len(target_predictions), -1)
         if teacher_predictions is None:  # not needed, or the encoder teaches itself
             teacher_predictions = target_predictions.detach()
         if self.uses_teacher and self.recipe.learning.match_arm_frequencies and layout.sources:
@@ -435,7 +410,6 @@ class Learner:
             rewards=inputs.rewards,
             aligned=layout.select(aligned, layout.sources),
             target_predictions=target_predictions,
-            target_bonuses=target_bonuses,
             target_aligned=layout.select(aligned, layout.unlabelled),
             teacher_predictions=teacher_predictions,
             weight=inputs.weights,
@@ -473,19 +447,15 @@ class Learner:
         If the loss or a parameter is not finite, undo the steps and raise ``TrainingDiverged``.
         """
         assert self.last_batch is not None
-        batch, features = self.last_batch
+        batch = self.last_batch
         self.last_batch = None
-        measured = {"latent_spread": features.var(dim=0, correction=0).sum()}
+        measured: dict[str, Tensor] = {}
         names = ["loss"]
         for name, term in self.terms.items():
             if len(batch.target_predictions) or not term.needs_target:
                 names.append(name)
                 if hasattr(term, "measure"):
                     measured |= term.measure(batch)
-        if len(batch.target_predictions):
-            chosen_arms = (batch.target_predictions + batch.target_bonuses).argmax(dim=1)
-            counts = torch.bincount(chosen_arms, minlength=self.n_arms)
-            measured["target_top_share"] = counts.max() / len(chosen_arms)
         with torch.no_grad():
             measured["norm"] = torch.stack(torch._foreach_norm(self.parameters)).sum()
         means = self._totals[: len(names)] / n_steps
@@ -532,7 +502,6 @@ class Learner:
         self.skill_gate.add_arm()
         if not self.has_shared_arms:
             self.theta = torch.cat([self.theta, torch.zeros_like(self.theta[:1])])
-            self.inverses = torch.cat([self.inverses, torch.zeros_like(self.inverses[:1])])
         self.arm_frequencies = functional.pad(self.arm_frequencies, (0, 1))
 
     def _get_tensors(self) -> dict[str, Tensor]:

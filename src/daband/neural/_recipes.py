@@ -1,7 +1,7 @@
 """Define the named recipes, and resolve the argument ``recipe=`` of neural policies.
 
 A ``Recipe`` has all settings of a neural policy. R, P and D are terms of the paper: regression
-error, predicted reward and data divergence.
+error, predicted reward and data divergence (``daband.py``).
 
 * ``default`` is the recommended recipe.
 * ``default-rpd`` also has the terms R and P, for ablations.
@@ -10,11 +10,11 @@ error, predicted reward and data divergence.
 * ``paper`` is Algorithm 1 with the paper's settings (``daband.py``).
 
 ``default`` and ``small`` depend on the assumed ``shift``: they have target terms only if the
-domains differ in style. Neural-LinUCB uses every named recipe without its target terms.
+domains differ in style. Neural-LinUCB has only the source regret of a named recipe.
 ``docs/results/protocol.md`` lists the data sets on which the defaults were chosen.
 
 A recipe can also be given as changes to a named one, in a form that JSON and TOML can represent:
-``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without
+``{"base": "paper", "weights": {"data_divergence": 5}, "learning": {"learning_rate": 1e-3}}``. Without
 ``base`` it changes "default".
 """
 
@@ -37,6 +37,7 @@ from daband.features._standardise import Standardise
 from daband.features._transforms import Transform
 from daband.neural._settings import (
     CUSTOM,
+    SOURCE_REGRET_TERMS,
     EncoderSettings,
     LearningSettings,
     Recipe,
@@ -90,7 +91,7 @@ def resolve_recipe(
         encoder: a network that replaces the recipe's network: a registered name, settings, or a
             custom module.
         n_arms: the number of arms.
-        source_only: remove the target terms from a named recipe, also if it is the ``base`` of a
+        source_only: keep only the source regret of a named recipe, also if it is the ``base`` of a
             mapping. A full recipe is used as it is.
         shift: the assumed difference between the domains, to which "default" and "small" are
             adjusted before changes are applied; by default ``get_default_shift(context_shape)``.
@@ -161,7 +162,7 @@ def _adjust_to_shift(
     kept_terms = set(changed_weights) if isinstance(changed_weights, Mapping) else set()
     dropped_terms = {"target_diversity"} if shift.has_label_shift else set()
     if not shift.aligns_features:
-        dropped_terms = {name for name in recipe.weights if not name.startswith("source_")}
+        dropped_terms = set(recipe.weights).difference(SOURCE_REGRET_TERMS)
     dropped_terms -= kept_terms
     weights = {name: weight for name, weight in recipe.weights.items() if name not in dropped_terms}
     options = dict(recipe.encoder.options)
@@ -211,11 +212,6 @@ def _replace_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module 
         raise InvalidInput(
             f"encoder must be a name, EncoderSettings or a torch.nn.Module, got {encoder!r}"
         )
-    if ":" in encoder or encoder == "efficientnet_lite0":
-        return replace(
-            recipe,
-            encoder=replace(recipe.encoder, name="pretrained", options={"backbone": encoder}),
-        )
     options = recipe.encoder.options if encoder == recipe.encoder.name else {}
     return replace(recipe, encoder=replace(recipe.encoder, name=encoder, options=options))
 
@@ -230,7 +226,7 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
         context_shape: the shape of one context; (C, H, W) or (H, W, C) for images.
 
     >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
-    ['adversarial', 'source_cross_entropy']
+    ['data_divergence', 'source_cross_entropy']
     """
     return recipes.get(name)(find_image_layout(context_shape) is not None)
 
@@ -259,7 +255,7 @@ def _build_default_image_recipe() -> Recipe:
     return Recipe(
         weights={
             "source_cross_entropy": Weight(1.0),
-            "adversarial": Weight(0.3, ramp=_RAMP_FRACTION),
+            "data_divergence": Weight(0.3, ramp=_RAMP_FRACTION),
             "target_diversity": Weight(0.3),
             "pseudo_labels": Weight(0.5, start=_RAMP_FRACTION),
         },
@@ -277,7 +273,7 @@ def _build_default_vector_recipe() -> Recipe:
     return Recipe(
         weights={
             "source_cross_entropy": Weight(1.0),
-            "adversarial": Weight(0.3, ramp=_RAMP_FRACTION / 2),
+            "data_divergence": Weight(0.3, ramp=_RAMP_FRACTION / 2),
         },
         encoder=EncoderSettings(name="mlp"),
         learning=LearningSettings(steps=32, gate_exponent=1.0, run_steps=9_600),
@@ -289,7 +285,8 @@ def _build_small_image_recipe() -> Recipe:
     default = _build_default_image_recipe()
     return replace(
         default.with_weights(
-            adversarial=Weight(1.0, ramp=_RAMP_FRACTION), pseudo_labels=Weight(0.5, start=0.4375)
+            data_divergence=Weight(1.0, ramp=_RAMP_FRACTION),
+            pseudo_labels=Weight(0.5, start=0.4375),
         ),
         encoder=EncoderSettings(
             name="conv", options={"channels": (16, 24)}, dense=DenseSettings(hidden=64)

@@ -7,8 +7,6 @@ A ``Recipe`` has all settings, in groups: the ``Weight`` of each term, ``Encoder
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -21,6 +19,8 @@ from daband.neural.encoders._encoder import DenseSettings
 
 #: The value of ``EncoderSettings.name`` for a custom module.
 CUSTOM = "custom"
+#: The terms that learn source rewards. Neural-LinUCB has only these.
+SOURCE_REGRET_TERMS = ("source_regret", "source_cross_entropy")
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Recipe:
     """All settings of a neural policy except its sizes, its seed and its exploration.
 
     >>> recipe = daband.recipe_for("small", context_shape=(8,))
-    >>> recipe.changed({"weights": {"adversarial": 0.5}}).weights["adversarial"].value
+    >>> recipe.changed({"weights": {"data_divergence": 0.5}}).weights["data_divergence"].value
     0.5
     """
 
@@ -168,18 +168,6 @@ class Recipe:
         """
         return asdict(self)
 
-    def fingerprint(self) -> str:
-        """Return twelve hexadecimal digits of a hash of ``settings()``, by which records identify a
-        recipe.
-
-        A term of weight 0 counts as absent.
-        """
-        settings = self.settings()
-        settings["weights"] = {
-            name: weight for name, weight in settings["weights"].items() if weight["value"] != 0
-        }
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-
     def with_weights(self, **weights: Weight | float) -> Recipe:
         """Return a copy with other weights of the named terms; a weight of 0 removes a term."""
         new_weights = {
@@ -189,11 +177,13 @@ class Recipe:
         return replace(self, weights={**self.weights, **new_weights})
 
     def source_only(self) -> Recipe:
-        """Return a copy with only the source terms: the recipe of Neural-LinUCB."""
-        source_weights = {
-            name: weight for name, weight in self.weights.items() if name.startswith("source_")
-        }
-        return replace(self, weights=source_weights)
+        """Return a copy with the terms ``SOURCE_REGRET_TERMS`` only: the recipe of Neural-LinUCB."""
+        return replace(
+            self,
+            weights={
+                name: self.weights[name] for name in SOURCE_REGRET_TERMS if name in self.weights
+            },
+        )
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
         """Return a copy with changed settings.

@@ -11,7 +11,7 @@ subclass:
         def forward(self, batch: Batch) -> torch.Tensor: ...
 
 On a GPU, steps are recorded as a CUDA graph. The code of a term must therefore not read values of
-tensors on the host (``.item()``, ``if``). ``daband.checks.check_term(Mine)`` checks a term.
+tensors on the host (``.item()``, ``if``).
 """
 
 from __future__ import annotations
@@ -59,16 +59,13 @@ class Batch:
     #: (T, K): the predicted rewards for the target contexts; empty (0, K) if no term needs the
     #: target.
     target_predictions: torch.Tensor
-    #: (T, K): the head's confidence bonus at the target contexts, times alpha, without a gradient;
-    #: 0 if no term needs it.
-    target_bonuses: torch.Tensor
     #: (T, w), or (T * K, w) with shared arms: the target features that are aligned with the source.
     target_aligned: torch.Tensor
     #: (T, K): predictions of the EMA encoder, an exponential moving average of the encoder, for the
     #: target contexts without augmentation; without a gradient.
     teacher_predictions: torch.Tensor
-    #: The term's weight at this step, after its schedule and gate, a scalar tensor. It is set for
-    #: terms with ``applies_weight`` only.
+    #: The term's weight at this step, after its schedule and gate, a scalar tensor, for a term with
+    #: ``applies_weight``. For other terms, the weights of all terms.
     weight: torch.Tensor
 
 
@@ -110,8 +107,6 @@ class Term(nn.Module):
     #: True if the weight is gated (``LearningSettings.gate_exponent``). None means that it is gated
     #: if the term needs the target.
     is_gated: ClassVar[bool | None] = None
-    #: True if the term uses ``Batch.target_bonuses``.
-    needs_bonus: ClassVar[bool] = False
     #: True if the term uses ``Batch.teacher_predictions``.
     needs_teacher: ClassVar[bool] = False
     #: True if the term applies its weight itself.

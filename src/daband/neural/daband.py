@@ -16,11 +16,17 @@ discriminator:
             take an Adam step on phi and g for min_phi max_g L^DABand (eq:minimax)
 
 ``DABand.play`` chooses arms and updates A and b, ``DABand.observe_target`` stores target contexts,
-and ``DABand.adapt`` takes the gradient steps. ``NeuralLinUCB`` defines all three, because
-Neural-LinUCB is the same algorithm with the first term only. ``Learner.step`` takes one gradient
-step, and ``RidgeHead`` is the head. The terms are the functions below:
+and ``DABand.adapt`` takes the gradient steps. ``NeuralLinUCB`` implements them (``_play``,
+``_observe``, ``_adapt``), as Neural-LinUCB is the same algorithm with the first term only.
+``Learner.step`` is one gradient step, ``RidgeHead`` the head. ``daband.train`` runs the loop. The
+terms are the functions below, and recipes have their weights by the same names:
 
     L^DABand = sum_i (L^RS_i + 2 L^eps_i + L^reg_i) + lambda L^div              (eq:final_obj)
+
+    L^RS    eq:loss_rs    ``source_regret``       weight 1
+    L^eps   eq:tr_err     ``regression_error``    weight 2, R in ablations
+    L^reg   eq:r_pred     ``predicted_reward``    weight 1, P in ablations
+    L^div   eq:div        ``data_divergence``     weight lambda, D in ablations
 
 The paper leaves some points open. Here sums over rounds are means, so that weights do not depend on
 the size of a batch. theta has unit norm in the terms, and is a constant for the gradient. One
@@ -153,10 +159,10 @@ def build_paper_recipe(is_image: bool, lambda_: float = 1.0) -> Recipe:
         network = {"channels": (32, 48), "normalise": False, "pixels": "symmetric"}
     return Recipe(
         weights={
-            "source_squared": Weight(1.0),
+            "source_regret": Weight(1.0),
             "regression_error": Weight(2.0),
             "predicted_reward": Weight(1.0),
-            "adversarial": Weight(lambda_),
+            "data_divergence": Weight(lambda_),
         },
         encoder=EncoderSettings(
             name="conv" if is_image else "mlp",
@@ -193,8 +199,8 @@ class DABand(NeuralLinUCB):
     is_default_network = True
 
 
-@terms.register("source_squared")
-class SourceSquared(Term):
+@terms.register("source_regret")
+class SourceRegret(Term):
     """The source regret: the squared error of the known rewards (``source_regret``)."""
 
     def forward(self, batch: Batch) -> Tensor:
@@ -204,12 +210,12 @@ class SourceSquared(Term):
 
 @terms.register("regression_error")
 class RegressionError(Term):
-    """The regression error R: the absolute error of the played arm (``regression_error``).
+    """The regression error: the absolute error of the played arm (``regression_error``).
 
-    Its weight is gated by the policy's skill in the source, as for target terms
-    (``_skill_gate.py``). The median of all rewards minimises an absolute error. As long as most
-    rewards are 0, the median is 0, and an encoder that predicts 0 for every arm cannot distinguish
-    arms.
+    If the recipe has a gate, which the paper's has not, the policy's skill in the source scales the
+    weight (``_skill_gate.py``). The median of all rewards minimises an absolute error. As long as
+    most rewards are 0, the median is 0, and an encoder that predicts 0 for every arm cannot
+    distinguish arms.
     """
 
     is_gated = True
@@ -220,7 +226,7 @@ class RegressionError(Term):
 
 @terms.register("predicted_reward")
 class PredictedReward(Term):
-    """The predicted reward P, for the arms of the source rounds in the target
+    """The predicted reward, for the arms of the source rounds in the target
     (``predicted_reward``).
     """
 
@@ -232,9 +238,9 @@ class PredictedReward(Term):
         return predicted_reward(*rounds, batch.target_predictions, batch.arms, feedback=feedback)
 
 
-@terms.register("adversarial")
-class Adversarial(Term):
-    """The data divergence D of the aligned features, by a discriminator (``data_divergence``).
+@terms.register("data_divergence")
+class DataDivergence(Term):
+    """The data divergence of the aligned features, by a discriminator (``data_divergence``).
 
     Several sources count as one domain, and so do several targets.
     """

@@ -9,6 +9,8 @@ from daband.policies._policy import Policy
 from daband.policies._random import Random
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
+from daband.policies._rule_policy import RulePolicy
+from daband.policies._supervised import Supervised
 from daband.policies._trees import Trees
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "Mixture",
     "Policy",
     "Random",
+    "RulePolicy",
+    "Supervised",
     "Trees",
     "load_policy",
     "policies",

@@ -7,20 +7,22 @@ learned state. Reading a file runs no code from it. See ``daband.base._tensor_fi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from daband.base._arrays import AnyArray, drop_prefix, read_array
+from daband.base._files import read_json, write_json
 from daband.base._tensor_files import (
     FileFormat,
     read_tensor_file,
-    read_tensor_header,
     write_tensor_file,
 )
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.features._catalogue import Catalogue
+from daband.features._costs import ArmCosts
 from daband.features._domain_names import DomainNames
 from daband.features._table_transform import TableTransform
 from daband.features._transforms import build_transform
@@ -30,6 +32,8 @@ from daband.policies._settings import get_setting_defaults
 
 #: The version of the file format. Files of another version are rejected.
 CHECKPOINT_VERSION = 3
+#: The key of the policy in a JSON file of rules.
+_RULES_KEY = "daband"
 #: The format of saved policies, with the descriptions for errors.
 _FORMAT = FileFormat(
     name="daband-policy",
@@ -71,7 +75,10 @@ def write_checkpoint(
 
 def read_checkpoint(path: str | Path) -> SavedPolicy:
     """Return the settings, arrays and notes of a saved policy."""
-    header, arrays = read_tensor_file(path, _FORMAT)
+    if str(path).endswith(".json"):
+        header, arrays = _read_rules(path)
+    else:
+        header, arrays = read_tensor_file(path, _FORMAT)
     settings = header["settings"]
     if not isinstance(settings, dict) or not isinstance(settings.get("policy"), str):
         raise CheckpointError(f"{path} must hold the settings of a policy, got {settings!r}")
@@ -81,16 +88,54 @@ def read_checkpoint(path: str | Path) -> SavedPolicy:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
-def read_notes(path: str | Path) -> dict[str, str]:
-    """Return the caller's notes from the header of a saved policy."""
-    return check_notes(read_tensor_header(path, _FORMAT)["notes"])
-
-
 def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
     """Write a policy to a file; an error leaves no partial file.
 
     With ``replay``, training data are stored too.
     """
+    settings, arrays = _collect(policy, replay=replay)
+    write_checkpoint(path, settings, arrays, notes)
+
+
+def save_rules(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
+    """Write a ``RulePolicy`` as a flag definition of flagd, with the policy under the key
+    ``_RULES_KEY``.
+    """
+    settings, arrays = _collect(policy, replay=replay)
+    rule = policy.rule
+    flag = {
+        "state": "ENABLED",
+        "variants": {name: name for name in rule.arm_names},
+        "defaultVariant": rule.leaf_arms[-1],
+        "targeting": rule.to_json(),
+    }
+    saved = {
+        "version": CHECKPOINT_VERSION,
+        "settings": settings,
+        "notes": notes,
+        "arrays": {name: [str(array.dtype), array.tolist()] for name, array in arrays.items()},
+    }
+    write_json(path, {"flags": {"arm": flag}, _RULES_KEY: saved})
+
+
+def _read_rules(path: str | Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Return the header and the arrays of a file that ``save_rules`` wrote."""
+    content = read_json(path)
+    try:
+        saved = content[_RULES_KEY]
+        if saved["version"] != CHECKPOINT_VERSION:
+            raise ValueError(f"its version is {saved['version']}")
+        arrays = {name: np.array(array, dtype) for name, (dtype, array) in saved["arrays"].items()}
+        return {"settings": saved["settings"], "notes": saved["notes"]}, arrays
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is not a file of rules that this version of daband wrote (`daband rules DIR"
+            f" --json` writes one): {error!r}"
+        ) from None
+
+
+def _collect(policy: Any, *, replay: bool) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Return the settings and the arrays of a policy's file."""
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
         settings["table"] = policy.table.state()
@@ -100,10 +145,12 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
         settings["framing"] = list(policy.framing)
     if policy.arm_names is not None:
         settings["arm_names"] = list(policy.arm_names)
+    if policy.costs is not None:
+        settings["costs"] = asdict(policy.costs)
     arrays = collect_arrays(policy, replay=replay)
     if policy.table is not None:
         arrays.update({f"table/{name}": array for name, array in policy.table.arrays().items()})
-    write_checkpoint(path, settings, arrays, notes)
+    return settings, arrays
 
 
 def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
@@ -158,7 +205,7 @@ def build_policy(
 
     Args:
         settings: the result of ``policy.settings()``, with the keys that ``save_policy`` adds:
-            "policy" (the registered name), "table", "catalogue", "framing" and "arm_names".
+            "policy" (the registered name), "table", "catalogue", "framing", "costs" and "arm_names".
         encoder: the ``torch.nn.Module`` of a policy with a custom encoder.
         arrays: the arrays of the encoders of a table.
     """
@@ -174,6 +221,7 @@ def build_policy(
     table_state = arguments.pop("table", None)
     arm_names = arguments.pop("arm_names", None)
     framing = arguments.pop("framing", None)
+    costs = arguments.pop("costs", None)
     catalogue_state = arguments.pop("catalogue", None)
     catalogue = None if catalogue_state is None else Catalogue.from_state(catalogue_state)
     if "catalogue" in get_setting_defaults(policy_class):
@@ -189,6 +237,7 @@ def build_policy(
     policy.catalogue = catalogue
     policy.arm_names = arm_names
     policy.framing = None if framing is None else (int(framing[0]), int(framing[1]))
+    policy.costs = None if costs is None else ArmCosts.from_state(costs)
     return policy
 
 

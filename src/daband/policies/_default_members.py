@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from daband.features._pair_like import PairLike
 from daband.features._piecewise import Piecewise
 from daband.features._shift import Shift, as_shift
@@ -47,9 +49,12 @@ _N_COMPONENTS = 64
 _MIN_WIDE_DIMENSIONS = 512
 #: Number of principal components for wide vectors.
 _N_WIDE_COMPONENTS = 512
-#: Maximum number of arms times squared dimensions, which is the number of values that an exported
-#: regression stores. Above it, the mixture is fitted on principal components.
-_MAX_REGRESSION_VALUES = 1 << 28
+#: Maximum number of arms times squared dimensions, which is the number of values that a regression
+#: stores twice. They take 0.5 GB. Above it, policies are fitted on principal components.
+_MAX_REGRESSION_VALUES = 1 << 25
+#: Maximum number of arms that are each a candidate: 50 rewards, the fewest that ``choose`` asks for,
+#: are then ten for each of them.
+_MAX_SINGLE_ARMS = 5
 #: Gradient steps per episode on wide vectors.
 _WIDE_STEPS = 8
 #: Name of the candidate for images that does not assume that arms are equally frequent in the
@@ -282,15 +287,20 @@ def default_candidates(
 
     They differ in their method and in the shift that they assume.
 
-    - Vectors: a constant arm, LinUCB, gradient-boosted trees and a mixture under the pair's
-      ``shift``. If the user did not state the shift, there are also LinUCB and the mixture with
-      each domain's own statistics, and DABand with alignment. Only target rewards can show which
-      assumption holds.
+    - Vectors with full feedback (labels, or the rewards of all arms): a constant arm, LinUCB and
+      ``Supervised`` under the pair's ``shift``. If the user did not state the shift, there is also
+      ``Supervised`` with each domain's own statistics. Only target rewards can show which
+      assumption holds. With rewards of at most five arms, each other arm is a candidate too: one arm
+      is often best for nearly all contexts, and another one in the target.
+    - Vectors with bandit feedback, or a stated shift of style: a constant arm, LinUCB,
+      gradient-boosted trees and a mixture. If the user did not state the shift, there are also
+      LinUCB and the mixture with each domain's own statistics, and DABand with alignment.
     - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture with fewer gradient
       steps. If the source has labels and the shift may be one of style, as for features of a
       pretrained network, self-training on 512 principal components replaces the mixture; it takes
       seconds. The mixture is also fitted on 512 components if regressions on all numbers would be
-      too large: from 4,096 numbers on, or with many arms.
+      too large, for example 1,280 numbers with 21 arms. LinUCB and ``Supervised`` are then, too,
+      and LinUCB always for bandit feedback.
     - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU
       with five members. If the source has labels and the user did not state the shift, DABand
       without the assumption that arms are equally frequent replaces Neural-LinUCB.
@@ -336,9 +346,29 @@ def default_candidates(
             )
         default = Candidate("daband", "daband", network_settings, preferred=True)
         return [*candidates, Candidate("linucb-p", "linucb-p"), alternative, default]
-    candidates.append(Candidate("linucb", "linucb"))
     dimensions = math.prod(pair.context_shape)
     is_wide = dimensions >= _MIN_WIDE_DIMENSIONS
+    is_regression_small = pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
+    # one by one, rounds of bandit feedback would take long
+    keeps_columns = not is_wide or (is_regression_small and pair.full_feedback)
+    linear_method = "linucb" if keeps_columns else f"linucb{_PCA_SUFFIX}"
+    candidates.append(Candidate("linucb", linear_method, components=_N_WIDE_COMPONENTS))
+    # categories of a table may be thousands of columns, and are not features of a network
+    may_need_alignment = pair.shift.aligns_features and (pair.shift.stated or pair.table is None)
+    if pair.full_feedback and pair.arms == "disjoint" and not may_need_alignment:
+        settings: dict[str, Any] = {"shift": "covariate"} if pair.shift.aligns_features else {}
+        method = "supervised" if is_regression_small else f"supervised{_PCA_SUFFIX}"
+        candidates.append(
+            Candidate("supervised", method, settings, _N_WIDE_COMPONENTS, preferred=True)
+        )
+        if not pair.shift.stated:
+            settings = {"shift": "units"}
+            candidates.append(
+                Candidate("supervised, other units", method, settings, _N_WIDE_COMPONENTS)
+            )
+        if pair.feedback != "one_hot" and pair.n_arms <= _MAX_SINGLE_ARMS:
+            candidates += _list_other_arms(pair)
+        return candidates
     if (
         is_wide
         and pair.shift.aligns_features
@@ -351,15 +381,17 @@ def default_candidates(
         )
         if not pair.shift.stated:
             candidates.append(
-                Candidate("linucb, common statistics", "linucb", {"shift": "covariate"})
+                Candidate(
+                    "linucb, common statistics",
+                    linear_method,
+                    {"shift": "covariate"},
+                    _N_WIDE_COMPONENTS,
+                )
             )
         return candidates
     if is_wide:
-        is_regression_small = (
-            dimensions < _MAX_LINEAR_DIM and pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
-        )
-        method = "mixture" if is_regression_small else f"mixture{_PCA_SUFFIX}"
         settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
+        method = "mixture" if is_regression_small else f"mixture{_PCA_SUFFIX}"
         return [
             *candidates,
             Candidate("mixture", method, settings, _N_WIDE_COMPONENTS, preferred=True),
@@ -377,3 +409,14 @@ def default_candidates(
                 Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"})
             )
     return candidates
+
+
+def _list_other_arms(pair: PairLike) -> list[Candidate]:
+    """Return a candidate for each arm except the one with the largest mean source reward."""
+    rewards = pair.source.read_rounds(np.arange(len(pair.source))).rewards  # type: ignore[attr-defined]
+    best_arm = int(rewards.mean(axis=0).argmax())
+    return [
+        Candidate(f"always {name}", "constant", {"arm": arm})
+        for arm, name in enumerate(pair.class_names)
+        if arm != best_arm
+    ]

@@ -55,6 +55,8 @@ class PlayedRounds(NamedTuple):
     propensities: FloatArray | None = None
     #: The arms that could be chosen in each round, (B, K); None if all could.
     available: Mask = None
+    #: The cluster of each round, (B,), as in ``check_clusters``; None if rounds are independent.
+    clusters: IntArray | None = None
 
     def select(self, is_selected: BoolArray) -> PlayedRounds:
         """Return the rounds for which a mask (B,) is True."""

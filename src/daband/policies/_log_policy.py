@@ -2,9 +2,9 @@
 better.
 
 ``daband/logs/_advantages.py`` implements the method and states its guarantee. The policy stores
-the rounds that it learns. It fits the regressions before the next decision, and the fit does not
-depend on the order of rounds. A fit takes seconds for 20,000 rounds, so the policy is meant for
-logs, not for learning after every round.
+the rounds that it learns, and contexts of the target that it observes. It fits the candidates
+before the next decision, and the fit does not depend on the order of rounds. A fit takes seconds
+for 20,000 rounds, so the policy is meant for logs, not for learning after every round.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
+    Mask,
+    drop_prefix,
+    read_array,
     to_floats,
     use_one_blas_thread,
 )
@@ -26,19 +29,37 @@ from daband.errors import InvalidInput, NotFitted
 from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
 from daband.linear._propensities import estimate_propensities
 from daband.logs._advantages import (
+    CANDIDATES,
     AdvantageModel,
+    FeatureStep,
     LogEvidence,
+    LogRows,
+    PolicyValues,
+    ScoredLog,
     compute_lower_theta,
     learn_advantages,
+    score_log,
+    weigh_target_rounds,
 )
 from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
-from daband.policies._trees import MAX_STORED_ROUNDS, read_stored_rounds, sample_rounds
+from daband.policies._trees import (
+    MAX_ARMS,
+    MAX_STORED_ROUNDS,
+    fit_tree_network,
+    read_stored_rounds,
+    sample_rounds,
+)
 from daband.serving._frozen_policy import FrozenParts, Member
+from daband.serving._numpy_networks import TreeNetwork
 
 #: Maximum number of dimensions of a context; larger contexts need a transform.
 MAX_DIMENSIONS = 1024
+#: Maximum number of target contexts that are stored.
+_MAX_TARGET_CONTEXTS = 8192
+#: The number of columns of a stored round after its context.
+_N_COLUMNS = 5
 
 
 @policies.register("log")
@@ -50,12 +71,13 @@ class LogPolicy(Policy):
     ``daband.fit_log``, or by ``update`` with ``propensities``; propensities that are not given are
     estimated. ``policy.evidence`` reports the best arm and the gain of choosing by context, in the
     unit of rewards. Unequal weights of rounds, e.g. by age, lower the effective number of rounds,
-    and so raise the standard errors.
+    and so raise the standard errors. If the policy has observed target contexts, as in
+    ``daband.train``, the best arm and the gain are those for the target's contexts.
 
     Args:
         by_context: if False, always choose the best arm.
         settings: the settings of every policy (``daband.Policy``). Contexts have at most 1,024
-            numbers. ``explore`` is "greedy" by default; "ucb" and "thompson" add a bonus that falls
+            numbers. ``explore`` is "greedy" by default; "ucb" adds a bonus that falls
             with the number of an arm's rounds. ``arms`` is "disjoint". ``seed`` also determines the
             folds of cross-fitting.
 
@@ -85,9 +107,11 @@ class LogPolicy(Policy):
                 f"context_shape must have at most {MAX_DIMENSIONS:,} dimensions for LogPolicy, got"
                 f" {self._n_inputs:,}; reduce them by transform=daband.PCA(64)"
             )
-        #: Blocks of stored rounds. A row is a round: the context, the propensity (0 if unknown),
-        #: the arm, the reward, the weight.
+        #: Blocks of stored rounds. A row is a round: the context, the cluster (0 for none), the
+        #: propensity (0 if unknown), the arm, the reward, the weight (negative in the target).
         self._round_blocks: list[FloatArray] = []
+        #: A sample of the observed target contexts, (m, d).
+        self._target_contexts: FloatArray = np.empty((0, self._n_inputs))
         #: The number of rounds of each arm, (K,).
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
         #: The fitted regressions; None before the first fit.
@@ -115,6 +139,48 @@ class LogPolicy(Policy):
                 )
             return advantages.evidence
 
+    @property
+    def values(self) -> PolicyValues | None:
+        """The cross-fitted values of the stored rounds, in the order of ``find_rounds``.
+
+        None if there are too few rounds, or if a file without training data was loaded.
+        """
+        with self._locks.write, self._locks.state:
+            advantages = self._fit()
+            if advantages is not None and advantages.values is None and self._round_blocks:
+                self._rounds_at_fit = 0  # files do not contain the values
+                advantages = self._fit()
+            return None if advantages is None else advantages.values
+
+    def score_rounds(self) -> ScoredLog | None:
+        """Return the stored rounds with their scores, in the order of ``find_rounds``; None if there
+        are too few.
+        """
+        with self._locks.write, self._locks.state, use_one_blas_thread():
+            log, target, is_offered = self._collect_log()
+            return score_log(log, self.n_arms, target=target, offered=is_offered, seed=self.seed)
+
+    def find_rounds(self, rounds: PlayedRounds) -> IntArray | None:
+        """Return the index in ``rounds`` of each round that ``values`` has, (n,); None if the
+        policy has learned another round.
+
+        Contexts must be transformed.
+        """
+        rows = np.ascontiguousarray(self._make_rows(rounds))
+        stored = self._sample_stored()
+        stored = np.ascontiguousarray(stored[np.lexsort(stored.T)])
+        stored[:, -1] = np.abs(stored[:, -1])
+        if not len(rows):
+            return None
+        keys, stored_keys = (
+            array.view(np.dtype((np.void, array.shape[1] * array.itemsize))).ravel()
+            for array in (rows, stored)
+        )
+        order = np.argsort(keys, kind="stable")
+        positions = np.minimum(np.searchsorted(keys[order], stored_keys), len(keys) - 1)
+        indices = order[positions]
+        return indices if np.array_equal(rows[indices], stored) else None
+
     # Decisions.
 
     def _score(
@@ -130,16 +196,23 @@ class LogPolicy(Policy):
         moments = self.reward_moments
         n_features = theta.shape[1]
         centred_theta = np.vstack([theta, self._compute_new_theta(feature_step, theta)])
-        centred_theta[:, 0] -= moments.centre
+        constant_index = feature_step.constant_index
+        centred_theta[:, constant_index] -= moments.centre
         centred_theta /= moments.scale
         inverse = np.zeros((self.n_arms, n_features, n_features))
-        inverse[:, 0, 0] = 1.0 / (1.0 + self._round_counts)
-        member = Member(
-            centred_theta[:-1], inverse, transform=feature_step, new_theta=centred_theta[-1]
-        )
+        inverse[:, constant_index, constant_index] = 1.0 / (1.0 + self._round_counts)
+        if isinstance(feature_step, TreeNetwork):
+            member = Member(
+                centred_theta[:-1], inverse, network=feature_step, new_theta=centred_theta[-1]
+            )
+        else:
+            assert isinstance(feature_step, PiecewiseStep)
+            member = Member(
+                centred_theta[:-1], inverse, transform=feature_step, new_theta=centred_theta[-1]
+            )
         return FrozenParts((member,), self._round_counts.copy())
 
-    def _get_step_and_theta(self) -> tuple[PiecewiseStep, FloatArray]:
+    def _get_step_and_theta(self) -> tuple[FeatureStep, FloatArray]:
         """Return the step that computes features, and their coefficients (K, d).
 
         Without rounds, all arms are equal.
@@ -155,63 +228,93 @@ class LogPolicy(Policy):
 
     # Learning.
 
+    def _make_rows(self, rounds: PlayedRounds) -> FloatArray:
+        """Return the rows of rounds, as they are stored."""
+        rows = np.empty((len(rounds.arms), self._n_inputs + _N_COLUMNS))
+        rows[:, :-_N_COLUMNS] = to_floats(rounds.contexts.reshape(len(rounds.contexts), -1))
+        rows[:, -5] = 0.0 if rounds.clusters is None else rounds.clusters
+        rows[:, -4] = 0.0 if rounds.propensities is None else rounds.propensities
+        rows[:, -3] = rounds.arms
+        rows[:, -2] = rounds.rewards
+        rows[:, -1] = 1.0 if rounds.weights is None else rounds.weights
+        return rows
+
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
-        contexts, arms, rewards, weights, propensities, _ = rounds
-        rows = np.empty((len(arms), self._n_inputs + 4))
-        rows[:, :-4] = to_floats(contexts.reshape(len(contexts), -1))
-        rows[:, -4] = 0.0 if propensities is None else propensities
-        rows[:, -3] = arms
-        rows[:, -2] = rewards
-        rows[:, -1] = 1.0 if weights is None else weights
-        is_counted = rows[:, -1] > 0
-        self._round_blocks.append(rows[is_counted])
+        rows = self._make_rows(rounds)
+        rows = rows[rows[:, -1] > 0]
+        if domain >= self._first_target:
+            rows[:, -1] *= -1.0
+        self._round_blocks.append(rows)
         if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
             self._round_blocks = [self._sample_stored()]
-        np.add.at(self._round_counts, arms[is_counted], 1)
+        np.add.at(self._round_counts, rows[:, -3].astype(np.int64), 1)
+
+    def _observe(self, contexts: AnyArray, domain: int) -> None:
+        rows = to_floats(contexts.reshape(len(contexts), -1))
+        with self._locks.state:
+            rows = np.concatenate([self._target_contexts, rows])
+            self._target_contexts = rows[sample_rounds(rows, _MAX_TARGET_CONTEXTS)]
+            self._rounds_at_fit = 0
 
     def _sample_stored(self) -> FloatArray:
         """Return a sample of at most 131,072 stored rounds.
 
         The order of rounds does not change the sample.
         """
-        return sample_rounds(
-            np.concatenate([np.empty((0, self._n_inputs + 4)), *self._round_blocks])
-        )
+        no_rounds = np.empty((0, self._n_inputs + _N_COLUMNS))
+        rows = np.concatenate([no_rounds, *self._round_blocks])
+        return rows[sample_rounds(rows)]
 
     def _fit(self) -> AdvantageModel | None:
-        """Return the regressions, or None without rounds.
+        """Return the fitted candidate, or None without rounds.
 
-        Fit them again if rounds were learned since the last fit.
+        Fit again if rounds were learned or target contexts were observed since the last fit.
         """
         n_rounds = int(self._round_counts.sum())
         if n_rounds > self._rounds_at_fit:
-            rounds = self._sample_stored()
-            # sums of floating-point numbers depend on their order
-            rounds = rounds[np.lexsort(rounds.T)]
-            contexts = np.ascontiguousarray(rounds[:, :-4])
-            propensities, _, rewards, weights = rounds[:, -4:].T
-            arms = rounds[:, -3].astype(np.int64)
-            is_unknown = propensities == 0.0
-            if is_unknown.any():
-                estimates, _ = estimate_propensities(contexts, arms, self.n_arms)
-                propensities = np.where(is_unknown, estimates, propensities)
-            is_offered = (
-                None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
-            )
+            log, target, is_offered = self._collect_log()
             with use_one_blas_thread():  # small matrices: threads would wait for each other
                 self._advantages = learn_advantages(
-                    contexts,
-                    arms,
-                    rewards,
-                    propensities,
+                    log,
                     self.n_arms,
-                    weights=weights,
+                    target=target,
+                    rewards_may_differ=self.shift.rewards_may_differ,
                     by_context=self.by_context,
                     offered=is_offered,
+                    fit_trees=self._fit_trees if self.n_arms <= MAX_ARMS else None,
                     seed=self.seed,
                 )
             self._rounds_at_fit = n_rounds
         return self._advantages
+
+    def _collect_log(self) -> tuple[LogRows, FloatArray | None, Mask]:
+        """Return the stored rounds, the target contexts, and the arms that may be chosen."""
+        rounds = self._sample_stored()
+        # sums of floating-point numbers depend on their order, so rounds are sorted
+        log = self._read_log(rounds[np.lexsort(rounds.T)])
+        target = self._target_contexts[np.lexsort(self._target_contexts.T)]
+        is_offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
+        return log, target if len(target) else None, is_offered
+
+    def _read_log(self, rows: FloatArray) -> LogRows:
+        """Return stored rounds as a log, with estimates of unknown propensities."""
+        contexts = np.ascontiguousarray(rows[:, :-_N_COLUMNS])
+        clusters, propensities, _, rewards, weights = rows[:, -_N_COLUMNS:].T
+        arms = rows[:, -3].astype(np.int64)
+        is_unknown = propensities == 0.0
+        if is_unknown.any():
+            estimates, _ = estimate_propensities(contexts, arms, self.n_arms)
+            propensities = np.where(is_unknown, estimates, propensities)
+        indices = None
+        if clusters.any():  # a round without a cluster is a cluster
+            clusters = np.where(clusters == 0.0, -1.0 - np.arange(len(rows)), clusters)
+            indices = np.unique(clusters, return_inverse=True)[1]
+        log = LogRows(contexts, arms, rewards, propensities, np.abs(weights), indices)
+        return weigh_target_rounds(log, weights < 0, self.n_arms)
+
+    def _fit_trees(self, log: LogRows, n_arms: int) -> TreeNetwork:
+        """Return boosted trees that predict the reward of each arm."""
+        return fit_tree_network(log.contexts, log.arms, log.rewards, log.weights, n_arms, self.seed)
 
     def _grow(self) -> None:
         if self._advantages is not None:
@@ -223,7 +326,7 @@ class LogPolicy(Policy):
             )
         self._round_counts = np.append(self._round_counts, 0)
 
-    def _compute_new_theta(self, step: PiecewiseStep, theta: FloatArray) -> FloatArray:
+    def _compute_new_theta(self, step: FeatureStep, theta: FloatArray) -> FloatArray:
         """Return the coefficients (d,) of an arm without rounds.
 
         Its prediction is below those of arms with rounds.
@@ -235,42 +338,65 @@ class LogPolicy(Policy):
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         advantages = self._fit()
+        n_stored = None if replay else 0
         state = {
-            "kept": self._sample_stored()[: None if replay else 0],
+            "kept": self._sample_stored()[:n_stored],
+            "target": self._target_contexts[:n_stored],
             "rounds": self._round_counts,
             "fitted": np.array([self._rounds_at_fit], np.int64),
         }
         if advantages is None:
             return state
         evidence = np.array(astuple(advantages.evidence))  # the limits of a short log are infinite
-        step_arrays = {f"step/{name}": array for name, array in advantages.step.arrays().items()}
+        step = advantages.step
+        is_tree = isinstance(step, TreeNetwork)
+        arrays = step.arrays if isinstance(step, TreeNetwork) else step.arrays()  # type: ignore[attr-defined]
+        kind = "trees" if is_tree else "step"
         return {
             **state,
             "theta": advantages.theta,
             "evidence": evidence[np.isfinite(evidence)],
-            **step_arrays,
+            **{f"{kind}/{name}": array for name, array in arrays.items()},
         }
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         stored_rounds, round_counts = read_stored_rounds(
-            self, state, self._n_inputs + 4, self.n_arms
+            self, state, self._n_inputs + _N_COLUMNS, self.n_arms
         )
         propensities = stored_rounds[:, -4]
         if not ((propensities >= 0) & (propensities <= 1)).all():
             raise ValueError("kept has a propensity outside [0, 1]")
+        target_contexts = read_array(
+            state, "target", np.empty((len(state["target"]), self._n_inputs))
+        )
         advantages = None
-        if state.keys() - {"kept", "rounds", "fitted"}:
-            step_arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAY_NAMES}
-            feature_step = PiecewiseStep(**step_arrays, n_inputs=self._n_inputs)
+        if round_counts.any():
+            trees = drop_prefix("trees/", state)
+            step: PiecewiseStep | TreeNetwork
+            if trees:
+                arrays = {name: np.array(array) for name, array in trees.items()}
+                step = TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, arrays)
+                n_features = step.dimension
+            else:
+                arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAY_NAMES}
+                step = PiecewiseStep(**arrays, n_inputs=self._n_inputs)
+                n_features = step.n_features
             theta = np.array(state["theta"])
-            if theta.shape != (self.n_arms, feature_step.n_features):
+            if theta.shape != (self.n_arms, n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
-            arm, value, gain, n_rounds, *limits = state["evidence"].tolist()
-            if arm not in range(self.n_arms):
-                raise ValueError(f"evidence must have one of {self.n_arms} arms, got {arm}")
-            evidence = LogEvidence(int(arm), value, gain, int(n_rounds), *limits)
-            advantages = AdvantageModel(feature_step, theta, evidence)
-        self._round_blocks = [stored_rounds]
+            arm, value, gain, n_rounds, fraction, candidate, n_contexts, *limits = state[
+                "evidence"
+            ].tolist()
+            if arm not in range(self.n_arms) or candidate not in range(len(CANDIDATES)):
+                raise ValueError(
+                    f"evidence must have one of {self.n_arms} arms and a candidate, got {arm} and"
+                    f" {candidate}"
+                )
+            counts = int(n_rounds), fraction, int(candidate), int(n_contexts)
+            evidence = LogEvidence(int(arm), value, gain, *counts, *limits)
+            advantages = AdvantageModel(step, theta, evidence)
+        self._round_blocks = [stored_rounds] if len(stored_rounds) else []
+        self._target_contexts = target_contexts
         self._round_counts = round_counts
         self._advantages = advantages
         self._rounds_at_fit = 0 if advantages is None else int(state["fitted"][0])

@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -31,7 +30,6 @@ from daband.base._arrays import (
     Mask,
     Weights,
     drop_prefix,
-    read_array,
 )
 from daband.errors import InvalidInput
 from daband.features._pair_like import PairLike
@@ -40,7 +38,8 @@ from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision, join_decisions
 from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, find_revealed_predictions
-from daband.linear._ridge_head import EpisodeScores
+from daband.linear._ridge_head import BLOCK_ROUNDS, EpisodeScores
+from daband.linear._source_worth import WorthEstimate
 from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._default_members import MAX_SMALL_DIM, build_mixture_settings
 from daband.policies._incoming_rounds import PlayedRounds, SeenContexts
@@ -59,15 +58,6 @@ from daband.serving._frozen_policy import FrozenParts, Member
 #: Maximum number of members. The time to compute weights doubles with each member, since every
 #: subset is tried.
 _MAX_MEMBERS = 12
-#: The number of rounds whose covariances are computed at once. Memory grows with the square of this
-#: number.
-_BLOCK_ROUNDS = 64
-#: The factor by which a member's counts of chosen arms decay with each batch
-#: (``_drop_collapsed_members``).
-_COUNT_DECAY = 0.9
-#: The number of consecutive batches of target contexts after which a member that chooses too few
-#: arms is dropped.
-_MAX_COLLAPSED_BATCHES = 10
 #: Approximate maximum number of contexts per domain to which principal components are fitted.
 _MAX_PCA_ROWS = 4096
 
@@ -132,13 +122,9 @@ class Mixture(Policy):
         bonus_weights = prior if bonus_weights is None else bonus_weights
         self._bonus_weights = _check_weights("bonus_weights", bonus_weights, self.members)
         self._mixture_weights = MixtureWeights(self._prior)
+        if self._fixed_worth is not None:
+            self._set_fixed_worth(self._fixed_worth)
         self.learn_weights: bool = check_one_of("learn_weights", learn_weights, (True, False))
-        #: The number of target contexts for which each member prefers each arm, decayed over
-        #: batches, (M, K).
-        self._arm_counts: FloatArray = np.zeros((len(self.members), self.n_arms))
-        #: The number of latest consecutive batches of target contexts in which a member chose too
-        #: few arms, (M,).
-        self._collapsed_batches: IntArray = np.zeros(len(self.members), np.int64)
         #: The learned contexts. Errors on these contexts are too small to measure a member.
         self._seen_contexts = SeenContexts()
         joint_indices = [
@@ -146,13 +132,9 @@ class Mixture(Policy):
             for index, member in enumerate(self.members.values())
             if _uses_arm_features(member)
         ]
-        joint_members = [list(self.members.values())[index] for index in joint_indices]
-        has_one_joint = len(joint_members) == 1 and not isinstance(joint_members[0], Mixture)
-        if joint_members and not has_one_joint and len(joint_members) < len(self.members):
-            raise InvalidInput(
-                "members: arm features may be used by one member that is not a mixture, or by all"
-                " members"
-            )
+        has_one_joint = len(joint_indices) == 1
+        if joint_indices and not has_one_joint and len(joint_indices) < len(self.members):
+            raise InvalidInput("members: arm features may be used by one member, or by all members")
         #: The index of the only member that uses arm features, or None. Predictions of the other
         #: members are averaged with its predictions (``_compute_arm_weights``).
         self._joint_index = joint_indices[0] if has_one_joint else None
@@ -178,9 +160,12 @@ class Mixture(Policy):
                 f" {members!r}"
             )
         if not all(
-            isinstance(name, str) and isinstance(member, Policy) for name, member in members.items()
+            isinstance(name, str) and isinstance(member, Policy) and not isinstance(member, Mixture)
+            for name, member in members.items()
         ):
-            raise InvalidInput(f"members must be policies by name, got {members!r}")
+            raise InvalidInput(
+                f"members must be policies by name that are not mixtures, got {members!r}"
+            )
         # sorted, as in a saved file
         copies = {name: copy.deepcopy(members[name]) for name in sorted(members)}
         for name, member in copies.items():
@@ -251,6 +236,20 @@ class Mixture(Policy):
     def plan(self, episodes: int) -> None:
         for member in self.members.values():
             member.plan(episodes)
+
+    def _get_source_worth(self) -> WorthEstimate | None:
+        """Return the mean of the members' estimates, with the weights of their predictions."""
+        estimates = [member.source_worth for member in self.members.values()]
+        weights = self._mixture_weights.weights * [estimate is not None for estimate in estimates]
+        if not weights.any():
+            return None
+        values = [(0.0, 0.0) if estimate is None else estimate for estimate in estimates]
+        return WorthEstimate(*np.average(values, axis=0, weights=weights).tolist())
+
+    def _set_fixed_worth(self, worth: float | None) -> None:
+        super()._set_fixed_worth(worth)
+        for member in self.members.values():
+            member._set_fixed_worth(worth)
 
     # Deciding.
 
@@ -353,9 +352,41 @@ class Mixture(Policy):
     # Learning.
 
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        is_new = self._find_new_contexts(rounds.contexts, domain)
+        if not self.domains.is_target(domain):
+            self._learn_block(rounds, is_new, domain)
+            return
+        indices = np.arange(len(rounds.arms))
+        start = 0
+        while start < len(indices):
+            stop = start + self._get_block_length(domain)
+            is_in_block = (indices >= start) & (indices < stop)
+            self._learn_block(rounds.select(is_in_block), is_new[is_in_block], domain)
+            start = stop
+
+    def _get_block_length(self, domain: int) -> int:
+        """Return the number of rounds after which a member may change beyond learning them."""
+        is_target = self.domains.is_target(domain)
+        heads = [member._head for member in self.members.values() if hasattr(member, "_head")]
+        lengths = (head.get_block_length(is_target=is_target) for head in heads)
+        return min(lengths, default=BLOCK_ROUNDS)
+
+    def _find_new_contexts(self, contexts: AnyArray, domain: int) -> BoolArray:
+        """Return a mask (B,) of the contexts whose rounds determine the weights.
+
+        They were not learned before. Once there are target rounds, source rounds have no effect on
+        the weights.
+        """
+        is_new = self._seen_contexts.add(contexts) & self.learn_weights
+        in_target = self.domains.is_target(domain)
+        if in_target and not self._mixture_weights.is_in_target and self.learn_weights:
+            self._mixture_weights.start_target()
+        return is_new & (in_target == self._mixture_weights.is_in_target)
+
+    def _learn_block(self, rounds: PlayedRounds, is_new: BoolArray, domain: int) -> None:
+        """Record the members' errors in the rounds ``is_new``, before all members learn."""
         members = list(self.members.values())
         features = [check_and_transform(member, rounds.contexts, domain) for member in members]
-        is_new = self._seen_contexts.add(rounds.contexts) & self.learn_weights
         if is_new.any():
             means = [
                 score_transformed(member, member_features[is_new], domain, False)[0]
@@ -390,10 +421,11 @@ class Mixture(Policy):
         if self.arms == "shared" or self.joint_member is not None or not are_regressions:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         member_features = [check_and_transform(member, contexts, domain) for member in members]
-        is_new = self._seen_contexts.add(contexts) & self.learn_weights
-        decisions = []
-        for start in range(0, len(contexts), _BLOCK_ROUNDS):
-            rows = slice(start, start + _BLOCK_ROUNDS)
+        is_new = self._find_new_contexts(contexts, domain)
+        decisions: list[Decision] = []
+        start = 0
+        while start < len(contexts):
+            rows = slice(start, start + self._get_block_length(domain))
             mask = None if available is None else available[rows]
             block_weights = None if weights is None else weights[rows]
             block_features = [features[rows] for features in member_features]
@@ -410,6 +442,7 @@ class Mixture(Policy):
                 played = PlayedRounds(features, decision.arm, received_rewards, block_weights)
                 learn_transformed(member, played, domain)
             decisions.append(decision)
+            start = rows.stop
         return join_decisions(decisions)
 
     def _play_block(
@@ -474,47 +507,10 @@ class Mixture(Policy):
                 member.prepare(*batches)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        member_features = [
-            check_and_transform(member, contexts, domain) for member in self.members.values()
-        ]
-        for member, features in zip(self.members.values(), member_features, strict=True):
+        members = list(self.members.values())
+        member_features = [check_and_transform(member, contexts, domain) for member in members]
+        for member, features in zip(members, member_features, strict=True):
             member._observe(features, domain)
-        if not self.learn_weights and len(member_features) > 1:
-            self._drop_collapsed_members(member_features, domain)
-
-    def _drop_collapsed_members(self, member_features: Sequence[AnyArray], domain: int) -> None:
-        """Set the weight of collapsed members to 0.
-
-        A collapsed member chooses too few of the arms in the target.
-
-        The effective number of arms of a member is the exponential of the entropy of its choices. A
-        member has collapsed if this number was below half of the members' median in each of the
-        last ten batches of target contexts. It is then dropped, with a warning, until a batch in
-        which it chooses more arms.
-        """
-        inputs = zip(self.members.values(), member_features, strict=True)
-        means = [
-            score_transformed(member, features, domain, False)[0] for member, features in inputs
-        ]
-        batch_counts = np.stack(
-            [np.bincount(mean.argmax(axis=1), minlength=self.n_arms) for mean in means]
-        )
-        self._arm_counts = _COUNT_DECAY * self._arm_counts + batch_counts
-        fractions = self._arm_counts / self._arm_counts.sum(axis=1, keepdims=True)
-        n_arms_used = np.exp(-np.sum(fractions * np.log(np.maximum(fractions, 1e-300)), axis=1))
-        uses_few_arms = n_arms_used < np.median(n_arms_used) / 2
-        self._collapsed_batches = np.where(uses_few_arms, self._collapsed_batches + 1, 0)
-        weights = self._prior * (self._collapsed_batches < _MAX_COLLAPSED_BATCHES)
-        self._mixture_weights.weights = (
-            weights / weights.sum() if weights.any() else self._prior.copy()
-        )
-        for index in np.flatnonzero(self._collapsed_batches == _MAX_COLLAPSED_BATCHES):
-            warnings.warn(
-                f"member {list(self.members)[index]!r} is dropped: it chooses about"
-                f" {n_arms_used[index]:.1f} different arms in the target, the median member"
-                f" {np.median(n_arms_used):.1f}",
-                stacklevel=3,
-            )
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         members = list(self.members.values())
@@ -540,13 +536,11 @@ class Mixture(Policy):
                 member._grow()
                 member.n_arms += 1
         self.members = grown_members
-        self._arm_counts = np.pad(self._arm_counts, ((0, 0), (0, 1)))
 
     # Files.
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         arrays = {f"weights/{name}": array for name, array in self._mixture_weights.state().items()}
-        arrays |= {"arm_counts": self._arm_counts, "batches_collapsed": self._collapsed_batches}
         arrays["seen"] = self._seen_contexts.state() if replay else np.zeros(0, np.int64)
         for index, member in enumerate(self.members.values()):
             member_arrays = collect_arrays(member, replay=replay)
@@ -558,18 +552,13 @@ class Mixture(Policy):
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._mixture_weights.restore(drop_prefix("weights/", state))
         self._seen_contexts.restore(state["seen"])
-        self._arm_counts = read_array(state, "arm_counts", self._arm_counts)
-        self._collapsed_batches = read_array(state, "batches_collapsed", self._collapsed_batches)
         for index, member in enumerate(self.members.values()):
             restore_arrays(member, drop_prefix(f"member.{index}/", state))
 
 
 def _uses_arm_features(member: Policy) -> bool:
-    """Return True if the member is a regression on products with arm features, or a mixture with
-    such a member.
-    """
-    has_joint_member = member.joint_member is not None if isinstance(member, Mixture) else False
-    return has_joint_member or isinstance(getattr(member, "_head", None), JointHead)
+    """Return True if the member is a regression on products with arm features."""
+    return isinstance(getattr(member, "_head", None), JointHead)
 
 
 def _check_weights(
@@ -614,11 +603,7 @@ def _weight_arms(member: Member, weights: FloatArray, bonus_weights: FloatArray)
         "inverse": member.inverse if bonus_weight else np.zeros((len(member.theta), 0, 0)),
     }
     if member.vectors is not None:
-        arm_factors = np.stack([factors, bonus_factors])
-        # a mixture among the members has set factors of its own
-        changes["arm_factors"] = (
-            arm_factors if member.arm_factors is None else arm_factors * member.arm_factors
-        )
+        changes["arm_factors"] = np.stack([factors, bonus_factors])
     elif (factors < 1.0).any() or (bonus_factors < 1.0).any():
         changes["theta"] = member.theta * factors[:, None]
         changes["inverse"] = changes["inverse"] * bonus_factors[:, None, None] ** 2
@@ -632,9 +617,4 @@ def _add_transform(member: Member, transform: TransformStep | None) -> Member:
     """
     if transform is None or member.is_constant:
         return member
-    if member.transform is not None:
-        raise InvalidInput(
-            "a mixture cannot be exported if both it and a mixture among its members have a"
-            " transform"
-        )
     return dataclasses.replace(member, transform=copy.deepcopy(transform))

@@ -92,6 +92,7 @@ def build_policy_for_pair(
         policy.table = pair.table  # type: ignore[attr-defined]
     policy.framing = getattr(pair.target, "framing", None)  # type: ignore[attr-defined]
     policy.arm_names = pair.class_names  # type: ignore[attr-defined]
+    policy.costs = pair.costs  # type: ignore[attr-defined]
     if "catalogue" not in defaults and policy.arms == "disjoint":  # type: ignore[attr-defined]
         policy.catalogue = catalogue  # type: ignore[attr-defined]
     return policy

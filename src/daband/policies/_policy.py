@@ -54,6 +54,7 @@ from daband.base._arrays import (
     Mask,
     Weights,
     check_arms,
+    check_clusters,
     check_number,
     check_propensities,
     check_rewards,
@@ -61,6 +62,7 @@ from daband.base._arrays import (
 )
 from daband.errors import InvalidInput
 from daband.features._catalogue import Catalogue
+from daband.features._costs import ArmCosts
 from daband.features._domain_names import DomainNames
 from daband.features._pair_like import PairLike
 from daband.features._table_transform import TableTransform
@@ -68,6 +70,8 @@ from daband.features._transforms import Transform, get_transform_settings
 from daband.linear._draws import make_draw_key, make_seeded_draw
 from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._reward_moments import RewardMoments
+from daband.linear._ridge_head import RidgeHead
+from daband.linear._source_worth import WorthEstimate
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
 from daband.policies._incoming_rounds import (
     MAX_NORM,
@@ -116,25 +120,6 @@ class CheckedAttribute:
         setattr(policy, self._name, self._check(policy, value))
 
 
-class MissingMethod:
-    """A method of scikit-learn that policies do not have.
-
-    The error message names the ``replacement`` to call.
-    """
-
-    def __init__(self, replacement: str) -> None:
-        self._replacement = replacement
-
-    def __set_name__(self, _: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, policy: Any, policy_class: type) -> Any:
-        raise AttributeError(
-            f"{policy_class.__name__} has no {self._name}: use {self._replacement}, or"
-            " daband.sklearn.TransferPolicy, an estimator for scikit-learn"
-        )
-
-
 def _create_exploration_property(field_name: str) -> property:
     """Return a property of a policy that reads and changes a field of its ``Exploration``."""
 
@@ -148,19 +133,6 @@ def _create_exploration_property(field_name: str) -> property:
     return property(
         get_field, set_field, doc=f"``Exploration.{field_name}``; it may be set at any time."
     )
-
-
-def _check_exploration(policy: Policy, exploration: Exploration) -> Exploration:
-    """Return the exploration, after checking that the policy's arms allow its rule."""
-    if exploration.rule == "thompson" and (
-        policy.arms == "shared" or policy._catalogue is not None
-    ):
-        raise InvalidInput(
-            "explore='thompson' cannot be used with arms='shared' or a catalogue: the arms' draws"
-            " are then correlated, and the propensity of a choice has no closed form; use"
-            " explore='ucb', or 'greedy' with an epsilon"
-        )
-    return exploration
 
 
 def _check_table(policy: Policy, table: TableTransform | None) -> TableTransform | None:
@@ -191,11 +163,6 @@ def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue |
         raise InvalidInput(
             f"catalogue must have {policy.n_arms} disjoint arms, got {len(catalogue.names)} arms"
         )
-    if policy._exploration.rule == "thompson":
-        raise InvalidInput(
-            "explore='thompson' cannot be used with a catalogue of arms with features; use"
-            " explore='ucb'"
-        )
     return catalogue
 
 
@@ -218,8 +185,7 @@ class Policy(ABC):
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        explore: "ucb" adds a confidence bonus to the predicted reward, "greedy" does not, and
-            "thompson" (disjoint arms only) multiplies the bonus by a normal draw.
+        explore: "ucb" adds a confidence bonus to the predicted reward, "greedy" does not.
         alpha: the factor of the bonus.
         epsilon: the probability of drawing an arm uniformly instead. Logs of such a policy can be
             used for off-policy evaluation.
@@ -230,6 +196,8 @@ class Policy(ABC):
             ``prepare`` fits it.
         shift: the assumed difference between the domains (``daband.Shift``). ``for_pair`` chooses a
             transform accordingly.
+        source_worth: the number of target rounds as which a source round counts in the target, at
+            least 0. By default it is learned from target rewards (``source_worth`` reports it).
         seed: determines random draws and how ties are broken; an integer >= 0.
         domains: the names of the sources and targets, one of each by default.
 
@@ -271,15 +239,13 @@ class Policy(ABC):
         lambda _: False, doc="True if training uses unlabelled target contexts."
     )
 
-    _exploration: Exploration
+    #: The settings by which arms are chosen.
+    exploration: Exploration
     _catalogue: Catalogue | None = None
 
     domain = property(
         lambda self: self.domains.names[self._domain_index],
         doc="The default domain, set by ``deploy``.",
-    )
-    exploration = CheckedAttribute(
-        _check_exploration, "The ``Exploration`` by which arms are chosen."
     )
     alpha = _create_exploration_property("alpha")
     epsilon = _create_exploration_property("epsilon")
@@ -298,11 +264,6 @@ class Policy(ABC):
     arm_names = CheckedAttribute(
         _check_arm_names, "A name per arm, or None. Saved files contain the names."
     )
-    fit = MissingMethod("daband.train(policy, source=pair.source, target=pair.target)")
-    partial_fit = MissingMethod("policy.update(contexts, arm, reward)")
-    predict = MissingMethod("policy.select(contexts).arm")
-    predict_proba = MissingMethod("policy.probabilities(contexts)")
-    score = MissingMethod("daband.evaluate(policy, pair.target_test)")
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -327,12 +288,16 @@ class Policy(ABC):
         self.feature_shape: tuple[int, ...] = self.context_shape
         if self.transform is not None:
             self.feature_shape = (self.transform.n_features(self.context_shape),)
+        #: The fixed worth of a source round in the target; None if it is learned.
+        self._fixed_worth = checked.source_worth
         self.seed = int(checked.seed)
         #: The key of the random draws.
         self._draw_key = make_draw_key(self.seed)
         #: The names of the sources and targets. The methods that a policy implements get the index
         #: of a domain in them.
         self.domains = checked.domains or DomainNames()
+        #: The index of the first target.
+        self._first_target = len(self.domains.sources)
         #: The index of the default domain.
         self._domain_index = 0
         #: The number of rounds for which an arm was chosen.
@@ -348,6 +313,9 @@ class Policy(ABC):
         #: the centre crop. None if contexts were not read from files. ``for_pair`` sets it; saved
         #: files contain it.
         self.framing: tuple[int, int] | None = None
+        #: The costs of arms, which readers of logs subtract from rewards; None without costs.
+        #: ``update`` takes net rewards. ``for_pair`` sets it; saved files contain it.
+        self.costs: ArmCosts | None = None
         #: Digests of the learned parts of logs, so that no part is learned twice. Saved files
         #: contain them.
         self.log_parts: frozenset[str] = frozenset()
@@ -427,6 +395,15 @@ class Policy(ABC):
             decisions.append(decision)
         return join_decisions(decisions)
 
+    def _learn_full(self, contexts: AnyArray, rewards: FloatArray, domain: int) -> None:
+        """Learn the rewards (B, K) of all arms of transformed contexts, by default as a round for
+        each arm.
+
+        This method also updates the reward moments and the number of learned rounds.
+        """
+        rows, arms = np.divmod(np.arange(rewards.size), rewards.shape[1])
+        learn_transformed(self, PlayedRounds(contexts[rows], arms, rewards.ravel()), domain)
+
     def _weigh(self, rounds: PlayedRounds) -> Weights:
         """Return the weights (B,) of rounds in a regression: their weights times their importance
         weights; None if each round counts once.
@@ -437,6 +414,17 @@ class Policy(ABC):
             rounds.propensities, self.n_arms, rounds.available, self.propensity_power
         )
         return weights if rounds.weights is None else rounds.weights * weights
+
+    def _get_source_worth(self) -> WorthEstimate | None:
+        """Return how much the source counts; None if all rounds count the same."""
+        head: RidgeHead | None = getattr(self, "_head", None)
+        return None if head is None else head.estimate_worth()
+
+    def _set_fixed_worth(self, worth: float | None) -> None:
+        """Set the worth of a source round before the first target round; None to learn it."""
+        self._fixed_worth = worth
+        if hasattr(self, "_head"):
+            self._head.fixed_worth = worth
 
     def _freeze(self, domain: int) -> FrozenParts:
         """Return copies of the arrays that predict in this domain, in the unit of
@@ -546,7 +534,7 @@ class Policy(ABC):
             mean, bonus = self._score(
                 _transform(self, batch, domain_index), domain_index, rule != "greedy"
             )
-            exploration = self._exploration.with_rule(rule)
+            exploration = self.exploration.with_rule(rule)
             mask = _drop_new_arms(mask, mean.shape[1])
             return exploration.probabilities(
                 mean, bonus, available=mask, scaling=_get_scaling(self)
@@ -561,6 +549,7 @@ class Policy(ABC):
         weights: ArrayLike | None = None,
         propensities: ArrayLike | None = None,
         available: ArrayLike | None = None,
+        clusters: ArrayLike | Sequence[str] | None = None,
         ids: Sequence[int | str] | IntArray | None = None,
         on_duplicate: str = "raise",
     ) -> list[int | str]:
@@ -576,13 +565,15 @@ class Policy(ABC):
             domain: the domain in which the rounds were played; by default as in ``select``.
             weights: how much each round counts, (B,), at least 0; 1 by default. A round of weight 2
                 counts as two rounds; for ``LogPolicy`` only the ratios of weights matter.
-                ``daband.weights`` computes weights from ages and sources.
             propensities: the probability with which the arm of each round was chosen, (B,), in (0,
                 1], for rounds that another policy chose. ``LogPolicy`` uses propensities in doubly
                 robust scores, and estimates those that are not given. Other policies multiply the
                 weights by importance weights.
             available: the arms that could be chosen, as in ``select``. Importance weights depend on
                 their number.
+            clusters: the cluster of each round, (B,), as integers or strings, if arms were drawn for
+                clusters of rounds such as schools or customers. ``LogPolicy`` computes standard
+                errors by cluster; other policies ignore it.
             ids: an integer or string per round, so that a round counts only once. An id that is
                 repeated in the batch, or is among the latest ``id_window`` learned ids (262,144),
                 is a duplicate. A signal during the update is handled after it, so that a round is
@@ -597,7 +588,9 @@ class Policy(ABC):
             check_one_of("on_duplicate", on_duplicate, ("raise", "skip"))
         with self._locks.write:
             domain_index = _find_domain_index(self, domain)
-            rounds = check_rounds(self, contexts, arm, reward, weights, propensities, available)
+            rounds = check_rounds(
+                self, contexts, arm, reward, weights, propensities, available, clusters
+            )
             if self.transform is not None:
                 features = _transform(self, rounds.contexts, domain_index)
                 rounds = rounds._replace(contexts=features)
@@ -667,6 +660,28 @@ class Policy(ABC):
                 decision.arm, decision.propensity, decision.mean, decision.bonus, received_rewards
             )
 
+    def learn_full(
+        self, contexts: ArrayLike, rewards: ArrayLike, domain: str | None = None
+    ) -> None:
+        """Learn the rewards of all arms of each context.
+
+        Labels are rewards too: the arm equal to the label has reward 1, every other arm 0.
+
+        Args:
+            contexts: (B, *context_shape).
+            rewards: the reward of each arm, (B, K).
+            domain: the domain of the contexts; by default as in ``select``.
+        """
+        with self._locks.write:
+            batch, domain_index, _ = _check_request(self, contexts, domain, None)
+            reward_table = check_rewards(rewards, (len(batch), self.n_arms))
+            if getattr(self, "feedback", "") == "one_hot" and not is_one_hot(reward_table):
+                raise InvalidInput(
+                    "rewards must be 1 for one arm of each row and 0 for the others with"
+                    " feedback='one_hot'; use feedback='bandit' for other rewards"
+                )
+            self._learn_full(_transform(self, batch, domain_index), reward_table, domain_index)
+
     def prepare(self, *contexts: ArrayLike) -> None:
         """Fit the transform to unlabelled contexts of all domains, before the first round.
 
@@ -699,6 +714,22 @@ class Policy(ABC):
                 self._prepare(
                     [_transform(self, batch, domain) for domain, batch in enumerate(batches)]
                 )
+
+    @property
+    def source_worth(self) -> WorthEstimate | None:
+        """How much the source counts in the target: ``worth`` is the number of target rounds as
+        which a source round counts, ``rounds`` the number as which all source rounds count.
+
+        The worth is 1 before the first target round. None if the policy does not learn a worth.
+
+        >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, source_worth=0.5)
+        >>> skipped = policy.update([[1.0], [0.5]] * 20, [0, 1] * 20, [0.0, 1.0] * 20)
+        >>> skipped = policy.update([[1.0]], [0], [1.0], domain="target")
+        >>> print(policy.source_worth)
+        a source round counts as 0.5 target rounds; the source counts as 20 in all
+        """
+        with self._locks.state if self.locks_state else _NO_LOCK:
+            return self._get_source_worth()
 
     @property
     def prepared(self) -> bool:
@@ -834,6 +865,7 @@ class Policy(ABC):
             "epsilon": self.epsilon,
             "standardise_rewards": self.standardise_rewards,
             "transform": get_transform_settings(self.transform),
+            "source_worth": self._fixed_worth,
             "seed": self.seed,
             "catalogue": None if self._catalogue is None else self._catalogue.state(),
             **({"shift": self.shift.state()} if self.shift.stated else {}),
@@ -916,7 +948,7 @@ def _choose_arms(
     ``first_round`` is the number of the first round, which determines the random draws.
     """
     exploration: Exploration = (
-        policy._exploration if rule is None else policy._exploration.with_rule(rule)
+        policy.exploration if rule is None else policy.exploration.with_rule(rule)
     )
     mean, bonus = policy._score(features, domain_index, rule != "greedy")
     draw = make_seeded_draw(policy._draw_key, first_round)
@@ -948,6 +980,7 @@ def check_rounds(
     weights: ArrayLike | None = None,
     propensities: ArrayLike | None = None,
     available: ArrayLike | None = None,
+    clusters: ArrayLike | Sequence[str] | None = None,
 ) -> PlayedRounds:
     """Return the rounds that ``update`` got, after checking them. Contexts are not transformed."""
     batch = _check_contexts(policy, contexts)
@@ -959,7 +992,14 @@ def check_rounds(
         None if weights is None else check_weights(weights, n_rounds),
         None if propensities is None else check_propensities(propensities, n_rounds),
         None if available is None else check_available(available, n_rounds, policy.n_arms),
+        check_clusters(clusters, n_rounds),
     )
+
+
+def is_one_hot(rewards: FloatArray) -> bool:
+    """Return True if one arm of each row (B, K) has reward 1 and all others 0."""
+    has_one = (rewards == 1.0).sum(axis=1) == 1
+    return bool(has_one.all() and np.count_nonzero(rewards) == len(rewards))
 
 
 def learn_transformed(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:

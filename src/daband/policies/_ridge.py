@@ -16,10 +16,12 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from daband.base._arguments import check_one_of
 from daband.base._arrays import (
     AnyArray,
     FloatArray,
@@ -39,6 +41,10 @@ from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds, RoundId
 from daband.policies._policy import Policy, check_rounds, transform_contexts
 from daband.policies._registered import policies
 from daband.serving._frozen_policy import FrozenParts, Member
+
+#: Smallest difference between the predictions for the fixed arm of ``Constant`` and for others, in
+#: standard deviations of rewards; it only breaks ties.
+_ARM_MARGIN = 1e-3
 
 
 class RidgePolicy(Policy):
@@ -78,7 +84,13 @@ class RidgePolicy(Policy):
 
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
         features = self._featurise(rounds.contexts)
-        self._head.learn(features, rounds.arms, rounds.rewards, self._weigh(rounds))
+        self._head.learn(
+            features,
+            rounds.arms,
+            rounds.rewards,
+            self._weigh(rounds),
+            target_moments=self.reward_moments if domain >= self._first_target else None,
+        )
 
     def _play(
         self,
@@ -97,6 +109,7 @@ class RidgePolicy(Policy):
             moments=self.reward_moments,
             available=available,
             weights=weights,
+            is_target=domain >= self._first_target,
         )
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
@@ -114,7 +127,7 @@ class RidgePolicy(Policy):
         self._head.add_arm(None if self.catalogue is None else self.catalogue.vectors[-1])
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        return self._head.state(with_rounds=replay)
+        return self._head.state()
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)
@@ -185,8 +198,6 @@ class LinUCB(RidgePolicy):
             for all arms, on products of context and arm features, with an intercept for each arm
             that has rounds. By default there is a regression per arm, or one for all if
             ``arms="shared"``.
-        form: "primal" stores a d x d matrix per arm, "dual" stores one row per round, and "auto"
-            uses the cheaper form.
         settings: the settings of every policy (``daband.Policy``).
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0)
@@ -206,7 +217,6 @@ class LinUCB(RidgePolicy):
         *,
         ridge: float = 1.0,
         catalogue: Catalogue | None = None,
-        form: Literal["auto", "primal", "dual"] = "auto",
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
@@ -214,15 +224,14 @@ class LinUCB(RidgePolicy):
         dim = math.prod(self.feature_shape)
         self.catalogue = catalogue
         if catalogue is None:
-            self._head = RidgeHead(
-                n_arms=self.n_arms, dim=dim, arms=self.arms, ridge=ridge, form=form
-            )
+            self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=self.arms, ridge=ridge)
         else:
             self._head = JointHead(vectors=catalogue.vectors, dim=dim, ridge=ridge)
+        self._set_fixed_worth(self._fixed_worth)
         self.max_norm = math.sqrt(MAX_SQUARED_NORM * ridge)  # above it the arithmetic is inaccurate
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "ridge": self._head.ridge, "form": self._head.form}
+        return {**super().settings(), "ridge": self._head.ridge}
 
     def _featurise(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":
@@ -237,9 +246,14 @@ class Constant(RidgePolicy):
 
     It is the baseline that any use of contexts must beat.
 
-    The settings are those of every policy (``daband.Policy``). ``alpha`` is 2 by default. Each arm is
-    then played about ten times or more before one is preferred. With much smaller values, the first
-    arm with a reward may be the only one that is ever played.
+    ``alpha`` is 2 by default. Each arm is then played about ten times or more before one is
+    preferred. With much smaller values, the first arm with a reward may be the only one that is ever
+    played.
+
+    Args:
+        arm: the arm that is always chosen, whatever its rewards; its prediction is then the largest.
+            By default the arm with the best mean.
+        settings: the settings of every policy (``daband.Policy``).
 
     >>> policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0)
     >>> skipped = policy.update([[0.0]] * 4, [0, 0, 1, 1], [0, 1, 1, 1])
@@ -252,9 +266,40 @@ class Constant(RidgePolicy):
     max_norm = MAX_RAW_NORM  # contexts are not used
     propensity_power = 1.0  # an arm's mean reward ignores contexts, so it needs the full weights
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, arm: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
-        self._head = RidgeHead(n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0, form="primal")
+        self.arm = None if arm is None else check_one_of("arm", arm, range(self.n_arms))
+        self._head = RidgeHead(n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0)
+        self._set_fixed_worth(self._fixed_worth)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "arm": self.arm}
+
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        mean, bonus = super()._score(contexts, domain, with_bonuses)
+        if self.arm is None:
+            return mean, bonus
+        margin = _ARM_MARGIN * self.reward_moments.scale
+        return _limit_other_arms(mean, self.arm, margin), np.zeros_like(bonus)
+
+    def _freeze(self, domain: int) -> FrozenParts:
+        parts = super()._freeze(domain)
+        if self.arm is None:
+            return parts
+        (member,) = parts.members
+        theta = _limit_other_arms(member.theta.T, self.arm, _ARM_MARGIN).T
+        return parts._replace(members=(replace(member, theta=theta, bonus_weight=0.0),))
 
     def _featurise(self, contexts: AnyArray) -> AnyArray:
         return np.ones((len(contexts), 1))
+
+
+def _limit_other_arms(means: FloatArray, arm: int, margin: float) -> FloatArray:
+    """Return means (B, K) of which those of other arms are below the mean of ``arm`` by a
+    margin.
+    """
+    limited = np.minimum(means, means[:, [arm]] - margin)
+    limited[:, arm] = means[:, arm]
+    return limited

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from daband.base._arguments import check_int, check_one_of
+from daband.base._arguments import check_finite, check_int, check_one_of
 from daband.base._arrays import check_memory, check_number
+from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
 from daband.features._shift import Shift, ShiftLike, as_shift
 from daband.features._transforms import Transform, adapt_transform, as_transform
@@ -38,6 +39,7 @@ class PolicySettings:
     standardise_rewards: bool = True
     transform: Any = None
     shift: ShiftLike = None
+    source_worth: float | None = None
     seed: int = 0
     domains: DomainNames | None = None
 
@@ -47,6 +49,8 @@ class PolicySettings:
         check_one_of("arms", self.arms, ("disjoint", "shared"))
         check_one_of("standardise_rewards", self.standardise_rewards, (True, False))
         check_seed(self.seed)
+        if self.source_worth is not None and check_finite("source_worth", self.source_worth) < 0.0:
+            raise InvalidInput(f"source_worth must be a number >= 0, got {self.source_worth!r}")
         n_contexts = self.n_arms if self.arms == "shared" else 1
         round_values = 8 * int(self.n_arms) + math.prod(self.context_shape) * n_contexts
         cause = f"one round of n_arms={self.n_arms} and context_shape={tuple(self.context_shape)}"

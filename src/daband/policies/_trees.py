@@ -38,7 +38,7 @@ _MIN_ROUNDS = 40
 #: ``adapt`` fits again once the number of rounds has grown by this factor since the last fit.
 _REFIT_GROWTH = 1.25
 #: Maximum number of arms.
-_MAX_ARMS = 128
+MAX_ARMS = 128
 #: Maximum number of stored rounds.
 MAX_STORED_ROUNDS = 131_072
 #: Number of trees per arm.
@@ -84,8 +84,8 @@ class Trees(Policy):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        if self.n_arms > _MAX_ARMS:
-            raise InvalidInput(f"n_arms must be at most {_MAX_ARMS} for trees, got {self.n_arms}")
+        if self.n_arms > MAX_ARMS:
+            raise InvalidInput(f"n_arms must be at most {MAX_ARMS} for trees, got {self.n_arms}")
         n_models = self.n_arms if self.arms == "disjoint" else 1
         self._n_inputs = math.prod(self.feature_shape)
         #: The number of rounds of each model, (models,).
@@ -151,7 +151,7 @@ class Trees(Policy):
         np.add.at(self._weighted_sums[1], model_indices, round_weights * rewards)
         self._stored_rounds = np.concatenate([self._stored_rounds, rows])
         if len(self._stored_rounds) > 2 * MAX_STORED_ROUNDS:
-            self._stored_rounds = sample_rounds(self._stored_rounds)
+            self._stored_rounds = self._stored_rounds[sample_rounds(self._stored_rounds)]
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         """Fit the trees again if there are a quarter more rounds.
@@ -163,8 +163,8 @@ class Trees(Policy):
             steps is None and n_learned < _REFIT_GROWTH * self._rounds_at_fit
         ):
             return {}
-        rounds = sample_rounds(self._stored_rounds)
-        trees = _fit_trees(rounds, len(self._round_counts), self.seed)
+        rounds = self._stored_rounds[sample_rounds(self._stored_rounds)]
+        trees = fit_trees(rounds, len(self._round_counts), self.seed)
         with self._locks.state:
             self._trees = trees
             self._rounds_at_fit = n_learned
@@ -173,9 +173,9 @@ class Trees(Policy):
     def _grow(self) -> None:
         if self.arms == "shared":
             return
-        if self.n_arms >= _MAX_ARMS:
+        if self.n_arms >= MAX_ARMS:
             raise InvalidInput(
-                f"n_arms must be at most {_MAX_ARMS} for trees, and there are {self.n_arms} already"
+                f"n_arms must be at most {MAX_ARMS} for trees, and there are {self.n_arms} already"
             )
         self._round_counts = np.append(self._round_counts, 0)
         self._weighted_sums = np.column_stack([self._weighted_sums, np.zeros(2)])
@@ -230,21 +230,23 @@ def read_stored_rounds(
     return rounds, counts
 
 
-def sample_rounds(rounds: FloatArray) -> FloatArray:
-    """Return the ``MAX_STORED_ROUNDS`` rounds with the smallest hashes, a sample that does not
-    depend on the order.
+def sample_rounds(rows: FloatArray, n_rows: int | None = None) -> IntArray:
+    """Return the indices of a sample of at most ``n_rows`` rows, by default 131,072.
+
+    They are the rows with the smallest hashes, so the sample does not depend on the order of rows.
     """
-    if len(rounds) <= MAX_STORED_ROUNDS:
-        return rounds
-    bits = np.ascontiguousarray(rounds).view(np.uint64)
-    hashes = np.zeros(len(rounds), np.uint64)
+    n_rows = MAX_STORED_ROUNDS if n_rows is None else n_rows
+    if len(rows) <= n_rows:
+        return np.arange(len(rows))
+    bits = np.ascontiguousarray(rows).view(np.uint64)
+    hashes = np.zeros(len(rows), np.uint64)
     for column in bits.T:
         hashes = (hashes ^ column) * _HASH_MULTIPLIER
         hashes ^= hashes >> np.uint64(29)
-    return rounds[np.argsort(hashes, kind="stable")[:MAX_STORED_ROUNDS]]
+    return np.argsort(hashes, kind="stable")[:n_rows]
 
 
-def _round_to_16_bits(numbers: FloatArray) -> FloatArray:
+def round_to_16_bits(numbers: FloatArray) -> FloatArray:
     """Return numbers rounded to 16 binary digits, because files must not contain exact values of
     training data.
     """
@@ -262,11 +264,11 @@ def _compute_bin_edges(contexts: FloatArray) -> list[FloatArray]:
         column_edges = 0.5 * (distinct_values[:-1] + distinct_values[1:])
         if len(distinct_values) > _MAX_BINS:
             column_edges = np.quantile(column, np.linspace(0.0, 1.0, _MAX_BINS + 1)[1:-1])
-        bin_edges.append(np.unique(_round_to_16_bits(column_edges)))
+        bin_edges.append(np.unique(round_to_16_bits(column_edges)))
     return bin_edges
 
 
-def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArray]:
+def fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArray]:
     """Fit trees for each model with enough rounds.
 
     Return the arrays of a ``TreeNetwork``, whose node 0 is not used.
@@ -315,6 +317,27 @@ def _fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArr
             depth = max(depth, int(tree.max_depth))
     node_arrays = {name: np.concatenate(arrays, axis=-1) for name, arrays in nodes.items()}
     return {**trees, **node_arrays, "depth": np.array([depth], np.int64)}
+
+
+def fit_tree_network(
+    contexts: FloatArray,
+    arms: IntArray,
+    rewards: FloatArray,
+    weights: FloatArray,
+    n_arms: int,
+    seed: int,
+) -> TreeNetwork:
+    """Return trees that predict the reward of each arm, fitted to rounds.
+
+    An arm without trees is predicted by its mean reward, shrunk towards the mean of all rewards.
+    """
+    trees = fit_trees(np.column_stack([contexts, arms, rewards, weights]), n_arms, seed)
+    sums = np.bincount(arms, weights * rewards, minlength=n_arms)
+    means = (sums + weights @ rewards / weights.sum()) / (
+        1.0 + np.bincount(arms, weights, minlength=n_arms)
+    )
+    trees["base"] = np.where(trees["roots"].any(axis=1), trees["base"], means)
+    return TreeNetwork({"kind": "trees", "inputs": contexts.shape[1]}, trees)
 
 
 def _boost(

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -35,18 +34,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from daband.base._svg import draw_curve
 from daband.errors import CheckpointError, InvalidInput
-from daband.features._table_transform import (
-    AnyColumn,
-    CategoricalColumn,
-    DateColumn,
-    EncodedColumn,
-    NumericColumn,
-)
 from daband.service._decider import (
     Decider,
     check_event_id,
     check_reward,
+    continue_counts,
     load_model,
     replace_arms,
     with_added_arms,
@@ -80,7 +74,9 @@ _PAGE_HEADERS = {
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
-#: The templates of the page, the metrics and the OpenAPI document.
+#: The OpenAPI document, which is the same for all policies.
+_OPENAPI = Path(__file__).with_name("templates").joinpath("openapi.json").read_text()
+#: The templates of the page and the metrics.
 _templates = Environment(
     loader=PackageLoader("daband.service"),
     autoescape=True,
@@ -93,10 +89,6 @@ _templates = Environment(
 _STALE_SECONDS = 30.0
 #: Maximum number of models on the page.
 _MAX_LISTED_MODELS = 20
-#: A PNG file of one black pixel in base64, the example of an image.
-_EXAMPLE_IMAGE = (
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
-)
 #: The upper limits of the bins of the latency histogram, in seconds.
 _LATENCY_BIN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -219,8 +211,9 @@ class Service:
             if number is not None and (
                 number != self._decider.model.number or arms_note != self._arms_note
             ):
-                self._decider.model = with_added_arms(
-                    load_model(self.store.read_content(number), number), arms_note
+                model = load_model(self.store.read_content(number), number)
+                self._decider.model = continue_counts(
+                    with_added_arms(model, arms_note), self._decider.model
                 )
                 self._arms_note = arms_note
                 _logger.info("model %d decides", number)
@@ -229,27 +222,29 @@ class Service:
     def _apply_verdict(self) -> None:
         """Set the fraction of events that play the incumbent's arm.
 
-        It is 1 if the policy is proven to be worse, ``Settings.widen`` if it is proven to be
-        better, and otherwise ``Settings.control``.
+        It is 1 if the policy is proven to be worse, and otherwise ``Settings.control``. In a pilot
+        it follows from the limit of the cost, and from the decision.
         """
-        fraction = self.settings.control
-        if fraction and (verdict := self._read_verdict()):
-            fraction_if_better = fraction if self.settings.widen is None else self.settings.widen
-            fraction = 1.0 if verdict == "worse" else fraction_if_better
+        verdict, control = self._read_verdict()
+        fraction = self._decider.initial_control
+        if control:
+            fraction = float(control)
+        elif fraction and verdict == "worse":
+            fraction = 1.0
         if fraction != self._decider.control_fraction:
             _logger.warning(
                 "the incumbent's arm is now played for %.1f%% of the events", 100 * fraction
             )
             self._decider.control_fraction = fraction
 
-    def _read_verdict(self) -> str:
-        """Return the worker's verdict on the newest file since the last reset: "worse", "better" or
-        "".
+    def _read_verdict(self) -> tuple[str, str]:
+        """Return the worker's verdict on the newest file since the last reset: "worse", "better",
+        "over" or "", and in a pilot the probability of the incumbent, otherwise "".
         """
-        watch_from, number, verdict = (self.store.read_note("verdict") or "//").split("/")
+        note = (self.store.read_note("verdict") or "///").split("/")
         last_reset = self.store.read_note("watch_from") or "0"
         file_number = str(self.store.find_newest_file())
-        return verdict if (watch_from, number) == (last_reset, file_number) else ""
+        return (note[2], note[3]) if note[:2] == [last_reset, file_number] else ("", "")
 
     # Checks of every request.
 
@@ -512,7 +507,7 @@ class Service:
         """Return the health of the service. The HTTP status is 503 if the log cannot be written."""
         failure = self._writer.failure
         status = "the log cannot be written" if failure else "ok"
-        body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
+        body = {"status": status, "model": self._decider.model.number}
         return _make_response({**body, "log": failure or "ok"}, 503 if failure else 200)
 
     async def _get_metrics(self, request: Request) -> Response:
@@ -545,6 +540,7 @@ class Service:
         snapshot, models = await asyncio.to_thread(
             lambda: (self._read_snapshot(), self._read_models())
         )
+        curve = snapshot.get("lift", {}).get("curve", [])
         page = _templates.get_template("watch.html").render(
             snapshot=snapshot,
             models=models["models"][:_MAX_LISTED_MODELS],
@@ -555,13 +551,16 @@ class Service:
             settings=self.settings,
             log_failure=self._writer.failure,
             control_fraction=self._decider.control_fraction,
+            has_control=self._decider.initial_control > 0.0,
+            incumbent=self._decider.incumbent_name,
+            curve=draw_curve(curve, label="Lift per event, with its limits"),
             is_stale=bool(snapshot) and time.time() - snapshot["time"] > _STALE_SECONDS,
         )
         return HTMLResponse(page, headers=_PAGE_HEADERS)
 
     async def _get_openapi(self, request: Request) -> Response:
         """Return the OpenAPI document."""
-        return _make_response(_build_openapi(self._decider.model.deployed, self.settings))
+        return Response(_OPENAPI, media_type="application/json")
 
 
 def _check_compatible(deployed: DeployedPolicy, log_policy: DeployedPolicy) -> None:
@@ -628,7 +627,6 @@ def _describe_decision(
             {name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS}
             for warning in decision.warnings
         ],
-        **({"ranking": decision.ranking} if decision.ranking else {}),
     }
 
 
@@ -637,32 +635,6 @@ def _make_response(
 ) -> Response:
     """Return a response with this content as JSON."""
     return Response(orjson.dumps(content), status, headers, "application/json")
-
-
-def _build_openapi(deployed: DeployedPolicy, settings: Settings) -> dict[str, Any]:
-    """Return the OpenAPI document of a service, with the columns and arms of its policy."""
-    shape = tuple(deployed.reader.shape)
-    example: dict[str, Any] = {"event_id": "visit-1", "context": np.zeros(shape).tolist()}
-    if deployed.frozen.table is not None:
-        example["context"] = {
-            column.name: _build_example(column) for column in deployed.frozen.table.columns
-        }
-    if settings.mode == "apprentice":
-        example["incumbent"] = deployed.arm_names[0]
-    template = _templates.get_template("openapi.json")
-    document = template.render(deployed=deployed, settings=settings, example=example, shape=shape)
-    return dict(orjson.loads(document))
-
-
-def _build_example(column: AnyColumn) -> Any:
-    """Return a value of a table column."""
-    if isinstance(column, EncodedColumn):
-        return _EXAMPLE_IMAGE if column.encoder.input_kind == "image" else "a text"
-    if isinstance(column, NumericColumn):
-        return column.median
-    if isinstance(column, CategoricalColumn):
-        return column.categories[0]
-    return "2026-01-31 12:30" if isinstance(column, DateColumn) else " ".join(column.words[:1])
 
 
 def _format_number(value: float | None, decimals: int = 3) -> str:

@@ -11,7 +11,7 @@ import re
 import tempfile
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,7 @@ _EVENT_FIELDS = (
     "context",
     "eligible",
     "arms",
-    "top",
-    "domain",
     "incumbent",
-    "incumbent_propensity",
 )
 #: The allowed ids of events.
 _EVENT_ID_PATTERN = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
@@ -66,6 +63,15 @@ def load_model(content: bytes, number: int) -> Model:
         file.write(content)
         file.flush()
         return Model(number, load_deployed(file.name))
+
+
+def continue_counts(model: Model, old: Model) -> Model:
+    """Return a model that continues the counts of the limits of an old one."""
+    limiter = model.deployed.limiter
+    if limiter is None:
+        return model
+    limiter = limiter.continue_from(old.deployed.limiter)
+    return replace(model, deployed=replace(model.deployed, limiter=limiter))
 
 
 def with_added_arms(model: Model, note_json: str | None) -> Model:
@@ -122,12 +128,8 @@ class _EventRequest:
     eligible: list[int] | None
     #: The index of the incumbent's arm; None if it is not known.
     incumbent: int | None
-    #: The probability with which the incumbent would play this arm.
-    incumbent_propensity: float
     #: The arms of the request as in ``DeployedPolicy.decide``; None if it has none.
     arms: list[Any] | None = None
-    #: The number of arms to rank; None for no ranking.
-    top: int | None = None
 
 
 class Decider:
@@ -142,12 +144,20 @@ class Decider:
         self._incumbent = model.deployed.incumbent
         if settings.incumbent is not None:
             self._incumbent = model.deployed.find_arm_index(settings.incumbent, "incumbent")
-        if settings.control and self._incumbent is None:
+        #: The fraction of events for which the incumbent's arm is played at first.
+        self.initial_control = settings.control or model.deployed.control
+        if self.initial_control and self._incumbent is None:
             raise InvalidInput(
                 "control needs an incumbent: use --incumbent, or export the policy with one"
             )
         #: The fraction of events for which the incumbent's arm is played.
-        self.control_fraction = settings.control
+        self.control_fraction = self.initial_control
+
+    @property
+    def incumbent_name(self) -> str:
+        """The name of the incumbent's arm; "" if it is not known."""
+        names = self.model.deployed.arm_names
+        return "" if self._incumbent is None else names[self._incumbent]
 
     def decide(self, body: Any, now: float) -> list[tuple[Event, DeployedDecision]]:
         """Return each event of a request with the decision of the policy.
@@ -179,10 +189,8 @@ class Decider:
         decision, _ = deployed.decide_with_contexts(
             request.row,
             arms,
-            request.top,
             control=control_fraction,
             incumbents=np.array([-1 if request.incumbent is None else request.incumbent]),
-            new_arms=self._settings.new_arms,
         )
         if request.arms is None:
             return decision
@@ -192,28 +200,18 @@ class Decider:
         self, model: Model, request: _EventRequest, decision: DeployedDecision, now: float
     ) -> Event:
         """Return the log entry of a decision."""
-        mode: str = self._settings.mode
-        own_arm = None if decision.in_control else int(decision.arm)
-        played_arm = int(decision.arm)
-        propensity = float(decision.propensity)
+        mode = "online"
         control = float(decision.control)
         if decision.in_control:
             mode = "control" if control < 1.0 else "fallback"
-        elif mode == "apprentice":
-            if request.incumbent is None:
-                raise InvalidInput(f"mode {mode} needs incumbent, the arm that is played")
-            played_arm = request.incumbent
-            propensity = request.incumbent_propensity
         return Event(
             event_id=request.event_id,
             time=now,
             mode=mode,
             domain=model.deployed.domain,
             model=model.number,
-            arm=played_arm,
-            propensity=propensity,
-            own_arm=own_arm,
-            incumbent_arm=request.incumbent,
+            arm=int(decision.arm),
+            propensity=float(decision.propensity),
             control=control if 0.0 < control < 1.0 else None,
             **self._get_log_fields(request),
         )
@@ -280,16 +278,12 @@ class Decider:
                 "context must be an object with the row's columns, or an array of numbers"
             )
         event_id = event.get("event_id")
-        domain = event.get("domain")
-        if domain is not None and domain != deployed.domain:
-            raise InvalidInput(f"domain is {domain!r}, but the model acts in {deployed.domain!r}")
         eligible = event.get("eligible")
         if eligible is not None:
             if not isinstance(eligible, list) or not 1 <= len(eligible) <= deployed.n_arms:
                 raise InvalidInput(f"eligible must be a list of 1 to {deployed.n_arms} arms")
             eligible = sorted({deployed.find_arm_index(arm, "eligible") for arm in eligible})
         arms = event.get("arms")
-        top = event.get("top")
         if arms is not None:
             if eligible is not None:
                 raise InvalidInput("arms and eligible cannot both be given")
@@ -301,16 +295,7 @@ class Decider:
                     " /arms (token: admin) adds arms"
                 )
             eligible = sorted(indices.tolist())
-        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
-            raise InvalidInput(f"top must be an integer of at least 1, got {top!r}")
         incumbent = event.get("incumbent")
-        propensity = event.get("incumbent_propensity", 1.0)
-        if (
-            isinstance(propensity, bool)
-            or not isinstance(propensity, int | float)
-            or not 0 < propensity <= 1
-        ):
-            raise InvalidInput(f"incumbent_propensity must be in (0, 1], got {propensity!r}")
         return _EventRequest(
             event_id=uuid.uuid4().hex if event_id is None else check_event_id(event_id),
             context=context,
@@ -321,9 +306,7 @@ class Decider:
                 if incumbent is None
                 else deployed.find_arm_index(incumbent, "incumbent")
             ),
-            incumbent_propensity=float(propensity),
             arms=arms,
-            top=top,
         )
 
 

@@ -21,14 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import sqlalchemy as sa
 
 from daband.base._files import lock_folder
 from daband.errors import DabandError, DataError, FolderInUse, InvalidInput
 
 #: The version of the tables, which is stored in the note "version".
-_VERSION = "4"
+_VERSION = "6"
 #: The number of the advisory lock of writers in Postgres.
 _WRITE_LOCK_ID = 720_911
 #: The number of the advisory lock of the worker in Postgres.
@@ -38,7 +37,7 @@ _MAX_ATTEMPTS = 3
 #: Maximum number of event ids in one query.
 _MAX_IDS_PER_QUERY = 500
 #: Maximum number of learned models whose content is stored.
-_MAX_STORED_MODELS = 50
+_MAX_STORED_MODELS = 10
 #: Maximum number of rounds in a batch of ``read_rounds``.
 _BATCH_ROUNDS = 4096
 
@@ -56,16 +55,13 @@ class Event:
     Attributes:
         event_id: the id of the event.
         time: the time of the decision, in seconds since 1970.
-        mode: "online", "apprentice", "control" (the incumbent's arm was played for an event drawn
-            at random), or "fallback" (the incumbent's arm was played because the policy is proven
+        mode: "online" (the model's arm was played), "control" (the incumbent's arm was played for
+            an event drawn at random), or "fallback" (the incumbent's arm was played because the policy is proven
             to be worse).
         domain: the domain that the policy acts in.
         model: the number of the model that decided.
         arm: the arm that was played.
-        propensity: the probability with which this arm was chosen, by the model or by the
-            incumbent.
-        own_arm: the model's choice; None if the incumbent's arm was played in its place.
-        incumbent_arm: the incumbent's choice; None if it is not known.
+        propensity: the probability with which this arm was chosen.
         context: the raw row as JSON; None if the log does not store contexts.
         eligible: the indices of the arms that could be chosen, as a JSON list; None for all.
         digest: a hash of the request, to detect a different request with the same id.
@@ -80,8 +76,6 @@ class Event:
     model: int
     arm: int
     propensity: float
-    own_arm: int | None
-    incumbent_arm: int | None
     context: str | None
     eligible: str | None
     digest: str | None
@@ -208,12 +202,6 @@ _models = sa.Table(
     ),
     sa.Column("content", sa.LargeBinary),
     sa.Column("state", sa.LargeBinary),
-    # A learned model often ends with the same bytes as an exported file, for example with the same
-    # encoder. These bytes are stored only once, with that file. ``file`` is the number of its
-    # model, and the other two columns have the numbers of bytes that are shared with it.
-    sa.Column("file", sa.Integer),
-    sa.Column("content_shared", _BigInt),
-    sa.Column("state_shared", _BigInt),
 )
 _notes = sa.Table(
     "notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text)
@@ -379,14 +367,12 @@ class Store:
 
     def read_rounds(
         self, start_time: float, end_time: float
-    ) -> Iterator[list[tuple[Event, float, str]]]:
-        """Yield batches of events with a time in [start_time, end_time), each with its reward and
-        the reward's kind.
-        """
+    ) -> Iterator[list[tuple[Event, float]]]:
+        """Yield batches of events with a time in [start_time, end_time), each with its reward."""
         last_seq = 0
         while True:
             query = (
-                sa.select(_events.c.seq, _rewards.c.reward, _rewards.c.kind, *_EVENT_COLUMNS)
+                sa.select(_events.c.seq, _rewards.c.reward, *_EVENT_COLUMNS)
                 .join(_rewards, _rewards.c.event_id == _events.c.event_id)
                 .where(
                     _events.c.seq > last_seq,
@@ -400,7 +386,7 @@ class Store:
                 rows = connection.execute(query).all()
             if not rows:
                 return
-            yield [(Event(*row[3:]), row[1], row[2]) for row in rows]
+            yield [(Event(*row[2:]), row[1]) for row in rows]
             last_seq = rows[-1][0]
 
     # Models and notes.
@@ -421,7 +407,7 @@ class Store:
         """Add a model with the next number, and return its row.
 
         Older contents and states are deleted. The log stores the content of exported files, of the
-        newest 50 learned models and of the pinned model, and the state of the newest learned model.
+        newest 10 learned models and of the pinned model, and the state of the newest learned model.
 
         Args:
             content: the exported file.
@@ -446,12 +432,6 @@ class Store:
                 raise InvalidInput(
                     "another file was published since, which this model does not belong to"
                 )
-            file_query = sa.select(_models.c.content).where(_models.c.number == file_number)
-            file_content = (
-                b"" if file_number is None else bytes(connection.execute(file_query).scalar_one())
-            )
-            n_content_shared = _count_common_suffix(content, file_content)
-            n_state_shared = _count_common_suffix(state or b"", file_content)
             if start_seq is None or learned_seq is None:
                 start_seq = learned_seq = connection.execute(sa.select(max_seq)).scalar() or 0
             row = ModelRow(
@@ -468,16 +448,8 @@ class Store:
                 connection.execute(
                     sa.update(_models).values(state=None).where(_models.c.state.is_not(None))
                 )
-            columns = {
-                "content": content[: len(content) - n_content_shared],
-                "content_shared": n_content_shared,
-            }
-            columns |= {
-                "state": state and state[: len(state) - n_state_shared],
-                "state_shared": n_state_shared,
-            }
             connection.execute(
-                sa.insert(_models).values(**asdict(row), **columns, file=file_number)
+                sa.insert(_models).values(**asdict(row), content=content, state=state)
             )
             is_old = _models.c.number < row.number - _MAX_STORED_MODELS
             pinned = connection.execute(
@@ -528,18 +500,9 @@ class Store:
         return self._read_bytes(number, "state")
 
     def _read_bytes(self, number: int, column: str) -> bytes | None:
-        """Return the "content" or "state" of a model, including the bytes that it shares with its
-        file.
-        """
-        columns = _models.c[column], _models.c.file, _models.c[f"{column}_shared"]
-        with self._connect_to_read() as connection:
-            row = connection.execute(
-                sa.select(*columns).where(_models.c.number == number)
-            ).one_or_none()
-        own_bytes, file_number, n_shared = (None, -1, 0) if row is None else row
-        if own_bytes is None:
-            return None
-        return bytes(own_bytes) + (self.read_content(file_number)[-n_shared:] if n_shared else b"")
+        """Return the "content" or "state" of a model, or None if it is not stored."""
+        content = self._fetch_value(sa.select(_models.c[column]).where(_models.c.number == number))
+        return None if content is None else bytes(content)
 
     def pin(self, number: int | None) -> None:
         """Let the model with this number decide from now on. None lets the newest model decide."""
@@ -831,13 +794,3 @@ class Writer:
         self.n_written += sum(map(len, groups))
         self.transaction_seconds += time.perf_counter() - started_at
         return outcomes
-
-
-def _count_common_suffix(left: bytes, right: bytes) -> int:
-    """Return the length of the longest common suffix of two byte strings."""
-    length = min(len(left), len(right))
-    ends = (
-        np.frombuffer(content, np.uint8, length, len(content) - length) for content in (left, right)
-    )
-    differing_indices = np.flatnonzero(np.not_equal(*ends))
-    return length if not len(differing_indices) else length - 1 - int(differing_indices[-1])

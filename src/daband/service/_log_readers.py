@@ -1,8 +1,9 @@
 """Read the log of a service: export it for training, and compute the statistics of the service's
 web page.
 
-``export_events`` writes a Parquet file. ``Statistics`` counts events and rewards, ``RewardSums``
-estimates mean rewards.
+``export_events`` writes a Parquet file. ``Statistics`` counts events and rewards, estimates mean
+rewards, and decides the pilot of a served file by ``logs/_controlled_trial.py``, as
+``trust/_pilot.py`` does for files.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,13 @@ from typing import Any
 import numpy as np
 import orjson
 
+from daband.base._arrays import FloatArray
 from daband.base._files import check_writable, write_bytes
 from daband.base._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
-from daband.logs._mean_estimates import LiftSequence, MeanEstimate
+from daband.features._costs import ArmCosts
+from daband.logs._controlled_trial import TrialCounts, TrialRule, estimate_effect
+from daband.logs._mean_estimates import MeanEstimate
 from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import Event, LoggedReward, Store
 from daband.service._settings import Settings
@@ -38,6 +43,10 @@ _MAX_MONITORED_CONTEXTS = 100
 _CONTEXTS_PER_CALL = 20
 #: Maximum number of the monitor's scores on the page.
 _MAX_SCORES = 8
+#: Maximum number of points of the curve of the lift.
+_MAX_POINTS = 200
+#: In a pilot, the policy's rounds are limited for this fraction of a week ahead.
+_AHEAD_WEEKS = 1.0 / 7.0
 #: The columns of an exported log in addition to the context.
 _LOG_COLUMNS = ("arm", "reward", "propensity", "offered")
 #: Further columns of an exported log with ids.
@@ -72,7 +81,6 @@ def export_events(
     *,
     since: str | datetime | None = None,
     until: str | datetime | None = None,
-    defaults: bool = True,
     ids: bool = False,
 ) -> int:
     """Write the events with rewards to a Parquet file, in the order of the log, and return their
@@ -93,7 +101,6 @@ def export_events(
         since: events before this time are dropped. It is a ``datetime`` or a text in ISO 8601, in
             local time if it has no time zone.
         until: events from this time on are dropped.
-        defaults: False to drop events with a default reward.
         ids: True to add the columns ``event_id``, ``time``, ``model`` and ``mode``. The reader of
             the file must then be told which columns are the context.
     """
@@ -106,15 +113,12 @@ def export_events(
         for rounds in store.read_rounds(
             _to_seconds(since, -math.inf), _to_seconds(until, math.inf)
         ):
-            used_rounds = [
-                (event, reward) for event, reward, kind in rounds if defaults or kind != "default"
-            ]
             rows = [
                 _to_row(event, reward, arms, with_ids=ids)
-                for event, reward in used_rounds
+                for event, reward in rounds
                 if event.context is not None
             ]
-            n_without_context += len(used_rounds) - len(rows)
+            n_without_context += len(rounds) - len(rows)
             if rows:
                 frames.append(pl.DataFrame(rows, infer_schema_length=None, strict=False))
     finally:
@@ -183,52 +187,50 @@ def _to_seconds(time: str | datetime | None, default: float) -> float:
         ) from None
 
 
-class RewardSums:
-    """Running sums for the mean reward of the played arms, and for the self-normalised estimate of
-    another policy.
+def subtract_costs(
+    entries: Sequence[LoggedReward], costs: ArmCosts | None
+) -> Sequence[LoggedReward]:
+    """Return rewards of the log without the costs of their arms.
 
-    The policy that was not played is called the other policy. A round is the vector v = (1, r, w, w
-    r), where r is its reward and w the importance weight of the other policy. ``gram`` is the sum
-    of v v'. Standard errors are computed by the delta method.
+    A cost that is missing in the stored row, or whose row was not stored, is the mean cost.
     """
+    if costs is None or not entries:
+        return entries
+    rows = [orjson.loads(entry.event.context or "{}") for entry in entries]
+
+    def read_column(name: str) -> FloatArray:
+        """Return the values of a column, NaN for missing ones."""
+        values = [row.get(name) if isinstance(row, dict) else None for row in rows]
+        return np.array(values, np.float64)
+
+    arm_costs = costs.compute(np.array([entry.event.arm for entry in entries]), read_column)
+    return [
+        replace(entry, reward=entry.reward - cost)
+        for entry, cost in zip(entries, arm_costs.tolist(), strict=True)
+    ]
+
+
+class RunningMean:
+    """The mean of rewards that are added one by one, with its standard error."""
 
     def __init__(self) -> None:
-        self.gram = np.zeros((4, 4))
+        self.n = 0
+        self._mean = 0.0
+        #: The sum of squared differences from the mean.
+        self._squares = 0.0
 
-    def add(self, weight: float, reward: float) -> None:
-        """Add a round with this importance weight and reward."""
-        row = np.array([1.0, reward, weight, weight * reward])
-        self.gram += np.outer(row, row)
+    def add(self, reward: float) -> None:
+        """Add a reward."""
+        self.n += 1
+        difference = reward - self._mean
+        self._mean += difference / self.n
+        self._squares += difference * (reward - self._mean)
 
-    @property
-    def n(self) -> int:
-        """The number of rounds."""
-        return round(self.gram[0, 0])
-
-    @property
-    def effective_sample_size(self) -> float:
-        """The effective sample size, (sum of w)^2 / sum of w^2."""
-        _, _, weight_sum, _ = self.gram[0].tolist()
-        return weight_sum**2 / float(self.gram[2, 2]) if weight_sum > 0 else 0.0
-
-    def estimate(self, played: float, other: float) -> MeanEstimate:
-        """Return ``played`` times the mean reward of the played arms plus ``other`` times the mean
-        reward of the other policy, on the same rounds.
-        """
-        n, reward_sum, weight_sum, weighted_reward_sum = self.gram[0].tolist()
-        if n < 1 or (other and weight_sum <= 0.0):
-            return MeanEstimate(math.nan, math.inf)
-        played_mean = reward_sum / n
-        other_mean = weighted_reward_sum / weight_sum if other else 0.0
-        # the influence of a round on the estimate is the product of these coefficients and v
-        coefficients = played / n * np.array([-played_mean, 1.0, 0.0, 0.0])
-        if other:
-            coefficients += other / weight_sum * np.array([0.0, 0.0, -other_mean, 1.0])
-        squares = max(float(coefficients @ self.gram @ coefficients), 0.0)
-        return MeanEstimate(
-            played * played_mean + other * other_mean,
-            math.sqrt(squares * n / (n - 1)) if n > 1 else math.inf,
-        )
+    def estimate(self) -> MeanEstimate:
+        """Return the mean with its standard error, which is infinite for fewer than two rewards."""
+        if self.n < 2:
+            return MeanEstimate(self._mean if self.n else math.nan, math.inf)
+        return MeanEstimate(self._mean, math.sqrt(self._squares / (self.n - 1) / self.n))
 
 
 class Statistics:
@@ -254,17 +256,23 @@ class Statistics:
         self._counts: Counter[str] = Counter()
         self._min_propensity: float | None = None
         self._arm_counts: Counter[int] = Counter()
-        self._own_arm_counts: Counter[int] = Counter()
-        #: Sums over the rounds in which the choice of the policy that was not played is known.
-        self._weighted_sums = RewardSums()
-        #: Sums over all rounds, with weight 1.
-        self._all_sums = RewardSums()
-        #: Sums over the rounds of each model, by its number.
-        self._model_sums: dict[int, RewardSums] = {}
+        self._played_mean = RunningMean()
+        #: The mean reward of the events of each model, by its number.
+        self._model_means: dict[int, RunningMean] = {}
         #: The number of events at which the monitor raised its first alarm; None without an alarm.
         self._alarm_event: int | None = None
-        #: The estimated lift of the policy over the control group.
-        self.lift = LiftSequence(_CONFIDENCE)
+        pilot = deployed.pilot
+        #: The rule by which the policy is compared with the control group. Each side of the
+        #: interval has half of the error, except in a pilot.
+        self._rule = TrialRule(error=0.5 * (1.0 - _CONFIDENCE))
+        if pilot is not None:
+            self._rule = TrialRule(**pilot["rule"])
+        self._trial = TrialCounts()
+        #: "better" or "worse" once that is proven, and in a pilot "over" once it has ended without
+        #: proof; "" before.
+        self.verdict = ""
+        #: Points (rounds, lift, low, high) of the lift so far.
+        self._curve: list[tuple[float, float, float | None, float | None]] = []
         #: The rewards of events that are not yet in the lift, by event id in the order of the log;
         #: None if the reward has not arrived.
         self._pending_rewards: dict[str, LoggedReward | None] = {}
@@ -276,14 +284,16 @@ class Statistics:
         for index, event in enumerate(events):
             self._counts["events"] += 1
             self._arm_counts[event.arm] += 1
-            if event.own_arm is not None:
-                self._own_arm_counts[event.own_arm] += 1
-                if event.incumbent_arm is not None:
-                    self._counts["both_known"] += 1
-                    self._counts["equal"] += event.own_arm == event.incumbent_arm
             self._min_propensity = min(event.propensity, self._min_propensity or 1.0)
-            if self.settings.wait is not None and self._is_in_lift_test(event):
-                self._pending_rewards[event.event_id] = None
+            if self._is_in_lift_test(event):
+                assert event.control is not None
+                self._trial.add_round(
+                    1.0 - event.control,
+                    is_policy=event.mode != "control",
+                    differs=event.propensity < 1.0,
+                )
+                if self.settings.wait is not None:
+                    self._pending_rewards[event.event_id] = None
             if self._monitor is None or event.model < self._first_model or index % stride:
                 continue
             if event.context is not None and can_policy_read(event.context, self.deployed):
@@ -302,16 +312,14 @@ class Statistics:
 
     def add_rewards(self, logged_rewards: Sequence[LoggedReward]) -> None:
         """Add the next rewards of the log."""
-        for entry in logged_rewards:
+        for entry in subtract_costs(logged_rewards, self.deployed.costs):
             self._counts["given" if entry.kind == "given" else "defaulted"] += 1
-            self._all_sums.add(1.0, entry.reward)
-            self._model_sums.setdefault(entry.event.model, RewardSums()).add(1.0, entry.reward)
-            weight = self._weigh_other_policy(entry.event)
-            if weight is not None:
-                self._weighted_sums.add(weight, entry.reward)
+            self._played_mean.add(entry.reward)
+            self._model_means.setdefault(entry.event.model, RunningMean()).add(entry.reward)
             if self._is_in_lift_test(entry.event):
                 self._pending_rewards[entry.event.event_id] = entry
                 self._update_lift()
+        self._update_verdict()
 
     def _is_in_lift_test(self, event: Event) -> bool:
         """Return True if an event is used in the lift of the newest file over the control group."""
@@ -330,63 +338,117 @@ class Statistics:
             self._pending_rewards
             and (entry := next(iter(self._pending_rewards.values()))) is not None
         ):
-            del self._pending_rewards[entry.event.event_id]
-            assert entry.event.control is not None
-            self.lift.add(
-                entry.reward, entry.event.control, in_control=entry.event.mode == "control"
-            )
+            event = entry.event
+            del self._pending_rewards[event.event_id]
+            assert event.control is not None
+            if event.propensity < 1.0:
+                self._trial.add_reward(
+                    1.0 - event.control, entry.reward, is_policy=event.mode != "control"
+                )
+
+    def _update_verdict(self) -> None:
+        """Compare the policy with the control group, and add a point to the curve."""
+        effect = estimate_effect(self._trial.moments)
+        if not self.verdict and self._rule.is_better(effect):
+            self.verdict = "better"
+        if not self.verdict and self._rule.is_worse(effect):
+            self.verdict = "worse"
+        n_rounds = self._trial.n_rounds
+        if not math.isfinite(effect.error) or (self._curve and n_rounds == self._curve[-1][0]):
+            return
+        self._curve.append((n_rounds, *self._compute_lift()))
+        if len(self._curve) > _MAX_POINTS:
+            del self._curve[1:-1:2]
+
+    def choose_control(self) -> float | None:
+        """Return the probability of the incumbent in a pilot, and end the pilot if it is over.
+
+        It is None without a pilot.
+        """
+        pilot = self.deployed.pilot
+        if pilot is None:
+            return None
+        moments = self._trial.moments
+        if self.verdict:
+            return 0.0 if self.verdict == "better" else 1.0
+        rounds_ahead = _AHEAD_WEEKS * pilot["rounds"]
+        fraction = float(self._rule.choose_fraction(moments, rounds_ahead))
+        has_missing = self._trial.n_differing > moments.counts.sum()
+        if self._trial.n_differing >= self._rule.reference_rounds:
+            fraction = 0.0
+        if fraction == 0.0 and not has_missing:
+            self.verdict = "over"
+        # two digits, so that there are few groups of rounds
+        digits = 1 - math.floor(math.log10(fraction)) if fraction else 0
+        return 1.0 - math.floor(fraction * 10**digits) / 10**digits
+
+    def _compute_lift(self) -> tuple[float, float | None, float | None]:
+        """Return the lift per round and its limits, which are None if they are infinite."""
+        effect = estimate_effect(self._trial.moments)
+        share = self._trial.n_differing / max(self._trial.n_rounds, 1)
+        low, high = (
+            share * limit if math.isfinite(limit) else None
+            for limit in self._rule.compute_interval(effect)
+        )
+        return share * float(effect.value), low, high
 
     def describe_lift(self) -> dict[str, Any]:
-        """Return the lift, its interval, the number of rewards of both groups, and the verdict.
+        """Return the lift per round, its interval, and the mean rewards of policy and incumbent.
 
-        The verdict is "worse" or "better" once that is proven, otherwise "".
+        Means are those of rounds in which the two differ. The verdict is "better" or "worse" once
+        that is proven, otherwise "". For a pilot, there are also the estimated ``cost``, its
+        upper limit ``cost_limit``, and ``max_cost``.
         """
-        value, low, high = (
-            number if math.isfinite(number) else None for number in self.lift.compute_lift()
-        )
-        verdict = "worse" if self.lift.is_worse else "better" if self.lift.is_better else ""
-        n_policy, n_control = self.lift.counts
+        moments = self._trial.moments
+        effect = estimate_effect(moments)
+        value, low, high = self._compute_lift()
+        n_policy, n_control = (int(count) for count in effect.counts)
+        means = [
+            _to_limits(MeanEstimate(float(mean) + (self._trial.offset or 0.0), float(error)))
+            for mean, error in zip(effect.means, effect.mean_errors, strict=True)
+        ]
+        costs: dict[str, Any] = {}
+        if self.deployed.pilot is not None:
+            costs = {
+                "cost": -float(moments.n_policy.sum() * effect.value),
+                "cost_limit": float(self._rule.limit_cost(moments)),
+                "max_cost": self._rule.max_cost,
+            }
         return {
-            "value": value,
+            "value": value if n_policy and n_control else None,
             "low": low,
             "high": high,
             "policy": n_policy,
             "control": n_control,
-            "verdict": verdict,
+            "policy_mean": means[0] if n_policy else None,
+            "control_mean": means[1] if n_control else None,
+            "differing": self._trial.n_differing / max(self._trial.n_rounds, 1),
+            "curve": self._curve,
+            "unit": (self.deployed.assessment or {}).get("unit", ""),
+            "verdict": self.verdict,
+            **costs,
         }
 
     def build_snapshot(self, now: float) -> dict[str, Any]:
         """Return all statistics at the time ``now``, as a dictionary of JSON types."""
         counts = self._counts
-        arm_names = self.deployed.arm_names
         n_rewarded = counts["given"] + counts["defaulted"]
-        sign = -1.0 if self.settings.mode == "apprentice" else 1.0
         return {
             "time": now,
-            "mode": self.settings.mode,
             **{name: counts[name] for name in ("events", "given", "defaulted")},
             "rewarded": n_rewarded,
             "join_rate": counts["given"] / counts["events"] if counts["events"] else None,
             "defaulted_fraction": counts["defaulted"] / n_rewarded if n_rewarded else None,
             "min_propensity": self._min_propensity,
-            "equal_fraction": (
-                counts["equal"] / counts["both_known"] if counts["both_known"] else None
-            ),
-            "played": _to_limits(self._all_sums.estimate(1.0, 0.0)),
-            "other": _to_limits(self._weighted_sums.estimate(0.0, 1.0)),
-            "uplift": _to_limits(self._weighted_sums.estimate(sign, -sign)),
+            "played": _to_limits(self._played_mean.estimate()),
             "lift": self.describe_lift(),
-            "compared_rounds": self._weighted_sums.n,
-            "effective_sample_size": self._weighted_sums.effective_sample_size,
             "shift": self._describe_shift(),
             "arms": [
-                [name, self._arm_counts[arm], self._own_arm_counts[arm]]
-                for arm, name in enumerate(arm_names)
+                [name, self._arm_counts[arm]] for arm, name in enumerate(self.deployed.arm_names)
             ],
-            "new_arms": self.deployed.new_arms,
             "models": {
-                number: {"n": sums.n, **_to_limits(sums.estimate(1.0, 0.0))}
-                for number, sums in self._model_sums.items()
+                number: {"n": mean.n, **_to_limits(mean.estimate())}
+                for number, mean in self._model_means.items()
             },
         }
 
@@ -406,15 +468,6 @@ class Statistics:
             "at_event": self._alarm_event,
             "scores": [{name: getattr(score, name) for name in field_names} for score in scores],
         }
-
-    def _weigh_other_policy(self, event: Event) -> float | None:
-        """Return the importance weight of the policy that was not played; None if its choice is not
-        known.
-        """
-        other_arm = event.incumbent_arm if event.mode == "online" else event.own_arm
-        if other_arm is None or event.mode != self.settings.mode or event.control is not None:
-            return None
-        return 1.0 / event.propensity if other_arm == event.arm else 0.0
 
 
 def _to_limits(estimate: MeanEstimate) -> dict[str, float | None]:

@@ -1,12 +1,10 @@
 """Start the service.
 
-``serve`` runs the application in uvicorn, with limits on connections, and starts the worker
-process.
+``serve`` runs the application in uvicorn, and starts the worker process.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -19,32 +17,17 @@ from typing import Any
 
 import orjson
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from daband.errors import InvalidInput
 from daband.policies._checkpoints import read_checkpoint
 from daband.service._app import create_app
-from daband.service._settings import Limits, Settings
+from daband.service._settings import Settings
 
 _logger = logging.getLogger("daband.service")
 #: Seconds between two checks that the worker still runs.
 _POLL_SECONDS = 1.0
 #: Seconds after which a worker that has ended is started again.
 _RESTART_SECONDS = 3.0
-#: Seconds that a connection may be idle between two requests.
-_KEEP_ALIVE_SECONDS = 75
-#: Maximum number of connections that the kernel queues. The event loop accepts all queued
-#: connections at once.
-_BACKLOG_CONNECTIONS = 64
-#: The number of file descriptors that are reserved for the log, its lock and new connections.
-_N_RESERVED_FILES = 64 + _BACKLOG_CONNECTIONS
-#: The smallest limit on the number of connections.
-_MIN_CONNECTIONS = 8
-#: Maximum size of a header in bytes, unless ``Limits.body_bytes`` is larger.
-_MAX_HEADER_BYTES = 1 << 16
-#: If at least this many bytes of a request arrive within ``Limits.request_seconds``, the time limit
-#: starts again.
-_MIN_BYTES_PER_PERIOD = 1 << 20
 
 
 def serve(
@@ -79,8 +62,14 @@ def serve(
         target=_supervise_worker, args=(stop_event, log, settings, policy_file, learn_every)
     )
     supervisor.start()
-    config = build_uvicorn_config(
-        app, settings.limits, host=host, port=port, access_log=False, log_level="warning"
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        server_header=False,
+        ws="none",
+        access_log=False,
+        log_level="warning",
     )
     try:
         with contextlib.suppress(KeyboardInterrupt):
@@ -88,128 +77,6 @@ def serve(
     finally:
         stop_event.set()
         supervisor.join()
-
-
-def build_uvicorn_config(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
-    """Return the configuration of a server that drops incomplete requests and limits its
-    connections.
-
-    ``options`` are further arguments of ``uvicorn.Config``.
-    """
-    return uvicorn.Config(
-        app,
-        http=_make_limited_protocol(limits),
-        backlog=_BACKLOG_CONNECTIONS,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        server_header=False,
-        ws="none",
-        **options,
-    )
-
-
-def _make_limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP protocol with a time limit for incoming requests and a limit on
-    connections.
-
-    uvicorn has neither limit. It checks ``limit_concurrency`` when the header of a request is
-    complete, and it stops its keep-alive timer at the first byte of a request. So a client that
-    sends an incomplete request would keep a file descriptor for ever. Here a request must arrive
-    within ``limits.request_seconds``. A connection above the limit replaces the connection that has
-    waited longest for a request. If all others are busy, the new one is closed.
-    """
-    max_open_files = sys.maxsize
-    with contextlib.suppress(ImportError):  # Windows has no such limit
-        import resource
-
-        max_open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    max_connections = min(
-        limits.connections, max(max_open_files - _N_RESERVED_FILES, _MIN_CONNECTIONS)
-    )
-
-    class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-        """The HTTP protocol of one connection, with a timer while it waits for the client."""
-
-        _timer: asyncio.TimerHandle | None = None
-        #: The time at which the timer was started.
-        _timer_started_at = 0.0
-        #: The number of bytes that were received since then.
-        _n_received_bytes = 0
-
-        @property
-        def _waits_for_client(self) -> bool:
-            """True if the client must act next, i.e. send the rest of a request or read its
-            answer.
-            """
-            cycle = self.cycle
-            must_send = (
-                cycle is None
-                or cycle.response_complete
-                or (cycle.more_body and not self.flow.read_paused)
-            )
-            return bool(must_send or self.flow.write_paused)
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._start_timer()
-            open_connections = [
-                connection
-                for connection in self.connections
-                if not connection.transport.is_closing()
-            ]
-            if len(open_connections) > max_connections:
-                idle_connections = [
-                    connection for connection in open_connections if connection._waits_for_client
-                ]
-                min(
-                    idle_connections, key=lambda connection: connection._timer_started_at
-                ).transport.abort()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if not self._waits_for_client:
-                self._stop_timer()
-                return
-            if self._timer is None:
-                self._start_timer()
-            self._n_received_bytes += len(data)
-            in_header = self.cycle is None or self.cycle.response_complete
-            if in_header and self._n_received_bytes > max(_MAX_HEADER_BYTES, limits.body_bytes):
-                self.transport.abort()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._start_timer()
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._stop_timer()
-
-        def _start_timer(self) -> None:
-            """Start the timer, or start it again if it runs."""
-            self._stop_timer()
-            self._timer_started_at = self.loop.time()
-            self._n_received_bytes = 0
-            self._timer = self.loop.call_later(limits.request_seconds, self._on_timeout)
-
-        def _stop_timer(self) -> None:
-            """Stop the timer."""
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _on_timeout(self) -> None:
-            """Close the connection, unless enough of a large body has arrived."""
-            self._timer = None
-            if self._n_received_bytes >= _MIN_BYTES_PER_PERIOD:
-                self._start_timer()
-            elif self._waits_for_client and not self.transport.is_closing():
-                self.transport.abort()
-
-    return LimitedProtocol
 
 
 def _check_learning(policy_file: str | Path | None, settings: Settings) -> None:

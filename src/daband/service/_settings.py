@@ -7,7 +7,6 @@ from typing import Literal, get_args
 
 from daband.base._arguments import (
     check_finite,
-    check_fraction,
     check_int,
     check_one_of,
     check_probability,
@@ -15,8 +14,6 @@ from daband.base._arguments import (
 from daband.base._arrays import MAX_REWARD
 from daband.errors import InvalidInput
 
-#: The mode of a service, see ``Settings``.
-Mode = Literal["online", "apprentice"]
 #: "keep" if contexts are stored in the log, else "drop".
 ContextStorage = Literal["keep", "drop"]
 #: The roles of tokens.
@@ -61,7 +58,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on requests, clients and connections."""
+    """Limits on requests."""
 
     #: Maximum size of a request's body, in bytes.
     body_bytes: int = 1 << 20
@@ -72,29 +69,19 @@ class Limits:
     #: Maximum number of entries that wait to be written to the log. Further requests are answered
     #: with 503.
     waiting: int = 20_000
-    #: Maximum number of open connections. It is smaller if the process may open few files. A new
-    #: connection replaces the connection that has been idle longest.
-    connections: int = 512
-    #: The number of seconds in which a request must arrive. The time starts again if at least 1 MiB
-    #: has arrived in it.
-    request_seconds: float = 15.0
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes", "image_pixels", "batch", "waiting", "connections"):
+        for name in ("body_bytes", "image_pixels", "batch", "waiting"):
             check_int(name, getattr(self, name), minimum=1)
-        if check_finite("request_seconds", self.request_seconds) <= 0:
-            raise InvalidInput(f"request_seconds must be more than 0, got {self.request_seconds}")
 
 
 @dataclass(frozen=True)
 class Settings:
     """The behaviour of a service.
 
-    ``wait``, ``control``, ``widen`` and ``new_arms`` are options of ``daband serve``.
+    ``wait`` and ``control`` are options of ``daband serve``.
 
     Args:
-        mode: "online" (the model's arm is played) or "apprentice" (the incumbent's arm is played,
-            the model's arm is logged).
         contexts: "keep" to store contexts in the log, "drop" to store none.
         wait: the number of seconds after which an event without a reward gets ``default_reward``;
             None for never. Only seconds in which the worker runs are counted.
@@ -106,34 +93,26 @@ class Settings:
         control: the fraction of events, drawn at random, for which the incumbent's arm is played
             (the control group). If the policy is proven to be worse, the incumbent's arm is played
             for all events.
-        widen: the fraction that replaces ``control`` once the policy is proven to be better; None
-            for no change.
-        new_arms: the largest fraction of events that choose an arm without any reward; None for the
-            value in the file.
         false_alarms: an upper bound on the probability of ever raising an alarm while nothing has
             changed.
         hosts: the host names of the service in requests, in addition to localhost and its address;
             "*" for any.
         tokens: the tokens of each role.
-        limits: limits on requests, clients and connections.
+        limits: limits on requests.
     """
 
-    mode: Mode = "online"
     contexts: ContextStorage = "keep"
     wait: float | None = None
     default_reward: float = 0.0
     max_reward: float = MAX_REWARD
     incumbent: str | None = None
     control: float = 0.0
-    widen: float | None = None
-    new_arms: float | None = None
     false_alarms: float = 0.01
     hosts: tuple[str, ...] = ()
     tokens: Tokens = Tokens()
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        check_one_of("mode", self.mode, get_args(Mode))
         check_one_of("contexts", self.contexts, get_args(ContextStorage))
         if self.wait is not None and not check_finite("wait", self.wait) > 0:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
@@ -145,17 +124,7 @@ class Settings:
                 f" got {self.default_reward}"
             )
         check_probability("false_alarms", self.false_alarms)
-        if self.new_arms is not None:
-            check_fraction("new_arms", self.new_arms, allow_one=True)
-        for name in ("control", "widen"):
-            if not 0.0 <= check_finite(name, getattr(self, name) or 0.0) < 1.0:
-                raise InvalidInput(
-                    f"{name} must be at least 0 and below 1, got {getattr(self, name)!r}"
-                )
-        if self.control and self.mode != "online":
-            raise InvalidInput(
-                f"control needs mode 'online', because mode {self.mode!r} always plays the"
-                " incumbent's arm"
-            )
+        if not 0.0 <= check_finite("control", self.control) < 1.0:
+            raise InvalidInput(f"control must be at least 0 and below 1, got {self.control!r}")
         if isinstance(self.hosts, str) or not all(isinstance(host, str) for host in self.hosts):
             raise InvalidInput(f"hosts must be a list of names, got {self.hosts!r}")

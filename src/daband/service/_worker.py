@@ -28,7 +28,7 @@ from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
 from daband.service._decider import Model, load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
-from daband.service._log_readers import Statistics, read_rows
+from daband.service._log_readers import Statistics, read_rows, subtract_costs
 from daband.service._settings import Limits, Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
@@ -56,6 +56,8 @@ _MAX_GRACE_SECONDS = 60.0
 _MARK_SPACING = 0.01
 #: Seconds after which the statistics are written even if they are unchanged.
 _HEARTBEAT_SECONDS = 10.0
+#: The fields of the lift with its estimate and limits.
+_LIMITS = ("value", "low", "high")
 #: Seconds between two snapshots of the statistics, which the page of the service shows.
 _SNAPSHOT_SECONDS = 1.0
 
@@ -254,6 +256,7 @@ def learn_rewards(
     entries = [entry for entry in logged_rewards if entry.event.context is not None]
     if not entries:
         return
+    entries = list(subtract_costs(entries, policy.costs))
     contexts = deployed.reader.read(
         read_rows(str(entry.event.context) for entry in entries)
     ).contexts
@@ -284,12 +287,12 @@ def export_to_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
             path,
             domain=deployed.domain,
             arm_names=deployed.arm_names if policy.catalogue is None else policy.catalogue.names,
-            reference=deployed,
             assessment=deployed.assessment,
             incumbent=deployed.incumbent,
             epsilon=deployed.frozen.exploration.epsilon,
             explore=deployed.frozen.exploration.rule,
-            new_arms=deployed.frozen.new_arm_fraction,
+            at_most=None if deployed.limiter is None else deployed.limiter.limits,
+            pilot=deployed.pilot,
         )
     )
 
@@ -393,6 +396,7 @@ class Worker:
         self._marks: list[list[float]]
         self._earlier_seconds, self._marks = snapshot.get("waiting", (0.0, []))
         self._reset_note = self._lift_verdict = ""
+        self._control: float | None = None
         self._arms_note: str | None
         self._snapshot_json = b""
         self._snapshot_written_at = 0.0
@@ -418,17 +422,26 @@ class Worker:
         seconds = self._get_seconds()
         if seconds - self._snapshot_written_at < self._snapshot_seconds:
             return
+        control = self._statistics.choose_control()
         snapshot = self._statistics.build_snapshot(0.0)
-        lift = snapshot["lift"]
-        verdict = snapshot["lift"]["verdict"]
-        if verdict != self._lift_verdict:
-            self._lift_verdict = verdict
-            if verdict:
-                limits = lift["value"], lift["low"], lift["high"]
-                _logger.warning(
-                    "the policy is %s than the incumbent: lift %.3g [%.3g, %.3g]", verdict, *limits
-                )
-            self.store.write_note("verdict", f"{self._reset_note}/{self._model.number}/{verdict}")
+        verdict = self._statistics.verdict
+        if verdict != self._lift_verdict and verdict:
+            lift = snapshot["lift"]
+            limits = (lift[name] if lift[name] is not None else math.nan for name in _LIMITS)
+            _logger.warning(
+                (
+                    "the pilot is over without proof: lift %.3g [%.3g, %.3g]"
+                    if verdict == "over"
+                    else f"the policy is {verdict} than the incumbent: lift %.3g [%.3g, %.3g]"
+                ),
+                *limits,
+            )
+        if (verdict, control) != (self._lift_verdict, self._control):
+            self._lift_verdict, self._control = verdict, control
+            fraction = "" if control is None else repr(control)
+            self.store.write_note(
+                "verdict", f"{self._reset_note}/{self._model.number}/{verdict}/{fraction}"
+            )
         snapshot["learning"] = self._learner is not None
         set_aside = {} if self._learner is None else self._learner.set_aside
         reset_seq = int(self._reset_note)
@@ -457,7 +470,10 @@ class Worker:
         self._event_seq = int(self._reset_note)
         self._reward_seq = 0
         self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
-        self._lift_verdict = ""
+        self._lift_verdict, self._control = "", None
+        note = (self.store.read_note("verdict") or "///").split("/")
+        if note[:2] == [self._reset_note, str(self._model.number)]:
+            self._statistics.verdict = note[2]  # a verdict is final
 
     def _read_log(self) -> bool:
         """Add the next events and rewards to the statistics. Return True if there are more."""

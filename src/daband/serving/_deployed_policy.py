@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,12 +17,14 @@ from daband.base._arguments import check_available, check_fraction, check_int
 from daband.base._arrays import BoolArray, FloatArray, IntArray, drop_prefix
 from daband.base._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
+from daband.features._costs import ArmCosts
 from daband.features._row_reader import ImageRule, ReadRows, RowReader
-from daband.serving._frozen_policy import ArmLimit, FrozenPolicy, load_frozen
+from daband.serving._frozen_policy import FrozenPolicy, load_frozen
+from daband.serving._limits import Limit, Limiter
 from daband.serving._monitor import Monitor, Reference, load_reference
 
 #: The version of the file format that is written and read.
-EXPORT_VERSION = 7
+EXPORT_VERSION = 8
 #: The largest ``round_number``, which must fit in 64 bits.
 _MAX_ROUND_NUMBER = (1 << 63) - 1
 #: Maximum number of arms in one request.
@@ -76,16 +77,13 @@ class DeployedDecision(NamedTuple):
     control: float | FloatArray = 0.0
     #: True if the row is in the control group, in which the incumbent is chosen.
     in_control: bool | BoolArray = False
-    #: The names of the ``top`` best arms: the chosen arm, then the others by score; () without
-    #: ``top``. A batch has a tuple per row.
-    ranking: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
 class DeployedPolicy:
     """An exported policy, as ``daband.load_deployed("market.daband")`` returns it.
 
-    It never changes.
+    It never changes, except for the counts of its limits.
     """
 
     #: The arrays from which decisions are computed.
@@ -102,10 +100,22 @@ class DeployedPolicy:
     log_parts: frozenset[str]
     #: The arm that was always chosen before the policy was deployed; None if it is not known.
     incumbent: int | None
+    #: The costs of arms, which readers of logs subtract from rewards; None without costs.
+    costs: ArmCosts | None
+    #: Keeps the limits of the file and counts the use of arms; None without limits.
+    limiter: Limiter | None = field(compare=False)
     #: The reader that converts rows to contexts.
     reader: RowReader = field(compare=False)
     #: Counts of reference contexts for the monitor; None if the file has none.
     reference: Reference | None = field(compare=False)
+    #: The settings of the pilot: ``control``, the probability of the incumbent, ``rounds``, the
+    #: number of rounds for which it is meant, and the ``rule``; None if the file is not for a pilot.
+    pilot: Mapping[str, Any] | None
+
+    @property
+    def control(self) -> float:
+        """The probability of the incumbent in the pilot; 0 if the file is not for a pilot."""
+        return 0.0 if self.pilot is None else float(self.pilot["control"])
 
     @property
     def policy(self) -> str:
@@ -154,11 +164,9 @@ class DeployedPolicy:
         row: Any,
         *,
         arms: Any = None,
-        top: int | None = None,
         round_number: int | None = None,
         strict: bool = False,
-        control: float = 0.0,
-        new_arms: float | None = None,
+        control: float | None = None,
     ) -> DeployedDecision:
         """Choose an arm for one row, or for each row of a batch.
 
@@ -171,36 +179,27 @@ class DeployedPolicy:
                 features of an arm, which may be new. ``arm``, ``mean`` and ``bonus`` then refer to
                 this list. Or booleans (K,), or (n, K) for a batch, like ``available`` of
                 ``policy.select``.
-            top: the number of arms in ``ranking``: the chosen arm, then the others by score. The
-                propensity is for the chosen arm.
             round_number: the number of the round, or of the first round of a batch. Random draws
                 are then those of the exported policy's seed for this round. By default the draws
                 cannot be repeated.
             strict: True to raise an error for a row with warnings.
-            control: the probability that a row is in the control group. For such rows, the
-                incumbent in the file is chosen (``daband.export(incumbent=)``). Propensities take
-                the control group into account.
-            new_arms: the largest fraction of rows that choose an arm without any reward, unless a
-                row has no other arm. By default it is the value in the file
-                (``daband.export(new_arms=)``). Propensities take this limit into account.
+            control: the probability that a row is in the control group; by default that of the
+                pilot in the file, or 0. For such rows, the incumbent in the file is chosen
+                (``daband.export(incumbent=)``). Propensities take the control group into account.
 
         A missing column, a value of the wrong type, numbers that are not finite, arrays of another
         shape and damaged images always raise an error.
         """
-        return self.decide_with_contexts(
-            row, arms, top, round_number, strict, control, None, new_arms
-        )[0]
+        return self.decide_with_contexts(row, arms, round_number, strict, control)[0]
 
     def decide_with_contexts(
         self,
         row: Any,
         arms: Any = None,
-        top: int | None = None,
         round_number: int | None = None,
         strict: bool = False,
-        control: float = 0.0,
+        control: float | None = None,
         incumbents: IntArray | None = None,
-        new_arms: float | None = None,
     ) -> tuple[DeployedDecision, ReadRows]:
         """Decide as ``decide`` does, and also return the contexts and warnings of the rows.
 
@@ -208,6 +207,7 @@ class DeployedPolicy:
         none; by default, all rows have the incumbent in the file.
         """
         read_rows = self.reader.read(row)
+        control = self.control if control is None else control
         if strict:
             _raise_for_warnings(read_rows)
         if (
@@ -221,12 +221,9 @@ class DeployedPolicy:
         indices = None
         vectors = None
         mask = None
-        limit = self.limit_new_arms(new_arms)
         names: Sequence[str] = self.arm_names
         if arms is not None and not _is_mask(arms):
             names, indices, vectors = self.look_up_arms(arms)
-            if limit is not None:
-                limit = limit._replace(is_unrewarded=(indices < 0) | limit.is_unrewarded[indices])
         elif arms is not None:
             mask = self.make_arm_mask(arms, len(read_rows.contexts))
         elif frozen.offered is not None:
@@ -238,19 +235,31 @@ class DeployedPolicy:
             check_fraction("control", control, allow_one=True)
             if incumbents is None:
                 incumbents = np.full(len(mean), self._require_incumbent())
+        if control or self.limiter is not None:
+            incumbents = np.full(len(mean), -1) if incumbents is None else incumbents
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
                 index_in_request = {
                     int(arm): index for index, arm in enumerate(indices) if arm >= 0
                 }
                 incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
-            choices, *controls = frozen.choose_with_control(
-                mean, bonus, mask, round_number, control, incumbents, limit
-            )
+            if self.limiter is None:
+                choices, *controls = frozen.choose_with_control(
+                    mean, bonus, mask, round_number, control, incumbents
+                )
+            else:
+                choices, *controls = self.limiter.choose(
+                    frozen.exploration,
+                    mean,
+                    bonus,
+                    mask,
+                    frozen.make_draw(round_number),
+                    scale=frozen.reward_unit[1],
+                    indices=indices,
+                    control=control,
+                    incumbents=incumbents,
+                )
         else:
-            choices = frozen.choose(mean, bonus, mask, round_number, limit=limit)
-        rankings = _rank_arms(
-            frozen.exploration.bonus_factor, mean, bonus, mask, choices, names, top
-        )
+            choices = frozen.choose(mean, bonus, mask, round_number)
         if not read_rows.is_single:
             chosen_names = tuple(names[arm] for arm, _ in choices)
             chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
@@ -259,13 +268,13 @@ class DeployedPolicy:
             batch = DeployedDecision(
                 chosen_arms, chosen_names, propensities, *scores, warnings, *controls
             )
-            return batch._replace(ranking=rankings), read_rows
+            return batch, read_rows
         (arm, propensity), scores = choices[0], frozen.to_user_units(mean[0], bonus[0])
         row_control = (column[0].item() for column in controls)
         decision = DeployedDecision(
             arm, names[arm], propensity, *scores, read_rows.warnings[0], *row_control
         )
-        return decision._replace(ranking=rankings[0]) if rankings else decision, read_rows
+        return decision, read_rows
 
     def look_up_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
         """Return the names, indices (-1 for a new arm) and vectors of the arms of a request.
@@ -331,47 +340,8 @@ class DeployedPolicy:
         offered = np.tile(np.isin(all_names, names), (2, 1))
         catalogue = replace(frozen.catalogue, names=all_names, vectors=all_vectors, offered=offered)
         members = tuple(member.with_arms(catalogue.vectors) for member in frozen.members)
-        is_unrewarded = None if frozen.is_unrewarded is None else np.ones(n_arms, np.bool_)
-        if is_unrewarded is not None:
-            is_unrewarded[: frozen.n_arms] = frozen.is_unrewarded
-        frozen = replace(
-            frozen, n_arms=n_arms, catalogue=catalogue, members=members, is_unrewarded=is_unrewarded
-        )
+        frozen = replace(frozen, n_arms=n_arms, catalogue=catalogue, members=members)
         return replace(self, frozen=frozen, arm_names=catalogue.names)
-
-    @functools.cached_property
-    def new_arms(self) -> dict[str, float]:
-        """The offered arms without any reward, with the distance of their features to the nearest
-        arm with rewards.
-
-        The unit is the median distance of an arm with rewards to its nearest neighbour. Empty
-        without a catalogue.
-        """
-        catalogue = self.frozen.catalogue
-        is_unrewarded = self.frozen.is_unrewarded
-        if (
-            catalogue is None
-            or is_unrewarded is None
-            or not (is_unrewarded & catalogue.offered[0]).any()
-        ):
-            return {}
-        distances = catalogue.compute_distances(~is_unrewarded)
-        indices = np.flatnonzero(is_unrewarded & catalogue.offered[0])
-        return {self.arm_names[index]: float(distances[index]) for index in indices}
-
-    def limit_new_arms(self, fraction: float | None = None) -> ArmLimit | None:
-        """Return the limit on decisions for arms without any reward, or None if there is no limit.
-
-        ``fraction`` is the largest fraction of such decisions, by default the value in the file.
-        """
-        fraction = self.frozen.new_arm_fraction if fraction is None else fraction
-        if check_fraction("new_arms", fraction, allow_one=True) == 1.0:
-            return None
-        if self.frozen.is_unrewarded is None:
-            raise InvalidInput(
-                f"new_arms: a {self.policy!r} policy does not count the rewards of each arm"
-            )
-        return ArmLimit(self.frozen.is_unrewarded, fraction)
 
     def _require_incumbent(self) -> int:
         """Return the index of the incumbent. Raise an error if the file has none."""
@@ -439,14 +409,16 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
     try:
         for array in arrays.values():
             array.setflags(write=False)
+        frozen = load_frozen(header, arrays)
+        # The digest shows that nothing has changed since the file was written, not that the arrays
+        # match each other.
+        with np.errstate(all="ignore"):
+            scores = np.stack(frozen.score_in_user_units(np.zeros((1, *frozen.row_shape))))
+        if scores.shape != (2, 1, frozen.n_arms) or not np.isfinite(scores).all():
+            raise ValueError(f"it does not have a finite score for each of {frozen.n_arms} arms")
         return build_deployed(
-            load_frozen(header, arrays),
+            frozen,
             header,
-            feature_moments=(
-                (arrays["ranges/centre"], arrays["ranges/scale"])
-                if "ranges/centre" in arrays
-                else None
-            ),
             reference=load_reference(header["reference"], drop_prefix("reference/", arrays)),
         )
     except InvalidInput as error:
@@ -459,6 +431,7 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
         RuntimeError,
         AttributeError,
         OverflowError,
+        MemoryError,
         DataError,
     ) as error:
         raise CheckpointError(
@@ -496,19 +469,14 @@ def build_deployed(
     frozen: FrozenPolicy,
     header: Mapping[str, Any],
     *,
-    feature_moments: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
 ) -> DeployedPolicy:
     """Return a deployed policy.
-
-    All its parts are checked here, so that ``decide`` does not need to.
 
     Args:
         frozen: the frozen policy.
         header: the header of the file, with the names of arms and features, images, the assessment,
             and so on.
-        feature_moments: the mean and standard deviation of each feature in training, (d,) each;
-            None if not known.
         reference: counts of reference contexts; None if there are none.
     """
     arm_names = tuple(str(name) for name in header["arm_names"])
@@ -522,11 +490,6 @@ def build_deployed(
         raise ValueError(
             f"the incumbent is {incumbent!r}, which is not one of {frozen.n_arms} arms"
         )
-    if reference is not None and reference.arm_counts.shape not in ((0,), (frozen.n_arms,)):
-        raise ValueError(
-            f"the reference has arm counts of shape {reference.arm_counts.shape} for"
-            f" {frozen.n_arms} arms"
-        )
     return DeployedPolicy(
         frozen=frozen,
         arm_names=arm_names,
@@ -535,15 +498,19 @@ def build_deployed(
         versions=dict(header["versions"]),
         log_parts=frozenset(header["log_parts"]),
         incumbent=incumbent,
+        costs=None if header["costs"] is None else ArmCosts.from_state(header["costs"]),
+        limiter=Limiter([Limit(*limit) for limit in header["limits"]])
+        if header["limits"]
+        else None,
         reader=RowReader(
             shape=frozen.row_shape,
             table=None if frozen.table is None else frozen.table.row_reader,
             image_rule=None if header["images"] is None else ImageRule(**header["images"]),
-            feature_moments=feature_moments,
             feature_names=feature_names,
             max_norm=frozen.max_norm,
         ),
         reference=reference,
+        pilot=header["pilot"],
     )
 
 
@@ -552,35 +519,6 @@ def _is_mask(arms: Any) -> bool:
     element = arms[0] if isinstance(arms, list | tuple) and arms else arms
     element = element[0] if isinstance(element, list | tuple) and element else element
     return isinstance(element, bool) or "bool" in str(getattr(element, "dtype", "")).lower()
-
-
-def _rank_arms(
-    bonus_factor: float,
-    mean: FloatArray,
-    bonus: FloatArray,
-    mask: Any,
-    choices: Sequence[tuple[int, float]],
-    names: Sequence[str],
-    top: int | None,
-) -> tuple[tuple[str, ...], ...]:
-    """Return the names of ``top`` arms of each row: the chosen arm, then the others by score; ()
-    without ``top``.
-    """
-    if top is None:
-        return ()
-    scores = mean + bonus_factor * bonus
-    if mask is not None:
-        scores = np.where(mask, scores, -np.inf)
-    rankings = []
-    n_ranked = check_int("top", top, minimum=1)
-    for row_scores, (arm, _) in zip(scores, choices, strict=True):
-        arms_by_score = np.argsort(-row_scores, kind="stable")[: n_ranked + 1].tolist()
-        ranked_arms = [
-            arm,
-            *(index for index in arms_by_score if index != arm and row_scores[index] > -np.inf),
-        ]
-        rankings.append(tuple(names[index] for index in ranked_arms[:n_ranked]))
-    return tuple(rankings)
 
 
 def _raise_for_warnings(read_rows: ReadRows) -> None:

@@ -18,26 +18,23 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_class_names, check_finite, check_fraction, check_int
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, as_numpy
+from daband.base._arguments import check_class_names, check_finite
+from daband.base._arrays import AnyArray, as_numpy
 from daband.base._files import check_writable, write_bytes
 from daband.base._tensor_files import write_tensor_file
 from daband.errors import CheckpointError, InvalidInput
+from daband.features._costs import ArmCosts
 from daband.features._image_layout import find_image_layout
-from daband.features._standardise import StandardiseStep
 from daband.serving._deployed_policy import (
     FORMAT,
-    DeployedPolicy,
     build_deployed,
     find_arm_index,
     load_deployed,
 )
 from daband.serving._frozen_policy import LARGE_INVERSE_BYTES, FrozenPolicy, Member
+from daband.serving._limits import Limit, fit_limits, parse_limits
 from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
-#: The smallest standard deviation of a feature, as a fraction of its absolute mean, or of 1 if that
-#: is larger.
-_MIN_DEVIATION = 1e-9
 #: The number of contexts on which the written file is compared with the policy.
 _N_CHECKED_CONTEXTS = 4
 #: The largest allowed difference of scores between file and policy, as a fraction of the largest
@@ -56,13 +53,15 @@ def export(
     pair: Any = None,
     domain: str | None = None,
     arm_names: Sequence[str] | None = None,
-    reference: ArrayLike | DeployedPolicy | None = None,
+    reference: Any = None,
     assessment: Any = None,
     incumbent: str | int | None = None,
     epsilon: float | None = None,
     explore: str | None = None,
-    min_rounds: int = 0,
-    new_arms: float = 1.0,
+    at_most: Mapping[str, float] | Sequence[Limit] | None = None,
+    max_cost: float | None = None,
+    costs: Mapping[str, float] | None = None,
+    pilot: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a policy to a file that ``daband.load_deployed`` reads.
 
@@ -71,7 +70,8 @@ def export(
 
     The file has no contexts and no round ids. But statistics of few rounds can reveal individual
     rounds. If an arm was chosen once, the context and the reward of this round can be computed from
-    the file. If rounds are confidential, set ``min_rounds``.
+    the file. If rounds are confidential, export only policies with many rounds of each arm
+    (``policy.counts``).
 
     Args:
         policy: a trained policy.
@@ -83,11 +83,9 @@ def export(
         arm_names: a name per arm; by default ``policy.arm_names``, otherwise the pair's, otherwise
             "0", "1", ...
         reference: contexts of the domain that the policy will act in, (n, *C), or a domain's
-            ``Contexts``. Their means, deviations and histograms are written to the file, for
-            warnings and for ``DeployedPolicy.monitor``. The default is the contexts of the pair, or
-            without a pair the contexts that the policy stores for replay. If ``reference`` is a
-            ``DeployedPolicy``, its means and standard deviations are copied. Its histograms are
-            not, because they depend on its predictions.
+            ``Contexts``. Histograms of them are written to the file, for ``DeployedPolicy.monitor``.
+            The default is the contexts of the pair, or without a pair the contexts that the policy
+            stores for replay.
         assessment: the policy's estimated quality in the target, as ``daband.assess`` returns it,
             or a mapping.
         incumbent: the arm, by name or index, that is always chosen today; by default the arm that
@@ -95,14 +93,18 @@ def export(
             --control`` choose it for some rows.
         epsilon: the probability with which an arm is drawn uniformly; by default the policy's
             value. A log of such decisions can be used to evaluate other policies and to learn.
-        explore: "ucb", "thompson" or "greedy"; by default "greedy" if ``epsilon`` is given,
+        explore: "ucb" or "greedy"; by default "greedy" if ``epsilon`` is given,
             otherwise the policy's rule. A deployed policy does not learn, so with "ucb" it chooses
             the same uncertain arm in every round until it is replaced. With "greedy", matrices
             above 8 MiB that are only used for bonuses are dropped.
-        min_rounds: raise an error if an arm was learned from fewer rounds than this.
-        new_arms: the largest fraction of decisions that choose an arm without any reward, such as
-            0.05. Other decisions choose among arms with rewards, if there are any. Propensities
-            take this limit into account.
+        at_most: the largest fraction of decisions for each limited arm, e.g. ``{"call": 0.05}``.
+            The price of a limit is found on ``reference``, and ``decide`` counts the use.
+        max_cost: the largest mean cost per decision.
+        costs: the cost of each arm for ``max_cost``, 0 for arms that are not given; by default the
+            costs that were subtracted from the policy's rewards.
+        pilot: the settings of a pilot, ``daband.trust.Pilot(folder).settings``. The file then draws
+            the policy or the incumbent with the probability that the limit of the cost allows, and
+            does not explore otherwise.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
     >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
@@ -110,18 +112,14 @@ def export(
     >>> round(float(daband.load_deployed("market.daband").decide([1.0, 0.0]).propensity), 2) in (0.95, 0.05)
     True
     """
+    if pilot is not None:
+        if epsilon or explore not in (None, "greedy"):
+            raise InvalidInput(
+                "epsilon and explore cannot be combined with pilot, whose only random draw is that"
+                " of the policy or the incumbent"
+            )
+        epsilon, explore = 0.0, "greedy"
     frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
-    _check_counts(frozen, check_int("min_rounds", min_rounds, minimum=0))
-    round_counts = frozen.round_counts
-    is_unrewarded = (
-        None if round_counts is None or len(round_counts) != frozen.n_arms else round_counts == 0
-    )
-    new_arms = check_fraction("new_arms", new_arms, allow_one=True)
-    frozen = dataclasses.replace(frozen, new_arm_fraction=new_arms, is_unrewarded=is_unrewarded)
-    if frozen.new_arm_fraction < 1.0 and is_unrewarded is None:
-        raise InvalidInput(
-            f"new_arms: a {frozen.policy!r} policy does not count the rewards of each arm"
-        )
     _warn_about_unused_features(frozen)
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     framing = getattr(policy, "framing", None)
@@ -136,11 +134,7 @@ def export(
     layout = (
         find_image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
     )
-    old_policy = reference if isinstance(reference, DeployedPolicy) else None
-    reference_data: Any = None if old_policy is not None else reference
-    contexts = (
-        frozen.reference if reference_data is None else _sample_reference(frozen, reference_data)
-    )
+    contexts = frozen.reference if reference is None else _sample_reference(frozen, reference)
     table = frozen.table
     header: dict[str, Any] = {
         **frozen.build_header(),
@@ -152,26 +146,25 @@ def export(
         "assessment": _assessment_to_json(assessment),
         "versions": {**_get_package_versions(), "policy": str(getattr(policy, "version", 0))},
         "log_parts": sorted(getattr(policy, "log_parts", ())),
+        "costs": None if policy.costs is None else dataclasses.asdict(policy.costs),
+        "limits": None,
         "incumbent": None,
         "reference": None,
+        "pilot": None if pilot is None else dict(pilot),
     }
     if incumbent is None and header["assessment"] is not None:
         incumbent = header["assessment"].get("incumbent_arm")
     if incumbent is not None:
         header["incumbent"] = find_arm_index(incumbent, header["arm_names"], "incumbent")
-    arrays = frozen.collect_arrays()
-    moments = None
-    if layout is None:
-        moments = (
-            old_policy.reader.feature_moments
-            if old_policy
-            else _compute_feature_moments(frozen, contexts)
+    if at_most or max_cost is not None:
+        arm_costs = ArmCosts.parse(costs, header["arm_names"]) or policy.costs
+        header["limits"] = _fit_limits(
+            frozen, header["arm_names"], arm_costs, at_most, max_cost, contexts
         )
-    if moments is not None:
-        arrays["ranges/centre"], arrays["ranges/scale"] = moments
-    deployed = build_deployed(
-        frozen, _copy_as_json(header), feature_moments=moments, reference=None
-    )
+    if pilot is not None and header["incumbent"] is None:
+        raise InvalidInput("a pilot needs an incumbent: pass incumbent=ARM")
+    arrays = frozen.collect_arrays()
+    deployed = build_deployed(frozen, _copy_as_json(header), reference=None)
     if contexts is not None:
         new_reference = build_reference(deployed, contexts)
         if new_reference is not None:
@@ -188,8 +181,30 @@ def export(
     with tempfile.TemporaryDirectory() as folder:
         temporary_file = Path(folder) / "policy.daband"
         write_tensor_file(temporary_file, FORMAT, header, arrays)
-        _check_file(temporary_file, policy, frozen, contexts, reference_data)
+        _check_file(temporary_file, policy, frozen, contexts, reference)
         write_bytes(path, temporary_file.read_bytes())
+
+
+def _fit_limits(
+    frozen: FrozenPolicy,
+    arm_names: Sequence[str],
+    costs: ArmCosts | None,
+    at_most: Mapping[str, float] | Sequence[Limit] | None,
+    max_cost: float | None,
+    contexts: AnyArray | None,
+) -> Sequence[Limit]:
+    """Return the limits in the arguments of ``export``, with prices for these contexts."""
+    if at_most is not None and not isinstance(at_most, Mapping):
+        return at_most
+    if contexts is None:
+        raise InvalidInput("limits need contexts of the target: pass pair= or reference=")
+    means = None if costs is None else costs.means
+    limits = parse_limits(at_most, max_cost, means, arm_names)
+    mean, bonus = frozen.score_in_user_units(contexts)
+    scores = mean + frozen.exploration.bonus_factor * bonus
+    if frozen.offered is not None:
+        scores = np.where(frozen.offered, scores, -np.inf)
+    return fit_limits(scores, limits)
 
 
 def _check_file(
@@ -217,13 +232,11 @@ def _check_file(
         indices = np.arange(min(len(domain_data), _N_CHECKED_CONTEXTS))
         rows = domain_data.read(indices)
         raw_rows = domain_data.read_raw(indices).select(frozen.table.names)
-    bonus_factor = frozen.exploration.bonus_factor or frozen.exploration.alpha * (
-        frozen.exploration.rule == "thompson"
-    )
+    bonus_factor = frozen.exploration.bonus_factor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the rows may be far from the training rows
         by_policy = policy.decide(rows, frozen.domain, rule="ucb" if bonus_factor else "greedy")
-        by_file = deployed.decide(raw_rows)
+        by_file = deployed.decide(raw_rows, control=0.0)
     expected_scores = (
         by_policy.mean + bonus_factor * by_policy.bonus if bonus_factor else by_policy.mean
     )
@@ -256,10 +269,6 @@ def freeze(
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
-    if not isinstance(frozen, FrozenPolicy):
-        raise InvalidInput(
-            f"{type(policy).__name__}.frozen must return a FrozenPolicy, got {frozen!r}"
-        )
     if domain is None and frozen.domain == "source" and frozen.has_seen_target:
         warnings.warn(
             "the policy has seen target contexts but is exported for the source, because"
@@ -310,40 +319,22 @@ def _drop_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
 def _warn_about_unused_features(frozen: FrozenPolicy) -> None:
     """Warn if arms have no reward, and the policy does not use their features."""
     catalogue = frozen.catalogue
-    is_unrewarded = frozen.is_unrewarded
+    counts = frozen.round_counts
     if (
         catalogue is None
-        or is_unrewarded is None
+        or counts is None
+        or len(counts) != frozen.n_arms
         or any(member.vectors is not None for member in frozen.members)
     ):
         return
-    n_unrewarded = int((is_unrewarded & catalogue.offered[0]).sum())
-    if n_unrewarded and frozen.new_arm_fraction > 0.0:
+    n_unrewarded = int(((counts == 0) & catalogue.offered[0]).sum())
+    if n_unrewarded:
         warnings.warn(
             f"{n_unrewarded} arms have no reward, and this {frozen.policy!r} policy does not use"
             " arm features, so it cannot predict their rewards: use for_pair of LinUCB,"
-            " NeuralLinUCB, DABand or Mixture, or exclude these arms with new_arms=0",
+            " NeuralLinUCB, DABand or Mixture",
             ExportWarning,
             stacklevel=3,
-        )
-
-
-def _check_counts(frozen: FrozenPolicy, minimum: int) -> None:
-    """Raise an error if an arm was learned from fewer rounds than ``minimum``."""
-    if not minimum or frozen.round_counts is None:
-        return
-    rare_arms = np.flatnonzero(frozen.round_counts < minimum)
-    if len(rare_arms):
-        raise InvalidInput(
-            f"min_rounds={minimum}: arm {rare_arms[0]} was learned from"
-            f" {frozen.round_counts[rare_arms[0]]} rounds"
-            + (
-                f", and {len(rare_arms) - 1} more from fewer than {minimum}"
-                if len(rare_arms) > 1
-                else ""
-            )
-            + "; statistics of few rounds can reveal individual rounds, so learn more rounds or"
-            " remove the arm"
         )
 
 
@@ -400,24 +391,6 @@ def _sample_reference(frozen: FrozenPolicy, reference: Any) -> AnyArray:
     if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
         raise InvalidInput("reference must be finite, but a row has a NaN or infinite value")
     return contexts
-
-
-def _compute_feature_moments(
-    frozen: FrozenPolicy, contexts: AnyArray | None
-) -> tuple[FloatArray, FloatArray] | None:
-    """Return the mean and standard deviation of each feature, (d,) each, or None if they are not
-    known.
-    """
-    if frozen.table is not None:
-        return frozen.table.row_reader.feature_moments
-    if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
-        rows = contexts.reshape(-1, int(np.prod(frozen.context_shape))).astype(np.float64)
-        centre = rows.mean(axis=0)
-        deviation = rows.std(axis=0)
-        return centre, np.maximum(deviation, _MIN_DEVIATION * np.maximum(1.0, np.abs(centre)))
-    if isinstance(frozen.transform, StandardiseStep):
-        return frozen.transform.mean, frozen.transform.deviation
-    return None
 
 
 def _assessment_to_json(assessment: Any) -> Any:

@@ -10,7 +10,6 @@ predictions.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -29,9 +28,7 @@ from daband.base._arrays import (
 from daband.features._catalogue import Catalogue
 from daband.features._image_layout import (
     ImageLayout,
-    find_image_layout,
     to_channels_first,
-    to_channels_first_shape,
 )
 from daband.features._table_transform import TableTransform
 from daband.features._transforms import TransformStep, build_step
@@ -41,7 +38,6 @@ from daband.linear._joint_ridge import (
     append_one,
     compute_arm_heads,
     count_effects,
-    count_features,
     score_context,
 )
 from daband.linear._mixture_weights import mix_scores
@@ -96,22 +92,6 @@ class Member:
     new_theta: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        shape = (*self.theta.shape, self.dimension) if self.has_bonuses else (len(self.theta), 0, 0)
-        if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != shape:
-            raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
-        if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
-            raise ValueError(
-                f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64"
-            )
-        new_theta = self.theta[0] if self.new_theta is None else self.new_theta
-        if new_theta.shape != self.theta.shape[1:]:
-            raise ValueError(f"theta has shape {self.theta.shape}, new_theta {new_theta.shape}")
-        if not all(np.isfinite(array).all() for array in (self.theta, self.inverse, new_theta)):
-            raise ValueError("theta, inverse or new_theta has a NaN or infinite value")
-        if not all(0.0 <= weight < math.inf for weight in (self.weight, self.bonus_weight)):
-            raise ValueError(
-                f"weight and bonus_weight must be >= 0, got {self.weight} and {self.bonus_weight}"
-            )
         object.__setattr__(self, "inverse", np.ascontiguousarray(self.inverse))
 
     @property
@@ -123,39 +103,6 @@ class Member:
     def has_bonuses(self) -> bool:
         """True if the member has an inverse. Without an inverse, its bonuses are 0."""
         return self.inverse.size > 0 or self.bonus_weight > 0.0
-
-    def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
-        """Raise ``ValueError`` unless the member takes contexts of this shape and predicts
-        ``n_heads`` rewards.
-        """
-        if len(self.theta if self.vectors is None else self.vectors) != n_heads:
-            raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
-        n_features = math.prod(shape)
-        if self.transform is not None:
-            if self.transform.n_inputs != n_features:
-                raise ValueError(
-                    f"a transform takes {self.transform.n_inputs} numbers, contexts have"
-                    f" {n_features}"
-                )
-            n_features = self.transform.n_features
-            shape = (n_features,)
-        if self.network is not None:
-            self.network.check_inputs(shape)
-            n_features = self.network.dimension
-        if self.vectors is not None:
-            n_features = count_features(n_features, self.vectors)
-            if len(self.theta) != 1 or (
-                self.arm_factors is not None and self.arm_factors.shape != (2, n_heads)
-            ):
-                raise ValueError(
-                    "a member with arm vectors must have one regression, and two factors per arm or"
-                    " none"
-                )
-        if self.dimension != (1 if self.is_constant else n_features):
-            raise ValueError(
-                f"the regressions of a member take {self.dimension} features, but it has"
-                f" {n_features}"
-            )
 
     def compute_features(self, rows: AnyArray) -> FloatArray:
         """Return the features (n, d) of contexts (n, *C)."""
@@ -285,25 +232,6 @@ class FrozenParts(NamedTuple):
     has_seen_target: bool = False
 
 
-class ArmLimit(NamedTuple):
-    """A limit on the decisions that choose arms without any reward."""
-
-    #: True for the arms without any reward, (K,).
-    is_unrewarded: BoolArray
-    #: The largest fraction of decisions that choose one of them.
-    fraction: float
-
-    def restrict(self, mean: FloatArray, available: Mask) -> BoolArray:
-        """Return the mask ``available`` (n, K) without arms that have no reward, unless a row has
-        no other arm.
-
-        ``mean`` (n, K) gives the shape if ``available`` is None.
-        """
-        is_available = np.ones(mean.shape, np.bool_) if available is None else available
-        is_rewarded = is_available & ~self.is_unrewarded
-        return np.where(is_rewarded.any(axis=1, keepdims=True), is_rewarded, is_available)
-
-
 #: The fields that the header of a file contains without a conversion, and their types.
 _HEADER_FIELDS: dict[str, Any] = {
     "policy": str,
@@ -355,10 +283,6 @@ class FrozenPolicy:
     #: The arms with their features, and which of them the policy's domain offers; None if arms have
     #: no features.
     catalogue: Catalogue | None = None
-    #: The largest fraction of decisions that choose an arm without any reward.
-    new_arm_fraction: float = 1.0
-    #: True for the arms without any reward, (K,); None if they are not known.
-    is_unrewarded: Mask = None
     #: The number of rounds that each regression has learned, (heads,). It is not written to the
     #: file.
     round_counts: IntArray | None = None
@@ -370,54 +294,6 @@ class FrozenPolicy:
 
     def __post_init__(self) -> None:
         make_draw_key(self.seed)  # raises an error if this is not a seed
-        if (
-            not self.context_shape
-            or any(size < 1 for size in self.context_shape)
-            or self.n_arms < 1
-        ):
-            raise ValueError(
-                f"context_shape and n_arms must be positive, got {self.context_shape} and"
-                f" {self.n_arms}"
-            )
-        if self.arms not in ("disjoint", "shared"):
-            raise ValueError(f"arms must be 'disjoint' or 'shared', got {self.arms!r}")
-        if not (math.isfinite(self.reward_unit[0]) and 0.0 < self.reward_unit[1] < math.inf):
-            raise ValueError(
-                f"reward_unit must be a finite centre and a positive scale, got {self.reward_unit}"
-            )
-        if not self.max_norm > 0 or math.isinf(self.max_norm) or self.rounds_learned < 0:
-            raise ValueError(
-                f"max_norm must be > 0, rounds_learned >= 0, got {self.max_norm},"
-                f" {self.rounds_learned}"
-            )
-        shape = self.context_shape
-        if self.transform is not None:
-            if self.transform.n_inputs != math.prod(shape):
-                raise ValueError(
-                    f"the transform takes {self.transform.n_inputs} numbers, contexts have {shape}"
-                )
-            shape = (self.transform.n_features,)
-        if self.layout is not None:
-            if find_image_layout(shape) != self.layout:
-                raise ValueError(
-                    f"contexts of shape {shape} are not images with the layout {self.layout}"
-                )
-            shape = to_channels_first_shape(shape)
-        if not self.members:
-            raise ValueError("the policy has no members")
-        for member in self.members:
-            member.check_inputs(
-                shape, 1 if self.arms == "shared" and not member.is_constant else self.n_arms
-            )
-        if self.table is not None and (len(self.table.feature_names),) != self.context_shape:
-            raise ValueError(
-                f"the table has {len(self.table.feature_names)} features, contexts"
-                f" {self.context_shape}"
-            )
-        if self.catalogue is not None and len(self.catalogue.names) != self.n_arms:
-            raise ValueError(
-                f"the catalogue has {len(self.catalogue.names)} arms, the policy {self.n_arms}"
-            )
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -480,40 +356,22 @@ class FrozenPolicy:
         bonus: FloatArray,
         available: Mask,
         round_number: int | None,
-        limit: ArmLimit | None = None,
     ) -> list[tuple[int, float]]:
         """Return an arm and its propensity for each row of means and bonuses (n, K).
 
         Random draws are the policy's draws in round ``round_number`` and the following rounds. If
         it is None, they come from the operating system, so that processes that serve the same file
-        explore independently. ``limit`` limits the choices of arms without rewards.
+        explore independently.
         """
-        draw: DrawFunction = (
-            draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
-        )
-        if limit is None:
-            return self.exploration.choose_rows(mean, bonus, draw, available=available)
-        excludes_unrewarded = draw(len(mean), 4 + 2 * mean.shape[1])[:, -1] >= limit.fraction
-        all_arms = True if available is None else available
-        mask = np.where(excludes_unrewarded[:, None], limit.restrict(mean, available), all_arms)
-        choices = self.exploration.choose_rows(mean, bonus, draw, available=mask)
-        probabilities = self.compute_probabilities(mean, bonus, available, limit).tolist()
-        return [(arm, row[arm]) for (arm, _), row in zip(choices, probabilities, strict=True)]
+        draw = self.make_draw(round_number)
+        decision = self.exploration.decide(mean, bonus, draw, available)
+        return list(zip(decision.arm.tolist(), decision.propensity.tolist(), strict=True))
 
-    def compute_probabilities(
-        self,
-        mean: FloatArray,
-        bonus: FloatArray,
-        available: Mask,
-        limit: ArmLimit | None = None,
-    ) -> FloatArray:
-        """Return the probability with which ``choose`` chooses each arm, (n, K)."""
-        all_probabilities = self.exploration.probabilities(mean, bonus, available=available)
-        if limit is None:
-            return all_probabilities
-        mask = limit.restrict(mean, available)
-        limited_probabilities = self.exploration.probabilities(mean, bonus, available=mask)
-        return limit.fraction * all_probabilities + (1.0 - limit.fraction) * limited_probabilities
+    def make_draw(self, round_number: int | None) -> DrawFunction:
+        """Return the function that draws random numbers, as in ``choose``."""
+        if round_number is None:
+            return draw_fresh
+        return make_seeded_draw(self.random_key, round_number)
 
     def choose_with_control(
         self,
@@ -523,7 +381,6 @@ class FrozenPolicy:
         round_number: int | None,
         control_fraction: float,
         incumbents: IntArray,
-        limit: ArmLimit | None = None,
     ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
         """Choose as ``choose`` does, but choose the row's incumbent instead with probability
         ``control_fraction``.
@@ -532,11 +389,9 @@ class FrozenPolicy:
         that each row is in the control group, (n,), and True for the rows that are in it, (n,). The
         probability is 0 if the incumbent of the row is -1 or not available.
         """
-        choices = self.choose(mean, bonus, available, round_number, limit=limit)
-        draw: DrawFunction = (
-            draw_fresh if round_number is None else make_seeded_draw(self.random_key, round_number)
-        )
-        n, n_arms = mean.shape
+        choices = self.choose(mean, bonus, available, round_number)
+        draw = self.make_draw(round_number)
+        n = len(mean)
         rows = np.arange(n)
         is_available = (
             incumbents >= 0
@@ -544,9 +399,9 @@ class FrozenPolicy:
             else (incumbents >= 0) & available[rows, incumbents]
         )
         control_probabilities = control_fraction * is_available.astype(np.float64)
-        in_control = draw(n, 3 + 2 * n_arms)[:, -1] < control_probabilities
+        in_control = draw(n, 2)[:, 1] < control_probabilities
         arms = np.where(in_control, incumbents, [arm for arm, _ in choices])
-        policy_probabilities = self.compute_probabilities(mean, bonus, available, limit=limit)[
+        policy_probabilities = self.exploration.probabilities(mean, bonus, available=available)[
             rows, arms
         ]
         policy_term = (1.0 - control_probabilities) * policy_probabilities
@@ -578,10 +433,6 @@ class FrozenPolicy:
             "reward_unit": list(self.reward_unit),
             "exploration": asdict(self.exploration),
             "layout": self.layout,
-            "new_arms": self.new_arm_fraction,
-            "unrewarded": (
-                None if self.is_unrewarded is None else self.is_unrewarded.nonzero()[0].tolist()
-            ),
             "transform": None if self.transform is None else self.transform.settings(),
             "table": None if self.table is None else self.table.state(),
             "catalogue": None if self.catalogue is None else self.catalogue.state(),
@@ -667,12 +518,6 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
         )
         members.append(member)
     centre, scale = header["reward_unit"]
-    unrewarded_arms = header["unrewarded"]
-    is_unrewarded = (
-        None
-        if unrewarded_arms is None
-        else np.isin(np.arange(int(header["n_arms"])), unrewarded_arms)
-    )
     return FrozenPolicy(
         **{name: convert(header[name]) for name, convert in _HEADER_FIELDS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
@@ -685,8 +530,6 @@ def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Fr
             None if transform is None else build_step(transform, drop_prefix("transform/", arrays))
         ),
         layout=header["layout"],
-        new_arm_fraction=float(header["new_arms"]),
-        is_unrewarded=is_unrewarded,
         table=(
             None
             if table is None

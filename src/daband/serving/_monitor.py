@@ -64,21 +64,6 @@ class Reference:
     #: to round.
     arm_counts: IntArray
 
-    def __post_init__(self) -> None:
-        if self.counts.shape != (len(self.names), self.edges.shape[1] + 1) or len(
-            self.edges
-        ) != len(self.names):
-            raise ValueError(
-                f"edges {self.edges.shape} and counts {self.counts.shape} of {len(self.names)}"
-                " scores"
-            )
-        if any(
-            count.dtype != np.int64 or (count < 0).any() for count in (self.counts, self.arm_counts)
-        ):
-            raise ValueError("the counts of the reference must be non-negative integers")
-        if np.isnan(self.edges).any():
-            raise ValueError("an edge of the reference is NaN")
-
 
 def compute_summary_scores(
     deployed: Any, contexts: AnyArray, mean: FloatArray, bonus: FloatArray

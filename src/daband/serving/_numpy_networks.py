@@ -5,7 +5,7 @@ the arithmetic. Batch norms are folded into the layers before them when the poli
 (``freeze_encoder``). Nothing here is trained, and torch is not imported. Convolutions and custom
 networks are ONNX programs, which onnxruntime runs.
 
-``load_network`` returns an ``MlpNetwork``, ``TreeNetwork`` or ``OnnxNetwork``.
+``load_network`` returns an ``MlpNetwork``, ``TreeNetwork``, ``EnsembleNetwork`` or ``OnnxNetwork``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from daband.base._arrays import AnyArray, FloatArray
+from daband.base._arrays import AnyArray, FloatArray, drop_prefix
+from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
 
 __all__ = [
+    "EnsembleNetwork",
     "Float32Array",
     "MlpNetwork",
     "Network",
@@ -57,9 +59,6 @@ class Network(Protocol):
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Return the features (n, d) of contexts (n, *C), as float64."""
 
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        """Raise ``ValueError`` if the network does not take contexts of this shape."""
-
 
 class MlpNetwork:
     """The encoder ``mlp``: dense layers on flattened contexts, which are standardised if they were
@@ -72,41 +71,18 @@ class MlpNetwork:
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         self.settings = settings
         self.arrays = arrays
-        n_layers = int(settings["layers"])
-        if not 1 <= n_layers <= len(arrays):
-            raise ValueError(f"the number of layers must be 1 to {len(arrays)}, got {n_layers}")
         #: The weights (inputs, outputs) and biases of each layer. Products with a row read them in
         #: memory order.
-        self.layers: list[tuple[Float32Array, Float32Array]] = []
-        for index in range(n_layers):
-            weight = arrays[f"dense.{index}.weight"]
-            bias = arrays[f"dense.{index}.bias"]
-            _check_float32("a layer", weight, bias)
-            if weight.ndim != 2 or bias.shape != (len(weight),) or 0 in weight.shape:
-                raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
-            if self.layers and len(self.layers[-1][1]) != weight.shape[1]:
-                n_outputs = len(self.layers[-1][1])
-                raise ValueError(
-                    f"a layer takes {weight.shape[1]} numbers, the layer before it returns"
-                    f" {n_outputs}"
-                )
-            self.layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
-        self.n_inputs, self.dimension = len(self.layers[0][0]), len(self.layers[-1][1])
+        self.layers: list[tuple[Float32Array, Float32Array]] = [
+            (
+                np.ascontiguousarray(arrays[f"dense.{index}.weight"].T),
+                np.ascontiguousarray(arrays[f"dense.{index}.bias"]),
+            )
+            for index in range(int(settings["layers"]))
+        ]
+        self.dimension = len(self.layers[-1][1])
         self._scale = arrays.get("input_scale")
         self._shift = arrays.get("input_shift")
-        for name, array in (("input_scale", self._scale), ("input_shift", self._shift)):
-            if array is not None and (
-                array.shape != (self.n_inputs,) or not np.isfinite(array).all()
-            ):
-                raise ValueError(
-                    f"{name} has shape {array.shape}, expected ({self.n_inputs},), or is not finite"
-                )
-
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        if math.prod(shape) != self.n_inputs:
-            raise ValueError(
-                f"the network takes {self.n_inputs} numbers, contexts have shape {shape}"
-            )
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts.reshape(len(contexts), -1)
@@ -137,8 +113,6 @@ class MlpNetwork:
 
 #: The number of contexts on which trees are evaluated at a time.
 _BATCH_ROWS = 1024
-#: Maximum depth of a tree.
-_MAX_DEPTH = 64
 
 
 class TreeNetwork:
@@ -149,13 +123,16 @@ class TreeNetwork:
     The child of node i is ``children[0, i]`` if feature ``feature[i]`` of the context is at most
     ``threshold[i]``, otherwise ``children[1, i]``. A leaf is its own child and has a ``value``.
     ``roots`` (models, trees) are the first nodes of trees. A root of 0 means no tree, because node
-    0 is a leaf with value 0. ``base`` (models,) is added to the sums.
+    0 is a leaf with value 0. ``base`` (models,) is added to the sums. A ``value`` (nodes, models)
+    means trees that all models share, and ``roots`` is then (1, trees).
     """
+
+    #: The index of the constant feature.
+    constant_index = -1
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
         self.settings = settings
         self.arrays = arrays
-        self._n_inputs = int(settings["inputs"])
         self._feature_indices, self._children, self._roots = (
             arrays[name] for name in ("feature", "children", "roots")
         )
@@ -164,57 +141,45 @@ class TreeNetwork:
         )
         n_nodes = len(self._feature_indices)
         self._max_depth = int(arrays["depth"][0])
-        limits = {"feature": self._n_inputs, "children": n_nodes, "roots": n_nodes}
-        for name, limit in limits.items():
-            array = arrays[name]
-            if array.dtype != np.int64 or (
-                array.size and not 0 <= array.min() <= array.max() < limit
-            ):
-                raise ValueError(f"{name} of the trees must be in 0..{limit - 1}")
-        for name in ("threshold", "value", "base"):
-            if arrays[name].dtype != np.float64 or not np.isfinite(arrays[name]).all():
-                raise ValueError(f"{name} of the trees must be finite numbers")
-        shapes = (
-            self._feature_indices.shape,
-            self._thresholds.shape,
-            self._values.shape,
-            self._children.shape[1:],
-        )
-        if set(shapes) != {(n_nodes,)} or len(self._children) != 2 or not n_nodes:
-            raise ValueError(
-                f"the arrays of the trees must have the same number of nodes, got shapes {shapes}"
-            )
-        if not 0 < self._max_depth <= _MAX_DEPTH:
-            raise ValueError(
-                f"the depth of the trees must be 1 to {_MAX_DEPTH}, got {self._max_depth}"
-            )
-        if self._roots.ndim != 2 or self._bases.shape != (len(self._roots),):
-            raise ValueError(f"roots have shape {self._roots.shape}, base {self._bases.shape}")
-        self.dimension = len(self._roots) + 1
+        #: The number of sums per row of ``roots``.
+        self._sums_shape = self._values.shape[1:]
+        self.dimension = len(self._bases) + 1
+        # A step is twice the number of a node, plus 1 to go to its right child.
+        columns = (self._feature_indices, self._thresholds, 2 * np.arange(n_nodes))
+        #: The feature, the threshold and the step of each root, (1, trees).
+        self._first_nodes = tuple(column.take(self._roots.reshape(1, -1)) for column in columns)
+        #: The same for the node after each step, (2 * nodes,).
+        self._next_nodes = tuple(column.take(self._children.T.ravel()) for column in columns)
 
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        if math.prod(shape) != self._n_inputs:
-            raise ValueError(
-                f"the trees take {self._n_inputs} numbers, contexts have shape {shape}"
-            )
+    @property
+    def feature_limits(self) -> tuple[FloatArray, FloatArray]:
+        """A lower and an upper limit of each feature, (models + 1,)."""
+        limits = []
+        first_nodes = np.unique(np.append(0, self._roots))  # the nodes of a tree are contiguous
+        positions = np.searchsorted(first_nodes, self._roots)
+        for reduce in (np.minimum, np.maximum):
+            tree_limits = reduce.reduceat(self._values, first_nodes)[positions]
+            limits.append(np.append(self._bases + tree_limits.sum(axis=1), 1.0))
+        return limits[0], limits[1]
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts.reshape(len(contexts), -1)
         if rows.dtype == np.uint8:
             rows = rows / 255.0
-        features = np.ones((len(rows), self.dimension))
+        outputs = np.ones((len(rows), self.dimension))
         for start in range(0, len(rows), _BATCH_ROWS):
             batch = rows[start : start + _BATCH_ROWS]
-            row_indices = np.arange(len(batch))[:, None]
-            nodes = np.broadcast_to(self._roots.ravel(), (len(batch), self._roots.size))
-            for _ in range(self._max_depth):
-                goes_right = (
-                    batch[row_indices, self._feature_indices[nodes]] > self._thresholds[nodes]
-                )
-                nodes = self._children[goes_right.astype(np.int64), nodes]
-            sums = self._values[nodes].reshape(len(batch), *self._roots.shape).sum(axis=2)
-            features[start : start + _BATCH_ROWS, :-1] = self._bases + sums
-        return features
+            values = batch.ravel()
+            offsets = np.arange(len(batch))[:, None] * rows.shape[1]
+            features, thresholds, steps = self._first_nodes
+            for _ in range(self._max_depth):  # ``take`` is faster than indexing
+                steps = steps + (values.take(features + offsets) > thresholds)
+                features, thresholds, steps = (array.take(steps) for array in self._next_nodes)
+            leaf_values = self._values.take(steps // 2, axis=0)
+            shape = (len(batch), *self._roots.shape, *self._sums_shape)
+            sums = leaf_values.reshape(shape).sum(axis=2).reshape(len(batch), -1)
+            outputs[start : start + _BATCH_ROWS, :-1] = self._bases + sums
+        return outputs
 
 
 def make_empty_trees(n_models: int, n_trees: int = 1) -> dict[str, AnyArray]:
@@ -234,6 +199,69 @@ def make_empty_trees(n_models: int, n_trees: int = 1) -> dict[str, AnyArray]:
     }
 
 
+class EnsembleNetwork:
+    """A weighted mean of three predictions of the rewards of all arms: by a linear model on
+    piecewise features, by boosted trees, and by a forest.
+
+    The features are the context, the K predictions, and a constant 1. With the setting
+    "probabilities", linear model and boosted trees predict logits, and the softmax of these is the
+    probability of each arm to have reward 1. The arrays are ``weights`` (3,), the coefficients
+    ``theta`` (K, m + 1), and those of a ``PiecewiseStep`` (``ramps/``) and of two ``TreeNetwork``
+    (``boosted/`` and ``forest/``). ``ratios`` (K,), if given, are the frequencies of arms relative
+    to the source, by which probabilities are corrected. ``unit`` (2,) has the mean and the standard
+    deviation of the rewards that were learned.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        self.settings = settings
+        self.arrays = arrays
+        n_inputs = int(settings["inputs"])
+        self._has_probabilities = bool(settings["probabilities"])
+        self._weights, self._theta = arrays["weights"], arrays["theta"]
+        self._ratios = arrays.get("ratios")
+        ramp_arrays = drop_prefix("ramps/", arrays)
+        self._ramps = PiecewiseStep(
+            **{name: ramp_arrays[name] for name in PIECEWISE_ARRAY_NAMES}, n_inputs=n_inputs
+        )
+        self._trees = [
+            TreeNetwork({"kind": "trees", "inputs": n_inputs}, drop_prefix(f"{name}/", arrays))
+            for name in ("boosted", "forest")
+        ]
+        self.n_arms = len(self._theta)
+        self.dimension = n_inputs + self.n_arms + 1
+
+    def predict(self, rows: FloatArray) -> FloatArray:
+        """Return the predictions (3, n, K) of the linear model, the boosted trees and the
+        forest.
+        """
+        linear_predictions = self._ramps(rows) @ self._theta.T
+        boosted_predictions, forest_predictions = (trees(rows)[:, :-1] for trees in self._trees)
+        if self._has_probabilities:
+            linear_predictions = _compute_softmax(linear_predictions)
+            boosted_predictions = _compute_softmax(boosted_predictions)
+        return np.stack([linear_predictions, boosted_predictions, forest_predictions])
+
+    def mix(self, rows: FloatArray) -> FloatArray:
+        """Return the weighted predictions (n, K) for contexts (n, d)."""
+        predictions = np.einsum("m,mnk->nk", self._weights, self.predict(rows))
+        if self._ratios is not None:
+            predictions *= self._ratios
+            predictions /= np.maximum(predictions.sum(axis=1, keepdims=True), 1e-300)
+        return predictions
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        rows = contexts.reshape(len(contexts), -1)
+        if rows.dtype == np.uint8:
+            rows = rows / 255.0
+        return np.concatenate([rows, self.mix(rows), np.ones((len(rows), 1))], axis=1)
+
+
+def _compute_softmax(logits: FloatArray) -> FloatArray:
+    """Return the softmax of each row (n, K). scipy's is not imported, to load a policy quickly."""
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
 class OnnxNetwork:
     """An encoder that onnxruntime runs, such as a pretrained backbone or a custom module."""
 
@@ -242,22 +270,11 @@ class OnnxNetwork:
 
         self.settings = settings
         self.arrays = arrays
-        #: The shape of one context.
-        self._shape = tuple(int(size) for size in settings["context_shape"])
         self._program = OnnxProgram(
             bytes(arrays["program"]), is_single_row=bool(settings["single"])
         )
-        input_shapes = [shape[1:] for _, shape in self._program.inputs]
-        if input_shapes != [list(self._shape)]:  # checked before arrays of this size are allocated
-            raise ValueError(
-                f"the program must take contexts of shape {self._shape}, but it takes"
-                f" {input_shapes}"
-            )
-        self.dimension = self(np.zeros((1, *self._shape))).shape[1]
-
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        if shape != self._shape:
-            raise ValueError(f"the encoder takes {self._shape}, contexts have shape {shape}")
+        example = np.zeros((1, *settings["context_shape"]))
+        self.dimension = self(example).shape[1]
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts / _MAX_BYTE if contexts.dtype == np.uint8 else contexts.astype(np.float32)
@@ -271,16 +288,7 @@ def load_network(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) ->
     network_classes: dict[str, Callable[..., Network]] = {
         "mlp": MlpNetwork,
         "trees": TreeNetwork,
+        "ensemble": EnsembleNetwork,
         "onnx": OnnxNetwork,
     }
     return network_classes[settings["kind"]](settings, arrays)
-
-
-def _check_float32(name: str, *arrays: AnyArray) -> None:
-    """Raise ``ValueError`` unless all arrays are float32 and finite.
-
-    ``name`` is the name of the layer.
-    """
-    for array in arrays:
-        if array.dtype != np.float32 or not np.isfinite(array).all():
-            raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")

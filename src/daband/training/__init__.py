@@ -1,21 +1,16 @@
 """Train policies on a pair of domains or on logs of any size, and evaluate them.
 
-``evaluate`` needs the expected reward of every arm. ``BoundTerms`` and ``CollapseWarning`` are
-about a training run.
+``evaluate`` needs the expected reward of every arm.
 """
 
 from daband.training._candidates import CandidateProgress
-from daband.training._collapse_watch import CollapseWarning
 from daband.training._fit_log import LogWarning, fit_log, learn_log
 from daband.training._loop import continue_on_target, train
-from daband.training._regret_bound import BoundTerms
 from daband.training._trainer import Run
 from daband.training._zero_shot import Evaluation, evaluate
 
 __all__ = [
-    "BoundTerms",
     "CandidateProgress",
-    "CollapseWarning",
     "Evaluation",
     "LogWarning",
     "Run",

@@ -26,8 +26,6 @@ class CandidateProgress:
 
     #: The name of the candidate that played the last episode.
     candidate: str
-    #: The number of episodes that this candidate has played.
-    episode: int
     #: The number of episodes of this candidate in total.
     episodes: int
     #: The number of trained policies.
@@ -196,7 +194,6 @@ def _compute_progress(
     n_episodes = sum(trainer.phase.n_episodes for trainer in trainers)
     return CandidateProgress(
         candidate=last_run.name,
-        episode=last_run.trainer.next_episode,
         episodes=last_run.trainer.phase.n_episodes,
         policies_done=sum(trainer.is_finished for trainer in trainers),
         policies=len(runs),

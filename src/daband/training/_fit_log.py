@@ -1,11 +1,12 @@
 """Learn from logs larger than memory, on this machine or on a Ray cluster.
 
 A log is divided into parts, which are groups of rows of its files. A linear policy (LinUCB,
-Constant) learns from sums over rounds, in one pass. Every part is summed separately, on any
-machine, and the sums are added in the order of the parts. So the result depends neither on the
-number of workers, nor on lost workers, nor on interruptions. Any other policy learns the rounds in
-order, in one process. If it learns by gradients, its replay buffers keep a uniform sample of the
-rounds, and it takes its gradient steps after every ``adapt_every`` rounds.
+Constant) learns a source log from sums over rounds, in one pass. Every part is summed separately, on
+any machine, and the sums are added in the order of the parts. So the result depends neither on the
+number of workers, nor on lost workers, nor on interruptions. Any other policy, and a linear policy in
+the target, learns the rounds in order, in one process. If it learns by gradients, its replay buffers
+keep a uniform sample of the rounds, and it takes its gradient steps after every ``adapt_every``
+rounds.
 
 In the folder ``directory``, ``log.json`` has the settings of the policy and the columns. Another
 file has the learned state together with the parts that it was learned from, so that both agree even
@@ -71,9 +72,8 @@ def fit_log(
     target: Contexts | None = None,
     domain: str = "source",
     engine: str = "local",
-    workers: int | None = None,
-    ray_address: str = "local",
     weights: str | None = None,
+    cluster: str | None = None,
     adapt_every: int = 1024,
     directory: str | Path | None = None,
     progress: Progress | None = None,
@@ -94,13 +94,13 @@ def fit_log(
         target: unlabelled target contexts for policies that adapt. One context is used per logged
             round.
         domain: the domain in which the rounds were logged, "source" or "target".
-        engine: "local", or "ray" to sum parts on a cluster (linear policies only).
-        workers: the number of workers of a local Ray cluster; one per core by default.
-        ray_address: "local" to start a cluster on this machine, or the address of a cluster, e.g.
-            "auto". Its machines must find the files under the same paths.
-        weights: the column that states how much each round counts, e.g. computed with
-            ``daband.weights``; by default each counts once. Propensities are used in addition, as
-            in ``Policy.update``.
+        engine: "local", or "ray" to sum parts on a cluster (linear policies and source logs only).
+            Call ``ray.init(address=...)`` before; by default Ray finds a cluster or starts one
+            here. The cluster's machines must find the files under the same paths.
+        weights: the column that states how much each round counts; by default each counts once.
+            Propensities are used in addition, as in ``Policy.update``.
+        cluster: the column of the cluster that arms were drawn for, such as a school or a customer;
+            by default they were drawn for each row. ``LogPolicy`` needs it for its standard errors.
         adapt_every: the number of rounds between two calls of ``adapt``, for policies that learn by
             gradients.
         directory: a folder for saved progress. A second call with the same settings resumes at the
@@ -122,9 +122,8 @@ def fit_log(
         columns=columns,
         target=target,
         engine=engine,
-        workers=workers,
-        ray_address=ray_address,
         weights=weights,
+        cluster=cluster,
         adapt_every=adapt_every,
         directory=directory,
         progress=progress,
@@ -142,6 +141,7 @@ def learn_log(
     propensity: str = "propensity",
     id: str | None = None,  # noqa: A002
     weights: str | None = None,
+    cluster: str | None = None,
     adapt_every: int = 1024,
     directory: str | Path | None = None,
     progress: Progress | None = None,
@@ -169,6 +169,7 @@ def learn_log(
         id: the column with the id of a round, e.g. "event_id". A round whose id the policy has
             learned is ignored, so a file may come again with late rewards.
         weights: as in ``fit_log``.
+        cluster: as in ``fit_log``.
         adapt_every: the number of rounds between two calls of ``adapt``.
         directory: a folder for saved progress, as in ``fit_log``.
         progress: as in ``fit_log``.
@@ -188,6 +189,7 @@ def learn_log(
         progress=progress,
         id=id,
         weights=weights,
+        cluster=cluster,
         column_names={"arm": arm, "reward": reward, "propensity": propensity},
     )
     parts_before = getattr(policy, "log_parts", None)
@@ -205,13 +207,12 @@ class _FitSettings:
     columns: Columns | None
     target: Contexts | None = None
     engine: str = "local"
-    workers: int | None = None
-    ray_address: str = "local"
     adapt_every: int
     directory: str | Path | None
     progress: Progress | None
     id: str | None = None
     weights: str | None = None
+    cluster: str | None = None
     #: For ``learn_log``, the columns with arms, rewards and propensities, by role.
     column_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -233,10 +234,10 @@ def _fit_policy(
     check_one_of("engine", settings.engine, ("local", "ray"))
     check_unlabelled(settings.target)
     check_int("adapt_every", settings.adapt_every, minimum=1)
-    if settings.workers is not None:
-        check_int("workers", settings.workers, minimum=1)
     role_columns = {
-        role: name for role in ("id", "weights") if (name := getattr(settings, role)) is not None
+        role: name
+        for role in ("id", "weights", "cluster")
+        if (name := getattr(settings, role)) is not None
     }
     parquet_log = open_log(
         log,
@@ -252,9 +253,8 @@ def _fit_policy(
         "adapt_every": settings.adapt_every if policy.learns_by_gradients else None,
         **role_columns,
     }
-    learns_from_sums = isinstance(policy, RidgePolicy) and (
-        settings.domain == "source" or settings.id is None
-    )
+    # target rounds in order: a regression predicts each round before it learns the round
+    learns_from_sums = isinstance(policy, RidgePolicy) and settings.domain == "source"
     for path, n_rounds in parquet_log.unrewarded.items():
         hint = (
             "" if settings.id is not None else " with id=, so that the others are not counted again"
@@ -269,8 +269,8 @@ def _fit_policy(
         warnings.warn(text, LogWarning, stacklevel=3)
     if settings.engine == "ray" and not learns_from_sums:
         raise InvalidInput(
-            f"engine must be 'local' for {policy.name}, which learns rounds one after the other:"
-            " engine='ray' needs a linear policy, and no id="
+            f"engine must be 'local' for {policy.name} and the {settings.domain}: rounds are"
+            " learned one after the other; engine='ray' needs a linear policy and a source log"
         )
     directory = settings.directory
     # The first save comes soon. The time between later saves depends on the duration of a save.
@@ -339,13 +339,8 @@ class _LogRun:
         if (saved_sums := self._read_sums(file_name)) is not None:
             sums.restore(saved_sums)
         remaining_parts = self._find_remaining_parts(parts)
-        arguments = (blank_policy, self.log, remaining_parts)
-        if settings.engine == "ray":
-            outcomes = sum_parts_on_ray(
-                *arguments, address=settings.ray_address, n_workers=settings.workers
-            )
-        else:
-            outcomes = sum_parts_locally(*arguments)
+        sum_parts = sum_parts_on_ray if settings.engine == "ray" else sum_parts_locally
+        outcomes = sum_parts(blank_policy, self.log, remaining_parts)
         write_state = partial(self._write_sums, file_name, sums)
         self._learn_parts(
             outcomes, parts, lambda _, outcome: sums.merge(outcome), write_state=write_state

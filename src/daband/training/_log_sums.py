@@ -6,24 +6,19 @@ cluster.
 
 On a cluster (extra ``ray``) every part is a task. Its worker reads the rows and returns their sums,
 so that no rows are sent. (Ray Data would first read the rows into its object store, for a result of
-a few hundred kilobytes.) A task whose worker or node is lost is submitted again. This process gets
+a few hundred kilobytes.) Ray repeats a task whose worker or node is lost. This process gets
 the sums in the order of the parts, so that it adds them up in the same order as without a cluster.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import socket
-import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from daband.base._arrays import use_one_blas_thread
-from daband.base._files import THREAD_VARIABLES
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import LogPart
@@ -33,12 +28,8 @@ from daband.policies._ridge import RidgePolicy
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-#: The maximum number of times that the task of a part is submitted, if its workers are lost.
-_MAX_ATTEMPTS = 5
-#: The number of submitted parts per worker. With more than one, no worker waits for this process.
-_PARTS_PER_WORKER = 2
-#: The size of the object store of a local cluster, in bytes; its processes exchange little data.
-_OBJECT_STORE_BYTES = 256 * 2**20
+#: The maximum number of times that the task of a part is repeated, if its workers are lost.
+_MAX_RETRIES = 4
 #: The maximum number of threads on this machine. More threads would not read files faster.
 _MAX_THREADS = min(4, os.cpu_count() or 1)
 
@@ -108,56 +99,35 @@ def sum_parts_locally(
 
 
 def sum_parts_on_ray(
-    policy: RidgePolicy,
-    log: ParquetLog,
-    parts: Sequence[LogPart],
-    *,
-    address: str,
-    n_workers: int | None,
+    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart]
 ) -> Generator[tuple[LogPart, RidgeSums]]:
     """Yield every part with its sums, in the order of ``parts``.
 
-    Tasks of a Ray cluster compute the sums.
-
-    ``address`` is the address of the cluster. "local" starts one on this machine with at most
-    ``n_workers`` workers, by default one per core.
+    Tasks of a Ray cluster compute the sums. Without a connection to a cluster, ``ray.init()``
+    connects to one, or starts one on this machine.
     """
     ray = _import_ray()
-    if not parts:
-        return
-    with _connect_to_cluster(ray, address, min(n_workers or os.cpu_count() or 1, len(parts))):
-        remote_task = ray.remote(num_cpus=1, max_retries=0)(_sum_task)
-        shared_arguments = ray.put((policy, log))
-        n_ahead = _PARTS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        references: dict[int, Any] = {}
-
-        def submit(index: int) -> None:
-            named_task = remote_task.options(name=f"daband fit_log part {index}")
-            references[index] = named_task.remote(shared_arguments, parts[index])
-
-        def wait_for_sums(index: int, part: LogPart) -> RidgeSums:
-            for attempt in range(_MAX_ATTEMPTS):
-                if attempt:
-                    submit(index)
-                try:
-                    return _get_result(ray, references[index])
-                except WorkerDied:
-                    continue
-            raise WorkerDied(
-                f"{part.label}: {_MAX_ATTEMPTS} workers died while summing it; see the cluster's"
-                " logs"
-            )
-
-        try:
-            for index in range(min(n_ahead, len(parts))):
-                submit(index)
-            for index, part in enumerate(parts):
-                yield part, wait_for_sums(index, part)
-                del references[index]
-                if index + n_ahead < len(parts):
-                    submit(index + n_ahead)
-        finally:
-            _cancel_tasks(ray, references.values())
+    is_connected = ray.is_initialized()
+    if not is_connected:
+        ray.init(log_to_driver=False, logging_level="ERROR")
+    remote_task = ray.remote(num_cpus=1, max_retries=_MAX_RETRIES)(_sum_task)
+    shared_arguments = ray.put((policy, log))
+    references = [remote_task.remote(shared_arguments, part) for part in parts]
+    try:
+        for part, reference in zip(parts, references, strict=True):
+            try:
+                sums = ray.get(reference)
+            except ray.exceptions.RayTaskError as error:
+                raise (error.cause if isinstance(error.cause, Exception) else error) from None
+            except ray.exceptions.RayError as error:
+                raise WorkerDied(f"{part.label}: Ray could not sum it: {error}") from None
+            yield part, sums
+    finally:
+        if is_connected:
+            for reference in references:
+                ray.cancel(reference, force=True)
+        else:
+            ray.shutdown()
 
 
 def _sum_task(shared_arguments: tuple[RidgePolicy, ParquetLog], part: LogPart) -> RidgeSums:
@@ -179,79 +149,3 @@ def _import_ray() -> Any:
             raise
         raise InvalidInput("engine='ray' needs Ray: pip install 'daband[ray]'") from None
     return ray
-
-
-@contextlib.contextmanager
-def _connect_to_cluster(ray: Any, address: str, n_workers: int) -> Iterator[None]:
-    """Connect to the Ray cluster at ``address`` for this block.
-
-    "local" starts a cluster with ``n_workers`` workers on this machine, and stops it at the end of
-    the block.
-    """
-    if ray.is_initialized():  # the caller has opened a connection, and will close it
-        yield
-        return
-    thread_variables = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
-    init_options = {
-        "log_to_driver": False,
-        "logging_level": "ERROR",
-        "runtime_env": {"env_vars": thread_variables},
-    }
-    temporary_folder = None
-    try:
-        if address == "local":
-            # The path is short, because paths of Unix sockets below it are limited to about a
-            # hundred characters.
-            temporary_folder = tempfile.mkdtemp(prefix="dr-")
-            options = {
-                "num_cpus": n_workers,
-                "include_dashboard": False,
-                "object_store_memory": _OBJECT_STORE_BYTES,
-            }
-            ray.init(address="local", _temp_dir=temporary_folder, **options, **init_options)
-        else:
-            try:
-                _check_reachable(address)
-                ray.init(address=address, **init_options)
-            except (OSError, ValueError, RuntimeError) as error:
-                raise InvalidInput(
-                    f"ray_address must be a running Ray cluster, got {address!r}: {error}"
-                ) from None
-        yield
-    finally:
-        ray.shutdown()
-        if temporary_folder is not None:
-            shutil.rmtree(temporary_folder, ignore_errors=True)
-
-
-def _get_result(ray: Any, reference: Any) -> Any:
-    """Wait for a task, and return its result or raise its exception.
-
-    Raise ``WorkerDied`` if its worker was lost.
-    """
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        raise (error.cause if isinstance(error.cause, Exception) else error) from None
-    except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError) as error:
-        raise RuntimeError(f"Ray could not start a task: {error}") from None
-    except ray.exceptions.RayError as error:
-        raise WorkerDied(f"its worker died ({type(error).__name__})") from None
-
-
-def _cancel_tasks(ray: Any, references: Iterable[Any]) -> None:
-    """Cancel tasks. Errors are ignored, because the cluster may be gone."""
-    for reference in references:
-        with contextlib.suppress(Exception):
-            ray.cancel(reference, force=True)
-
-
-def _check_reachable(address: str) -> None:
-    """Raise ``OSError`` if nothing listens at HOST:PORT.
-
-    Ray itself would try to connect for minutes.
-    """
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        with socket.create_connection((host, int(port)), timeout=10):
-            pass

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from daband.base._arguments import check_int
 from daband.domains._contract import Contexts
@@ -34,7 +32,6 @@ def train(
     episode_length: int = 64,
     seed: int | None = None,
     directory: str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
     progress: Progress | None = None,
 ) -> Run:
@@ -46,7 +43,8 @@ def train(
         target: unlabelled contexts of the target, or None. Target rewards cannot be passed.
         episodes: the number of episodes. The default is 300, and a source with fewer rounds is shown
             again, up to five times in total. All rounds of a log are learned once by default.
-            ``Run.note`` then states the number of rounds.
+            ``Run.note`` then states the number of rounds. If the source has full feedback, a policy
+            without gradient steps learns every row once, whatever ``episodes`` is.
         episode_length: the number of rounds per episode. The policy adapts after each episode.
             Without ``episodes``, episodes of a log with more than 300 times this number of rounds
             are longer.
@@ -55,7 +53,6 @@ def train(
             run, which ends with the same result, bit for bit. Ctrl-C and SIGTERM wait for the end
             of the episode and save it; a second Ctrl-C stops at once. Only one process can use a
             folder at a time.
-        config: additional settings to store in the folder's ``config.json``.
         save_every: the minimum number of seconds between two saves into ``directory``; 0 saves
             every episode.
         progress: called after every episode with its record (an entry of ``Run.episodes``).
@@ -74,7 +71,6 @@ def train(
         episode_length=episode_length,
         seed=seed,
         directory=directory,
-        config=config,
         save_every=save_every,
         progress=progress,
     )
@@ -89,14 +85,14 @@ def continue_on_target(
     episode_length: int = 64,
     seed: int | None = None,
     directory: str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
     progress: Progress | None = None,
 ) -> Run:
     """Continue training in the target, once target rewards are available.
 
-    A target round counts as much as a source round. Fewer than ``rounds`` rounds are played if the
-    target has fewer contexts. The last episode may be shorter than ``episode_length``.
+    The policy learns how much its source rounds count (``Policy.source_worth``). Fewer than
+    ``rounds`` rounds are played if the target has fewer contexts. The last episode may be shorter
+    than ``episode_length``.
 
     Args:
         policy: the policy, changed in place.
@@ -106,7 +102,6 @@ def continue_on_target(
         episode_length: the number of rounds per episode. The policy adapts after each episode.
         seed: determines the order of contexts; the policy's seed by default.
         directory: the folder of this phase, as in ``train``.
-        config: additional settings to store in the folder's ``config.json``.
         save_every: the minimum number of seconds between two saves into ``directory``; 0 saves
             every episode.
         progress: called after every episode with its record (an entry of ``Run.episodes``).
@@ -136,7 +131,6 @@ def continue_on_target(
         episode_length,
         seed=seed,
         directory=directory,
-        config=config,
         save_every=save_every,
         progress=progress,
         n_rounds=rounds,

@@ -83,6 +83,11 @@ class Phase:
             as_json(self.config)
 
     @property
+    def has_full_feedback(self) -> bool:
+        """True if the policy learns the rewards of all arms."""
+        return isinstance(self.domain, RewardDomain) and self.domain.full_feedback
+
+    @property
     def order_seed(self) -> int:
         """The seed that determines the order of contexts."""
         return self.policy.seed if self.seed is None else self.seed
@@ -148,17 +153,22 @@ def build_source_phase(
 
     By default there are 300 episodes. A source with fewer rounds is shown again, up to five times
     in total. All rounds of a log are learned once, in longer episodes if there are many, and the
-    last episode may be shorter. An episode is at most as long as the source.
+    last episode may be shorter. The same holds for all rows of a source with full feedback, unless
+    the policy takes gradient steps. An episode is at most as long as the source.
     """
     note = ""
     n_rounds = None
     check_domains(policy, source, target)
     length = check_int("episode_length", episode_length, minimum=1)
-    if episodes is None:
-        source, n_episodes, length, note = _choose_default_budget(source, length)
-        n_rounds = source.rounds_available if isinstance(source, LoggedDomain) else None
-    else:
-        n_episodes = check_int("episodes", episodes, minimum=1)
+    n_episodes = 0 if episodes is None else check_int("episodes", episodes, minimum=1)
+    learns_once = isinstance(source, LoggedDomain) and episodes is None
+    if isinstance(source, RewardDomain) and source.full_feedback and not policy.learns_by_gradients:
+        learns_once = True
+        source = copy.copy(source)
+        source.passes = 1
+    if learns_once or episodes is None:
+        source, n_episodes, length, note = _choose_default_budget(source, length, learns_once)
+        n_rounds = source.rounds_available if learns_once else None
     max_episodes = source.rounds_available // length
     if n_rounds is None and n_episodes * length > source.rounds_available:
         raise InvalidInput(
@@ -187,14 +197,17 @@ def build_source_phase(
     )
 
 
-def _choose_default_budget(source: Any, episode_length: int) -> tuple[Any, int, int, str]:
+def _choose_default_budget(
+    source: Any, episode_length: int, learns_once: bool
+) -> tuple[Any, int, int, str]:
     """Return the source with its passes, the number of episodes, the length of an episode, and
     ``Run.note``.
 
     These are the defaults of ``train``, for episodes of at most ``episode_length`` rounds.
+    ``learns_once`` is True if all rounds are learned once.
     """
     default_rounds = _DEFAULT_EPISODES * episode_length
-    if isinstance(source, LoggedDomain):
+    if learns_once:
         n_rounds = source.rounds_available
         episode_length = min(max(episode_length, math.ceil(n_rounds / _DEFAULT_EPISODES)), n_rounds)
         n_episodes = math.ceil(n_rounds / episode_length)

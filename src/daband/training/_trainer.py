@@ -17,9 +17,7 @@ import json
 import math
 import os
 import time
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -28,12 +26,8 @@ from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.base._files import read_bytes, read_npz, write_npz, write_text
 from daband.domains._contract import LoggedRounds
 from daband.errors import CheckpointError
-from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import read_checkpoint
-from daband.policies._policy import Policy, RewardedDecision
-from daband.training._collapse_watch import CollapseWarning, CollapseWatch
 from daband.training._phase import ByDomain, Phase
-from daband.training._regret_bound import accumulate_bound_terms
 from daband.training._work_folder import Folder
 
 #: The maximum size in bytes of the contexts to which a transform is fitted.
@@ -123,15 +117,12 @@ class Trainer:
 
     Args:
         phase: the rounds to play.
-        n_runs: the number of runs that take turns in this process. The time of an episode is divided
-            by it, and runs save proportionally less often.
     """
 
-    def __init__(self, phase: Phase, *, n_runs: int = 1) -> None:
+    def __init__(self, phase: Phase) -> None:
         self.policy = phase.policy
         self.phase = phase
         self.history = History()
-        self._n_runs = n_runs
         self.folder = (
             None
             if phase.directory is None
@@ -149,14 +140,6 @@ class Trainer:
         self.policy.plan(phase.n_episodes)
         #: The time at which the current episode started, from ``time.perf_counter``.
         self._episode_start = 0.0
-        self._collapse_watch = CollapseWatch()
-        # warnings given before an interruption are not repeated
-        for record in self.history.records:
-            self._collapse_watch.observe(record)
-        #: The decisions of the current episode; None for logs.
-        self._decisions: RewardedDecision | None = None
-        #: The target contexts of the current episode.
-        self._target_contexts: ByDomain = []
 
     def __enter__(self) -> Self:
         return self
@@ -182,9 +165,9 @@ class Trainer:
     def play_rounds(self) -> None:
         """Play the rounds of the next episode, and pass its target contexts to the policy."""
         self._episode_start = time.perf_counter()
-        rounds, self._target_contexts = self.phase.read_episode(self.next_episode)
-        self._decisions = _play_rounds(self.phase, rounds, self.history)
-        for name, contexts in self._target_contexts:
+        rounds, target_contexts = self.phase.read_episode(self.next_episode)
+        _play_rounds(self.phase, rounds, self.history)
+        for name, contexts in target_contexts:
             self.policy.observe_target(contexts, name)
 
     def record_episode(self, metrics: dict[str, float] | Exception) -> None:
@@ -195,16 +178,9 @@ class Trainer:
         if isinstance(metrics, Exception):
             raise metrics
         history = self.history
-        if metrics and self._decisions is not None and self._target_contexts:
-            bound_terms = _compute_bound_terms(
-                self.policy, self._decisions, self._target_contexts, history, metrics
-            )
-            metrics = {**metrics, **bound_terms}
         record = _build_record(self.next_episode, history, metrics)
-        for message in self._collapse_watch.observe(record):
-            warnings.warn(message, CollapseWarning, stacklevel=4)
         history.records.append(record)
-        history.seconds += (time.perf_counter() - self._episode_start) / self._n_runs
+        history.seconds += time.perf_counter() - self._episode_start
         if self.folder is not None and (self.folder.is_save_due() or self.is_finished):
             self.save()
         if self.phase.progress is not None:
@@ -225,7 +201,7 @@ class Trainer:
             "digest": self.history.compute_digest(),
         }
         self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
-        self.folder.record_save(start_time, n_runs=self._n_runs)
+        self.folder.record_save(start_time)
 
     def _resume(self, folder: Folder) -> History:
         """Restore the policy after the last saved episode, and return the history up to that
@@ -288,57 +264,14 @@ class Trainer:
         )
 
 
-def _compute_bound_terms(
-    policy: Policy,
-    decision: RewardedDecision,
-    target_batches: ByDomain,
-    history: History,
-    metrics: Mapping[str, float],
-) -> dict[str, float]:
-    """Return the observable terms of the target-regret bound, summed over all episodes up to this
-    one.
+def _play_rounds(phase: Phase, rounds_by_domain: ByDomain, history: History) -> None:
+    """Play the rounds of every domain in turn, and append them to the history.
 
-    The bound is stated for rewards in [0, 1], so rewards, predictions and bonuses are scaled from
-    the user's units.
-    """
-    previous_record = next(
-        (record for record in reversed(history.records) if "bound_rounds" in record), None
-    )
-    target_decisions = [
-        policy.decide(batch, name or "target", rule="ucb") for name, batch in target_batches
-    ]
-    low, high = policy.reward_moments.reward_range
-    return accumulate_bound_terms(
-        previous_record,
-        alpha=policy.alpha,
-        source_decisions=_scale_to_unit(decision, low, high),
-        rewards=(decision.reward - low) / (high - low),
-        regrets=history.rounds_by_episode[-1]["regret"][-len(decision.arm) :] / (high - low),
-        target_decisions=_scale_to_unit(join_decisions(target_decisions), low, high),
-        discriminator_accuracy=metrics.get("discriminator_accuracy"),
-    )
-
-
-def _scale_to_unit(decision: Decision, low: float, high: float) -> Decision:
-    """Return decisions with predictions and bonuses scaled from rewards in [low, high] to rewards
-    in [0, 1].
-    """
-    return replace(
-        decision, mean=(decision.mean - low) / (high - low), bonus=decision.bonus / (high - low)
-    )
-
-
-def _play_rounds(
-    phase: Phase, rounds_by_domain: ByDomain, history: History
-) -> RewardedDecision | None:
-    """Play the rounds of every domain in turn, append them to the history, and return the
-    decisions.
-
-    Logged rounds are learned without a decision. The result is None if all rounds are logged.
+    Logged rounds, and rounds with full feedback, are learned without a decision. The history of a
+    round with full feedback has its best arm.
     """
     policy = phase.policy
-    decisions: list[RewardedDecision] = []
-    domain_columns = []
+    domain_columns: list[tuple[AnyArray, ...]] = []
     for name, rounds in rounds_by_domain:
         domain_name = name or phase.domain_name
         if isinstance(rounds, LoggedRounds):
@@ -347,15 +280,18 @@ def _play_rounds(
             domain_columns.append(
                 (rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities)
             )
+        elif phase.has_full_feedback:
+            policy.learn_full(rounds.contexts, rounds.rewards, domain_name)
+            no_regrets = np.full(len(rounds), np.nan)
+            arms, rewards = rounds.rewards.argmax(axis=1), rounds.rewards.max(axis=1)
+            domain_columns.append((arms, rewards, no_regrets, np.ones(len(rounds))))
         else:
             decision = policy.play(rounds.contexts, rounds.rewards, domain_name)
             domain_columns.append(
                 (decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity)
             )
-            decisions.append(decision)
     columns = map(np.concatenate, zip(*domain_columns, strict=True))
     history.rounds_by_episode.append(dict(zip(_ROUND_COLUMNS, columns, strict=True)))
-    return join_decisions(decisions) if decisions else None
 
 
 def _build_record(episode: int, history: History, metrics: dict[str, float]) -> dict[str, float]:

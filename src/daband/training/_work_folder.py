@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from daband.base._files import lock_folder, make_folder, read_json, remove_orphans, write_json
+from daband.base._files import lock_folder, make_folder, read_json, write_json
 from daband.errors import DataError, InvalidInput
 
 #: The minimum time between two saves, as a multiple of the duration of a save. Saving therefore
@@ -48,7 +48,6 @@ class Folder:
         self._lock = ExitStack()
         self._lock.enter_context(lock_folder(self.path, wait=False))
         self._last_save = time.perf_counter()
-        remove_orphans(self.path)
 
     def release(self) -> None:
         """Unlock the folder."""
@@ -85,16 +84,14 @@ class Folder:
         """Return True if it is time to save."""
         return time.perf_counter() - self._last_save >= self._save_interval
 
-    def record_save(self, start_time: float, *, n_runs: int = 1) -> None:
+    def record_save(self, start_time: float) -> None:
         """Record the end of a save, and set the time of the next save.
 
         Args:
             start_time: the time at which the save started, from ``time.perf_counter``.
-            n_runs: the number of runs that take turns in this process. Each saves proportionally
-                less often.
         """
         self._last_save = time.perf_counter()
-        interval = _SAVE_INTERVAL_FACTOR * n_runs * (self._last_save - start_time)
+        interval = _SAVE_INTERVAL_FACTOR * (self._last_save - start_time)
         self._save_interval = max(self._min_interval, interval) if self._min_interval else 0.0
 
 

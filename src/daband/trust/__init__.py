@@ -1,20 +1,50 @@
-"""Compare policies with the incumbent in the target: without target rewards, or with a few."""
+"""Compare policies with the incumbent in the target: without target rewards, or with a few.
+
+Start with ``_assess.py``, which estimates the advantage over the incumbent without target rewards.
+
+- ``_assess.py``: ``build_assessment``, the estimate of the advantage and its standard error.
+- ``_assessment.py``: ``Assessment``, whose ``with_verdict`` decides the verdict.
+- ``_reference.py``: the fraction of an advantage that is usually left in another domain.
+- ``_incumbent.py``: today's decisions, with which policies are compared.
+- ``_choose.py``, ``_choice_folder.py``, ``_report.py``: choose a policy among candidates, work in
+  the folder of a choice, and write the report on it.
+- ``_audit.py``: measure the advantage with a few target rewards.
+- ``_questions.py``, ``_answers.py``: draw questions about target rewards, estimate advantages from
+  the answers, and store the answers.
+- ``_pilot.py``, ``_pilot_simulation.py``: plan and evaluate a pilot. ``logs/_controlled_trial.py``
+  has its test and the limit of its cost, which the service uses too.
+- ``_rules.py``, ``_rule_columns.py``: replace a policy by a small tree over raw columns, which
+  ``logs/_tree_search.py`` finds.
+- ``_budgets.py``: the value of a policy under limits of increasing size.
+"""
 
 from daband.policies._default_members import Candidate, default_candidates
 from daband.trust._assess import assess
 from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit
+from daband.trust._budgets import BudgetPoint, budget_curve
 from daband.trust._choose import Choice, choose
+from daband.trust._pilot import Pilot, PilotPlan, PilotStatus, plan_pilot
+from daband.trust._rules import RuleLeaf, Rules, rules
 
 __all__ = [
     "Assessment",
     "Audit",
+    "BudgetPoint",
     "Candidate",
     "Choice",
+    "Pilot",
+    "PilotPlan",
+    "PilotStatus",
+    "RuleLeaf",
+    "Rules",
     "answer_audit",
     "assess",
     "audit",
+    "budget_curve",
     "choose",
     "default_candidates",
+    "plan_pilot",
     "read_assessment",
+    "rules",
 ]

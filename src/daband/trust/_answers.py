@@ -32,6 +32,7 @@ from daband.base._files import (
 )
 from daband.domains._contract import Contexts
 from daband.errors import DataError, InvalidInput
+from daband.features._costs import ArmCosts
 from daband.training._work_folder import as_json, describe_difference
 from daband.trust._questions import Evidence, Questions
 
@@ -49,6 +50,11 @@ _ANSWERS_FILE = "answers.jsonl"
 _PLAN_FILE = "plan.json"
 #: File of the arms, predictions and context indices that the questions were drawn from.
 _ARRAYS_FILE = "plan.npz"
+
+
+def as_survey_settings(costs: ArmCosts | None) -> dict[str, Any]:
+    """Return the setting of a survey with which the costs of arms are subtracted from answers."""
+    return {} if costs is None else {"costs": list(costs.means)}
 
 
 class Survey:
@@ -134,7 +140,16 @@ class Survey:
 
     def compute_evidence(self) -> Evidence:
         """Return the evidence from the answers so far."""
-        return self.questions.compute_evidence(self.answers)
+        return self.questions.compute_evidence(self.net_answers)
+
+    @property
+    def net_answers(self) -> dict[tuple[int, int], float]:
+        """Reward by question, without the costs of arms in the setting "costs"."""
+        costs = self.settings.get("costs", ())
+        return {
+            (row, arm): reward - (costs[arm] if arm < len(costs) else 0.0)
+            for (row, arm), reward in self.answers.items()
+        }
 
     def ask(
         self, ask_function: Ask, target: Contexts, should_stop: Callable[[], bool] | None = None

@@ -2,17 +2,16 @@
 rewards.
 
 ``assess`` checks its arguments and reads the data into ``SourceRounds`` and ``TargetContexts``.
-``Choices`` are the policy's decisions on both. ``build_assessment`` computes the result; ``choose``
-uses it too. The diagnostics at the end compare the contexts of the domains, and detect a policy
-that collapsed.
+``Choices`` are the policy's decisions on both. ``build_assessment`` computes the result, also for
+``choose``: the advantage over the incumbent, the guardrail, and the doubts. The diagnostics at the
+end compare the contexts of the domains, and detect a policy that collapsed.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from daband.domains._contract import (
     EvaluationDomain,
     LoggedDomain,
     LoggedRounds,
+    Pair,
     RewardDomain,
 )
 from daband.domains._mixtures import find_part_names
@@ -36,16 +36,29 @@ from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.features._catalogue import Catalogue
 from daband.linear._joint_ridge import JointHead
-from daband.logs._advantages import LogEvidence, assess_choices
+from daband.logs._advantages import (
+    MIN_CLUSTERS,
+    MIN_CROSS_FITTED_ROUNDS,
+    LogEvidence,
+    PolicyValues,
+    assess_choices,
+)
 from daband.logs._learned_logs import has_learned_all
 from daband.logs._weighted_log import score_rounds
-from daband.policies._incoming_rounds import compute_importance_weights
+from daband.policies._incoming_rounds import PlayedRounds, compute_importance_weights
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transform_contexts
+from daband.policies._supervised import Supervised
 from daband.trust._assessment import Assessment, count_rewards_needed
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
-from daband.trust._reference import infer_kind, load_reference_class
+from daband.trust._reference import (
+    EXPERIMENTS,
+    Forecast,
+    forecast_effect,
+    infer_kind,
+    load_reference_class,
+)
 
 #: Smallest allowed value of the argument ``contexts`` of ``assess``.
 _MIN_CONTEXTS = 20
@@ -67,9 +80,6 @@ _SUPPORT_QUANTILE = 0.99
 #: A policy collapsed if it chooses one arm for this fraction of target contexts, and for less in
 #: the source.
 _COLLAPSED_TOP_ARM_FRACTION = 0.95
-#: A policy collapsed if the standard deviation of its predictions is below this fraction of the one
-#: in the source.
-_COLLAPSED_DEVIATION_RATIO = 0.1
 #: A policy collapsed if it no longer uses this fraction of the arms that it uses in the source.
 _COLLAPSED_UNUSED_FRACTION = 0.5
 #: Largest fraction of target contexts for which arms without rewards may be chosen, unless such
@@ -101,10 +111,14 @@ def assess(
     domains show which fraction of such an advantage is usually left in the target. The policy does
     not change.
 
+    A ``LogPolicy`` is assessed on the log that it has learned, ``pair.source``, by cross-fitting.
+    The estimate is for the target's contexts, and the reference class are real experiments.
+
     Args:
         policy: the policy.
-        source: source rounds that training did not use, ``pair.source_test``. For a log, the reward
-            of every arm is estimated by doubly robust scores, as in ``evaluate_log``.
+        source: source rounds that training did not use, ``pair.source_test``, or for a
+            ``LogPolicy`` the log that it has learned. The reward of every arm of a log is estimated
+            by doubly robust scores, as in ``evaluate_log``.
         target: target contexts, ``pair.target`` or an array (N, *C). A domain with rewards is
             rejected.
         incumbent: today's decisions: an arm's name or index, a column of the target's table, an
@@ -136,27 +150,13 @@ def assess(
     names = check_arm_names(arm_names, policy)
     target_contexts = check_target(target, policy)
     check_source(source, policy)
-    if (
-        isinstance(policy, LogPolicy)
-        and policy.evidence.personalises
-        and has_learned_all(policy, source)
-    ):
-        warnings.warn(
-            "the policy has learned these source rounds, so its source advantage is too high",
-            stacklevel=2,
-        )
-    rounds = SourceRounds.read(source, contexts, seed=check_int("seed", seed, minimum=0))
+    rounds = read_source_rounds(policy, source, contexts, seed=check_int("seed", seed, minimum=0))
     target_sample = TargetContexts.read(target_contexts, contexts, seed=seed)
     incumbent = as_incumbent(
         incumbent, n_arms=policy.n_arms, arm_names=names, target=target_contexts
     )
     if incumbent is None:
-        best_arm = (
-            policy.evidence.arm
-            if isinstance(policy, LogPolicy)
-            else rounds.find_best_arm(policy.catalogue)
-        )
-        incumbent = make_constant_incumbent(best_arm, names)
+        incumbent = make_constant_incumbent(rounds.find_best_arm(policy.catalogue), names)
     choices = Choices(
         *rounds.decide(policy, rule), *decide(policy, target_sample.contexts, "target", rule)
     )
@@ -187,11 +187,8 @@ def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence |
     def compute_features(contexts: AnyArray, domain: str) -> list[AnyArray]:
         """Return the features of contexts for the regression, in a list of one array."""
         contexts = transform_contexts(policy, contexts, domain)
-        contexts = (
-            contexts
-            if joint_policy is policy
-            else transform_contexts(joint_policy, contexts, domain)
-        )
+        if joint_policy is not policy:
+            contexts = transform_contexts(joint_policy, contexts, domain)
         return [joint_policy._get_head_and_features(contexts, policy.domains.index(domain))[1]]  # type: ignore[attr-defined]
 
     (features,) = apply_by_source(compute_features, rounds.contexts, rounds.origins)
@@ -218,9 +215,73 @@ def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence |
     return assess_choices(rounds.rewards, chosen_arms, best_arm)
 
 
+def get_assessed_source(
+    pair: Pair, policy: Policy
+) -> EvaluationDomain | RewardDomain | LoggedDomain:
+    """Return the source rounds on which a policy is assessed: held-out rounds, or for a
+    ``LogPolicy`` all rounds of the log that it has learned.
+    """
+    if isinstance(policy, LogPolicy) and isinstance(pair.source, LoggedDomain):
+        return pair.source
+    if pair.source_test is None:
+        raise InvalidInput(
+            f"the pair {pair.name!r} has no held-out source rounds, and {policy.name} is assessed on"
+            " these; set source_test=0.1"
+        )
+    return pair.source_test
+
+
+def read_source_rounds(
+    policy: Policy, source: EvaluationDomain | RewardDomain | LoggedDomain, n: int, *, seed: int
+) -> SourceRounds:
+    """Return the rounds on which a policy is assessed.
+
+    For a ``LogPolicy`` that has learned ``source``, these are all rounds with its cross-fitted
+    values; otherwise ``SourceRounds.read``.
+    """
+    if isinstance(policy, LogPolicy) and isinstance(source, LoggedDomain):
+        rounds = source.read_rounds(np.arange(len(source)))
+        origins = (
+            find_part_names(source, np.arange(len(source))) if len(source.by_name) > 1 else None
+        )
+        (features,) = apply_by_source(
+            lambda rows, name: [transform_contexts(policy, rows, name)], rounds.contexts, origins
+        )
+        order = policy.find_rounds(
+            PlayedRounds(
+                features,
+                rounds.arms,
+                rounds.rewards,
+                rounds.weights,
+                rounds.propensities,
+                clusters=rounds.clusters,
+            )
+        )
+        if order is not None:
+            values = policy.values
+            if values is None:
+                raise InvalidInput(
+                    f"the source has {len(source)} round(s); use {MIN_CROSS_FITTED_ROUNDS} source"
+                    f" rounds or more, and {MIN_CLUSTERS} clusters or more if there are clusters, to"
+                    " assess the policy of a log"
+                )
+            logged = replace(rounds.select(order), weights=None)
+            origins = None if origins is None else origins[order]
+            return SourceRounds(logged.contexts, values.scores, origins, logged, values)
+    if isinstance(policy, LogPolicy) and has_learned_all(policy, source):
+        raise InvalidInput(
+            "source has rounds that the policy has learned together with others, so its advantage"
+            " on them would be too high: give source_test, or all rounds that it has learned"
+        )
+    return SourceRounds.read(source, n, seed=seed)
+
+
 @dataclass(frozen=True)
 class SourceRounds:
-    """Held-out source rounds with an (estimated) reward of every arm."""
+    """Source rounds with an (estimated) reward of every arm.
+
+    The policy has not learned them, unless there are its cross-fitted ``values``.
+    """
 
     #: Contexts, (N, *C).
     contexts: AnyArray
@@ -230,6 +291,8 @@ class SourceRounds:
     origins: AnyArray | None
     #: Logged arms and rewards; None if the source is not a log.
     logged: LoggedRounds | None
+    #: The cross-fitted values of the policy that has learned these rounds; None if it has not.
+    values: PolicyValues | None = None
 
     @classmethod
     def read(
@@ -270,6 +333,32 @@ class SourceRounds:
         """
         return self.rewards[np.arange(len(arms)), arms]
 
+    def get_policy_rewards(self, arms: IntArray) -> FloatArray:
+        """Return the reward of the policy in each round, (N,), given its arms (N,).
+
+        If it has learned the rounds, the rewards are those of policies that have not learned the
+        round.
+        """
+        return self.get_rewards(arms) if self.values is None else self.values.values
+
+    def get_guarded(self, policy: Policy) -> SourceRounds | None:
+        """Return the rounds with the guardrail's outcome as rewards; None without a guardrail.
+
+        A larger reward is better.
+        """
+        logged = self.logged
+        if logged is None or logged.guardrail is None:
+            return None
+        sign = -1.0 if logged.guardrail.name.startswith("-") else 1.0
+        logged = replace(logged, rewards=sign * logged.guardrail.values)
+        n_arms = self.rewards.shape[1]
+        scores = score_rounds(logged, n_arms, has_arm_axis=policy.arms == "shared")
+        values = self.values
+        if values is not None:
+            rows = np.arange(len(scores))
+            values = replace(values, scores=scores, values=scores[rows, values.find_arms()])
+        return replace(self, rewards=scores, logged=logged, values=values)
+
     def find_best_arm(
         self, catalogue: Catalogue | None = None, mean_rewards: FloatArray | None = None
     ) -> int:
@@ -278,6 +367,8 @@ class SourceRounds:
 
         ``mean_rewards`` (K,) are by default the means of these rounds.
         """
+        if self.values is not None:
+            return self.values.source_arm
         mean_rewards = self.rewards.mean(axis=0) if mean_rewards is None else mean_rewards
         is_common = (
             np.ones(len(mean_rewards), np.bool_)
@@ -355,43 +446,149 @@ def build_assessment(
     ``is_gain_proven`` is True if choosing arms without rewards by their features is proven to gain.
     With None, ``estimate_new_arm_gain`` tests it.
     """
-    rewards = rounds.get_rewards(choices.source_arms)
+    incumbent_arms = incumbent.choose_target_arms(target_sample.contexts, target_sample.indices)
+    classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, target_sample)
+    new_arms = _find_new_arms(policy)
+    costs = [] if policy.costs is None else list(policy.costs.means)
+    disagreement = float((choices.target_arms != incumbent_arms).mean())
+    max_advantage = _predict_advantage(policy, choices, incumbent_arms)
+    assessment = Assessment(
+        **_estimate_advantage(policy, rounds, choices, incumbent, disagreement, max_advantage),
+        disagreement=disagreement,
+        guardrail=_forecast_guardrail(policy, rounds, choices, incumbent, disagreement),
+        doubts=_collect_doubts(policy, rounds, choices, outside_fraction, new_arms, is_gain_proven),
+        high=None,
+        verdict="",
+        incumbent=incumbent.name,
+        incumbent_arm=incumbent.arm,
+        incumbent_column=incumbent.column,
+        rewards=0,
+        target_contexts=len(target_sample.contexts),
+        classifier_accuracy=classifier_accuracy,
+        outside_support=outside_fraction,
+        source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms),
+        target_arms=compute_arm_fractions(choices.target_arms, policy.n_arms),
+        unit=unit,
+        arm_names=list(arm_names),
+        new_arms=new_arms,
+        costs=costs,
+        incumbent_cost=float(np.array(costs)[incumbent_arms].mean()) if costs else 0.0,
+    )
+    return assessment.with_verdict()
+
+
+def _estimate_advantage(
+    policy: Policy,
+    rounds: SourceRounds,
+    choices: Choices,
+    incumbent: Incumbent,
+    disagreement: float,
+    max_advantage: float,
+) -> dict[str, Any]:
+    """Return the fields of ``Assessment`` on the advantage over the incumbent, by name.
+
+    The advantage is measured in the source, and forecast for the target. If the policy has learned
+    the rounds of a log, both use its cross-fitted values (``rounds.values``). ``disagreement`` and
+    ``max_advantage`` are as in ``_forecast_gains``.
+    """
+    rewards = rounds.get_policy_rewards(choices.source_arms)
     gains = rewards - rounds.get_incumbent_rewards(incumbent)
     reward_deviation = estimate_reward_deviation(rounds, choices)
-    standard_error = estimate_gain_error(gains, reward_deviation)
+    forecast = _forecast_gains(policy, rounds, gains, reward_deviation, disagreement, max_advantage)
     kind = infer_kind(policy.context_shape)
     source_advantage = float(gains.mean())
-    forecast = (
-        load_reference_class()
-        .select_kind(kind)
-        .forecast(source_advantage, standard_error, reward_deviation)
-    )
-    incumbent_arms = incumbent.choose_target_arms(target_sample.contexts, target_sample.indices)
-    disagreement = float((choices.target_arms != incumbent_arms).mean())
-    classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, target_sample)
-    doubts = find_collapse_signs(
-        choices.source_arms,
-        choices.target_arms,
-        choices.source_predictions,
-        choices.target_predictions,
-    )
-    if outside_fraction > _MAX_OUTSIDE_FRACTION:
+    effective_rounds = None
+    if rounds.values is not None:
+        kind = EXPERIMENTS
+        source_advantage = rounds.values.estimate_source_mean(gains)
+        estimate = rounds.values.mix.estimate(gains)
+        effective_rounds = estimate.effective_rounds if estimate.factor else None
+    return {
+        "advantage": forecast.advantage if disagreement else 0.0,
+        "low": forecast.low if disagreement else 0.0,
+        "source_advantage": source_advantage,
+        "source_error": estimate_gain_error(gains, reward_deviation, rounds),
+        "source_value": float(rewards.mean()),
+        "source_rounds": len(gains),
+        "kind": kind,
+        "shifts": forecast.n_data_sets,
+        "median_kept": forecast.median_kept,
+        "tenth_percentile_kept": forecast.tenth_percentile_kept,
+        "lost_fraction": forecast.lost_fraction,
+        "between_deviation": forecast.between_deviation,
+        "effective_rounds": effective_rounds,
+        "rewards_needed": count_rewards_needed(forecast.advantage, reward_deviation, disagreement),
+    }
+
+
+def _forecast_guardrail(
+    policy: Policy,
+    rounds: SourceRounds,
+    choices: Choices,
+    incumbent: Incumbent,
+    disagreement: float,
+) -> dict[str, Any] | None:
+    """Return the forecast change of the guardrail in the target, with its name and margin; None
+    without a guardrail.
+
+    The arguments are as in ``_estimate_advantage``.
+    """
+    guarded = rounds.get_guarded(policy)
+    guardrail = None if rounds.logged is None else rounds.logged.guardrail
+    if guarded is None or guardrail is None:
+        return None
+    guarded_arms = choices.source_arms if rounds.values is None else rounds.values.find_arms()
+    gains = guarded.get_policy_rewards(guarded_arms) - guarded.get_incumbent_rewards(incumbent)
+    deviation = estimate_reward_deviation(guarded, choices)
+    change = _forecast_gains(policy, guarded, gains, deviation, disagreement)
+    return {
+        "name": guardrail.name,
+        "margin": guardrail.margin,
+        "advantage": change.advantage if disagreement else 0.0,
+        "low": change.low if disagreement else 0.0,
+    }
+
+
+def _collect_doubts(
+    policy: Policy,
+    rounds: SourceRounds,
+    choices: Choices,
+    outside_fraction: float,
+    new_arms: dict[str, float],
+    is_gain_proven: bool | None,
+) -> list[str]:
+    """Return a phrase for each reason not to deploy the policy without target rewards.
+
+    Args:
+        policy: the policy.
+        rounds: the source rounds.
+        choices: the policy's choices in both domains.
+        outside_fraction: the fraction of target contexts outside the source's support.
+        new_arms: the result of ``_find_new_arms``.
+        is_gain_proven: as in ``build_assessment``.
+    """
+    doubts = []
+    if rounds.values is None:
+        doubts = find_collapse_signs(choices.source_arms, choices.target_arms, policy.n_arms)
+    # one arm of a log needs no context, and its movement is in the reference class
+    is_arm_of_log = rounds.values is not None and len(np.unique(choices.target_arms)) == 1
+    if outside_fraction > _MAX_OUTSIDE_FRACTION and not is_arm_of_log:
         doubts.append(
             f"{outside_fraction:.0%} of target contexts are far from every source context"
         )
     target_fractions = compute_arm_fractions(choices.target_arms, policy.n_arms)
-    new_arms = _find_new_arms(policy)
     new_arm_fraction = sum(
         target_fractions[policy.catalogue.index_by_name[name]] for name in new_arms
     )
-    if new_arm_fraction > _MAX_NEW_ARM_FRACTION and is_gain_proven is None:
-        evidence = estimate_new_arm_gain(policy, rounds)
-        is_gain_proven = evidence is not None and evidence.personalises
-    if new_arm_fraction > _MAX_NEW_ARM_FRACTION and not is_gain_proven:
-        doubts.append(
-            f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts,"
-            " without proof of a gain"
-        )
+    if new_arm_fraction > _MAX_NEW_ARM_FRACTION:
+        if is_gain_proven is None:
+            evidence = estimate_new_arm_gain(policy, rounds)
+            is_gain_proven = evidence is not None and evidence.personalises
+        if not is_gain_proven:
+            doubts.append(
+                f"arms without any reward are chosen for {new_arm_fraction:.0%} of target contexts,"
+                " without proof of a gain"
+            )
     unlike_arms = [name for name, distance in new_arms.items() if math.isinf(distance)]
     unlike_fraction = sum(
         target_fractions[policy.catalogue.index_by_name[name]] for name in unlike_arms
@@ -401,37 +598,59 @@ def build_assessment(
             f"arms with a feature value that no arm with rewards has ({', '.join(unlike_arms[:3])})"
             f" are chosen for {unlike_fraction:.0%} of target contexts"
         )
-    assessment = Assessment(
-        advantage=forecast.advantage if disagreement else 0.0,
-        low=forecast.low if disagreement else 0.0,
-        high=None,
-        verdict="",
-        incumbent=incumbent.name,
-        incumbent_arm=incumbent.arm,
-        incumbent_column=incumbent.column,
-        rewards=0,
-        source_advantage=source_advantage,
-        source_error=standard_error,
-        source_value=float(rewards.mean()),
-        source_rounds=len(gains),
-        target_contexts=len(target_sample.contexts),
-        disagreement=disagreement,
-        kind=kind,
-        shifts=forecast.n_data_sets,
-        median_kept=forecast.median_kept,
-        tenth_percentile_kept=forecast.tenth_percentile_kept,
-        lost_fraction=forecast.lost_fraction,
-        classifier_accuracy=classifier_accuracy,
-        outside_support=outside_fraction,
-        doubts=doubts,
-        source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms),
-        target_arms=target_fractions,
-        rewards_needed=count_rewards_needed(forecast.advantage, reward_deviation, disagreement),
-        unit=unit,
-        arm_names=list(arm_names),
-        new_arms=new_arms,
+    return doubts
+
+
+def _forecast_gains(
+    policy: Policy,
+    rounds: SourceRounds,
+    gains: FloatArray,
+    deviation: float,
+    disagreement: float,
+    max_advantage: float = math.inf,
+) -> Forecast:
+    """Return the expected gain in the target, and its limit, from the gains in ``rounds``, (N,).
+
+    Args:
+        policy: the policy.
+        rounds: the rounds.
+        gains: the outcome of the policy minus that of the incumbent, (N,).
+        deviation: the standard deviation of the outcome.
+        disagreement: the fraction of target contexts with different arms.
+        max_advantage: an upper limit of the mean gain, without values of a log.
+    """
+    if rounds.values is None:
+        return (
+            load_reference_class()
+            .select_kind(infer_kind(policy.context_shape))
+            .forecast(
+                min(float(gains.mean()), max_advantage),
+                estimate_gain_error(gains, deviation, rounds),
+                deviation,
+            )
+        )
+    return forecast_effect(
+        rounds.values.mix.estimate(gains).mean,
+        fraction=disagreement if policy.shift.rewards_may_differ else None,
+        reward_deviation=deviation,
+        n_contenders=rounds.values.n_contenders,
     )
-    return assessment.with_verdict()
+
+
+def _predict_advantage(policy: Policy, choices: Choices, incumbent_arms: IntArray) -> float:
+    """Return the advantage that a policy predicts for the target, or infinity if its predictions
+    are not reliable enough.
+
+    Predictions of ``Supervised`` contain the frequencies of arms in the target, so that an incumbent
+    that becomes right more often is visible. On 44 tables, the error of the predicted advantage was
+    0.08, and that of the source advantage 0.14. The smaller one of both is used.
+    """
+    if not isinstance(policy, Supervised):
+        return math.inf
+    rows = np.arange(len(incumbent_arms))
+    predictions = choices.target_predictions
+    gains = predictions[rows, choices.target_arms] - predictions[rows, incumbent_arms]
+    return float(gains.mean())
 
 
 def _find_new_arms(policy: Policy) -> dict[str, float]:
@@ -463,13 +682,14 @@ def estimate_reward_deviation(rounds: SourceRounds, choices: Choices) -> float:
     return float(rewards.std())
 
 
-def estimate_gain_error(gains: FloatArray, reward_deviation: float) -> float:
-    """Return the standard error of the mean of gains (n,).
+def estimate_gain_error(gains: FloatArray, reward_deviation: float, rounds: SourceRounds) -> float:
+    """Return the standard error of the mean of gains (n,) of ``rounds``.
 
-    ``reward_deviation`` is the standard deviation of rewards.
-
-    It is 0 if all gains are 0, as for a policy that makes the same choices as the incumbent.
+    The standard error is 0 if all gains are 0, as for a policy that makes the same choices as the
+    incumbent. ``reward_deviation`` is the standard deviation of rewards.
     """
+    if rounds.values is not None:
+        return rounds.values.mix.estimate(gains).mean.standard_error
     n = len(gains)
     # The variance of a few similar rounds may be near 0, so one more round with the usual variance
     # is added.
@@ -503,8 +723,12 @@ def _compare_domains(
             contexts = transform_contexts(policy, contexts, domain)
         return [np.asarray(contexts).reshape(len(contexts), -1)]
 
-    origins = None if rounds.origins is None else rounds.origins[:MAX_DIAGNOSTIC_CONTEXTS]
-    (source,) = apply_by_source(encode_flat, rounds.contexts[:MAX_DIAGNOSTIC_CONTEXTS], origins)
+    rows = np.arange(len(rounds.contexts))
+    if rounds.values is not None:  # the rounds of a log are sorted
+        rows = np.random.default_rng(0).permutation(rows)
+    rows = rows[:MAX_DIAGNOSTIC_CONTEXTS]
+    origins = None if rounds.origins is None else rounds.origins[rows]
+    (source,) = apply_by_source(encode_flat, rounds.contexts[rows], origins)
     (target,) = encode_flat(target_sample.contexts[:MAX_DIAGNOSTIC_CONTEXTS], "target")
     source = project_contexts(source)
     target = project_contexts(target)
@@ -645,22 +869,15 @@ def _measure_distances(rows: FloatArray, reference_rows: FloatArray) -> FloatArr
     return distances[:, -1]
 
 
-def find_collapse_signs(
-    source_arms: IntArray,
-    target_arms: IntArray,
-    source_predictions: FloatArray,
-    target_predictions: FloatArray,
-) -> list[str]:
+def find_collapse_signs(source_arms: IntArray, target_arms: IntArray, n_arms: int) -> list[str]:
     """Return a phrase for each sign that a policy collapsed in the target.
 
     Args:
         source_arms: choices on source contexts, (N,).
         target_arms: choices on target contexts, (L,).
-        source_predictions: predicted rewards of source contexts, (N, K).
-        target_predictions: predicted rewards of target contexts, (L, K).
+        n_arms: the number of arms, K.
     """
     signs = []
-    n_arms = source_predictions.shape[1]
     source_fractions = np.bincount(source_arms, minlength=n_arms) / len(source_arms)
     target_fractions = np.bincount(target_arms, minlength=n_arms) / len(target_arms)
     arm = int(target_fractions.argmax())
@@ -676,13 +893,4 @@ def find_collapse_signs(
     n_lost = int(is_lost.sum())
     if n_used > 2 and n_lost >= _COLLAPSED_UNUSED_FRACTION * n_used:
         signs.append(f"{n_lost} of the {n_used} arms used in the source are not used in the target")
-    source_deviation, target_deviation = (
-        float(predictions.std(axis=0).mean())
-        for predictions in (source_predictions, target_predictions)
-    )
-    if source_deviation > 0 and target_deviation < _COLLAPSED_DEVIATION_RATIO * source_deviation:
-        ratio = target_deviation / source_deviation
-        signs.append(
-            f"predictions vary {ratio:.0%} as much between target contexts as in the source"
-        )
     return signs

@@ -5,6 +5,7 @@ reasons for it.
 from __future__ import annotations
 
 import math
+import operator
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -77,16 +78,18 @@ class Assessment:
     target_contexts: int
     #: Fraction of target contexts on which the policy and the incumbent choose different arms.
     disagreement: float
-    #: Kind of data in the reference class: "tables", "features" or "images".
+    #: Kind of data in the reference class: "tables", "features", "images", or "experiments" for the
+    #: policy of a log.
     kind: str
     #: Number of shifts between real domains in the reference class.
     shifts: int
-    #: Median over these shifts of the fraction of the source advantage that was left in the target.
-    median_kept: float
+    #: Median over these shifts of the fraction of the source advantage that was left in the target;
+    #: None for experiments.
+    median_kept: float | None
     #: Tenth percentile of that fraction.
-    tenth_percentile_kept: float
+    tenth_percentile_kept: float | None
     #: Fraction of these shifts in which nothing of the advantage was left.
-    lost_fraction: float
+    lost_fraction: float | None
     #: Accuracy of a classifier that separates source contexts from target contexts; 0.5 is
     #: guessing.
     classifier_accuracy: float
@@ -117,10 +120,49 @@ class Assessment:
     new_arms: dict[str, float] = field(default_factory=dict)
     #: The target's column with the incumbent's choices; None if they are not in a column.
     incumbent_column: str | None = None
+    #: For a log, the standard deviation of the difference between the advantage in the two domains,
+    #: from experiments in several domains. It is 0 if the user stated that only contexts differ.
+    between_deviation: float | None = None
+    #: For a log, the effective number of rounds if the estimate is weighted to the target's
+    #: contexts; None if it is not weighted.
+    effective_rounds: float | None = None
+    #: The second outcome: its ``name`` and ``margin``, and the policy's ``advantage`` over the
+    #: incumbent with its one-sided 90% lower limit ``low``, for which larger is better. None
+    #: without a guardrail.
+    guardrail: dict[str, Any] | None = None
+    #: Mean cost of each arm, (K,), which is subtracted from all rewards; empty without costs.
+    costs: list[float] = field(default_factory=list)
+    #: Mean cost of the incumbent in the target.
+    incumbent_cost: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """Mean cost of the policy in the target; 0 without costs."""
+        return sum(map(operator.mul, self.costs, self.target_arms))
+
+    @property
+    def is_guarded(self) -> bool:
+        """True if the second outcome is proven to be within its margin, or if there is none."""
+        return self.guardrail is None or self.guardrail["low"] >= -self.guardrail["margin"]
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence."""
+        """The verdict in one sentence, and another one on the guardrail if there is one."""
+        if self.guardrail is None or not self.disagreement:
+            return self._verdict_sentence
+        name = self.guardrail["name"]
+        sign, limit = (-1.0, "most") if name.startswith("-") else (1.0, "least")
+        values = self.guardrail["advantage"], self.guardrail["low"], -self.guardrail["margin"]
+        change, low, margin = (format_number(sign * value, with_sign=True) for value in values)
+        return (
+            f"{self._verdict_sentence} The guardrail {name.removeprefix('-')}"
+            f" {'holds' if self.is_guarded else 'fails'}: {change} is expected, at {limit} {low};"
+            f" the margin is {margin}."
+        )
+
+    @property
+    def _verdict_sentence(self) -> str:
+        """The verdict by the rewards in one sentence."""
         versus = f"{self.unit} over {self.incumbent}".lstrip()
         if self.rewards:
             is_positive = self.advantage > 0.0
@@ -143,6 +185,14 @@ class Assessment:
     @property
     def reference(self) -> str:
         """The reference class in one sentence."""
+        if self.median_kept is None or self.tenth_percentile_kept is None:
+            if not self.between_deviation:
+                return "The limit assumes that only contexts differ between the domains, as stated."
+            movement = format_number(self.between_deviation)
+            return (
+                f"Effects of {self.shifts} real experiments differed between their sites or domains;"
+                f" for this advantage, by a standard deviation of {movement}."
+            )
         return (
             f"In {self.shifts} shifts between real domains with data of this kind, half kept"
             f" {self.median_kept:.0%} of their advantage or more; one in ten kept less than"
@@ -156,11 +206,22 @@ class Assessment:
         unit = f" {self.unit}" if self.unit else ""
         source_gain = f"{format_number(self.source_advantage, with_sign=True)}{unit}"
         source_value = f"{format_number(self.source_value)}{unit}"
+        is_log = self.between_deviation is not None
+        rounds = (
+            f"{self.source_rounds:,} {'rounds of the log' if is_log else 'held-out source rounds'}"
+        )
+        adjustment = ""
+        if self.effective_rounds is not None:
+            adjusted_gain = f"{format_number(self.advantage, with_sign=True)}{unit}"
+            adjustment = (
+                f" Weighted to the target's contexts it gains {adjusted_gain}, by"
+                f" {self.effective_rounds:,.0f} effective rounds."
+            )
         reasons = [
             (
-                f"On {self.source_rounds:,} held-out source rounds the policy gains {source_gain}"
-                f" over {self.incumbent} (standard error {format_number(self.source_error)}); its"
-                f" mean reward is {source_value}."
+                f"On {rounds} the policy gains {source_gain} over {self.incumbent} (standard error"
+                f" {format_number(self.source_error)}); its mean reward is"
+                f" {source_value}.{adjustment}"
             ),
             (
                 f"It differs from the incumbent on {self.disagreement:.0%} of"
@@ -169,12 +230,16 @@ class Assessment:
         ]
         if self.disagreement:
             reasons.insert(1, self.reference)
-        if self.disagreement > 0 and self.source_advantage > 0:
-            loss = (
-                f"{format_number(self.source_advantage / self.disagreement)}{unit} for each of"
-                " these contexts"
+        if self.costs:
+            source_cost = sum(map(operator.mul, self.costs, self.source_arms))
+            costs = [
+                f"{format_number(number)}{unit}"
+                for number in (self.cost, self.incumbent_cost, self.source_value + source_cost)
+            ]
+            reasons.append(
+                f"Rewards are net of costs. The policy costs {costs[0]} per target context, the"
+                f" incumbent {costs[1]}; the policy's gross mean reward in the source is {costs[2]}."
             )
-            reasons[-1] += f" The incumbent is better only if the whole advantage vanishes: {loss}."
         if self.new_arms:
             farthest_arm = max(self.new_arms, key=self.new_arms.__getitem__)
             named_arms = [*self.new_arms][:_MAX_NAMED_ARMS]
@@ -216,7 +281,9 @@ class Assessment:
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
         """Return the assessment with estimates from target rewards, and the verdict that follows.
 
-        Without finite limits, the assessment is returned unchanged.
+        Without finite limits, the assessment is returned unchanged. Rewards do not revise "deploy"
+        if they agree with it: their estimate is positive, and their upper limit is not below the
+        lower limit so far.
 
         Args:
             advantage: two-sided interval of level ``VERDICT_CONFIDENCE`` for the advantage over the
@@ -235,16 +302,21 @@ class Assessment:
             rewards=self.rewards + rewards,
             rewards_needed=_count_more_rewards(advantage, rewards),
         )
-        return updated.with_verdict() if math.isfinite(advantage.high - advantage.low) else self
+        if not math.isfinite(advantage.high - advantage.low):
+            return self
+        if self.verdict == DEPLOY and advantage.value > 0.0 and advantage.high >= self.low:
+            return updated
+        return updated.with_verdict()
 
     def with_verdict(self) -> Assessment:
         """Return the assessment with the verdict that follows from its other fields.
 
         The verdict is "deploy" if the one-sided 90% lower limit of the advantage is above 0.
-        Without target rewards, there must also be no ``doubts``. It is "keep the incumbent" if the
-        advantage is not positive, and otherwise "collect rewards". If the interval from fewer than
-        50 target rewards includes 0, a positive estimate does not change the verdict, and a
-        negative one changes it to "collect rewards".
+        Without target rewards, there must also be no ``doubts``. If the guardrail fails, the verdict
+        is "keep the incumbent", because target rewards do not have the second outcome. It is also
+        "keep the incumbent" if the advantage is not positive, and otherwise "collect rewards". If
+        the interval from fewer than 50 target rewards includes 0, a positive estimate does not
+        change the verdict, and a negative one changes it to "collect rewards".
         """
         is_early = 0 < self.rewards < _MIN_REWARDS
         if self.advantage <= 0.0:
@@ -252,6 +324,8 @@ class Assessment:
                 self,
                 verdict=COLLECT if is_early and self.high is not None and self.high > 0.0 else KEEP,
             )
+        if not self.is_guarded:
+            return replace(self, verdict=KEEP)
         if self.low > 0.0 and (self.rewards or not self.doubts):
             return replace(self, verdict=DEPLOY)
         return self if is_early and self.verdict else replace(self, verdict=COLLECT)

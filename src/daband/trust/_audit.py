@@ -22,7 +22,7 @@ from daband.domains._contract import Contexts
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.training._work_folder import Folder
-from daband.trust._answers import Ask, Survey
+from daband.trust._answers import Ask, Survey, as_survey_settings
 from daband.trust._assess import TargetContexts, check_arm_names, check_target
 from daband.trust._assessment import (
     COLLECT,
@@ -192,6 +192,7 @@ def audit(
     if incumbent is None:
         incumbent = make_constant_incumbent(int(predicted_rewards.mean(axis=0).argmax()), names)
     settings = {"incumbent": incumbent.name, "confidence": confidence, "rule": rule, "unit": unit}
+    settings |= as_survey_settings(policy.costs)
     incumbent_arms = incumbent.choose_target_arms(sample.contexts, sample.indices)
     all_arms = np.stack([arms, incumbent_arms])
     reward_deviation, reward_skewness = summarise_rewards(policy.reward_moments)

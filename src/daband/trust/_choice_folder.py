@@ -13,7 +13,7 @@ from daband.base._files import read_bytes, write_bytes
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput
 from daband.policies._checkpoints import load_policy
-from daband.trust._assess import assess
+from daband.trust._assess import assess, get_assessed_source
 from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, add_audit_rewards, answer_audit, audit, read_audit
 from daband.trust._choose import ASSESSMENT_FILE, POLICY_FILE, Choice
@@ -69,10 +69,9 @@ def assess_choice(folder: Path, *, incumbent: str | None = None, unit: str = "")
     assessment = choice.assessment
     if incumbent is not None:
         pair = read_pair(choice, folder)
-        assert pair.source_test is not None
         assessment = assess(
             choice.policy,
-            source=pair.source_test,
+            source=get_assessed_source(pair, choice.policy),
             target=pair.target,
             incumbent=incumbent,
             arm_names=pair.class_names,

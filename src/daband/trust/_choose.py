@@ -1,8 +1,9 @@
 """``choose``: train candidates and return the one to deploy, chosen without target rewards or with
 a few.
 
-``Candidate`` describes a method to train, and ``default_candidates`` lists the candidates of a
-pair. ``choose`` trains them, ``_Comparison`` compares their choices, and ``Choice`` is the result.
+``default_candidates`` (``policies/_default_members.py``) lists the candidates of a pair. ``choose``
+trains them (``training/_candidates.py``), ``_Comparison`` compares their choices, and ``Choice`` is
+the result. ``Assessment.with_verdict`` decides the verdict.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from daband.training._candidates import (
     choose_training_budget,
     train_candidates,
 )
-from daband.trust._answers import Ask, Survey
+from daband.trust._answers import Ask, Survey, as_survey_settings
 from daband.trust._assess import (
     Choices,
     SourceRounds,
@@ -48,6 +49,8 @@ from daband.trust._assess import (
     estimate_gain_error,
     estimate_new_arm_gain,
     estimate_reward_deviation,
+    get_assessed_source,
+    read_source_rounds,
 )
 from daband.trust._assessment import (
     VERDICT_CONFIDENCE,
@@ -58,12 +61,10 @@ from daband.trust._assessment import (
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Questions, summarise_rewards
 
-#: That candidate is chosen if the mean entropy of the default's target predictions is more than
-#: this factor times its own. On nine pairs of image domains the ratio was 0.7 to 1.5; with rare
-#: arms in the target, on five of them, 2.5 to 6.8.
+#: The candidate ``UNEQUAL_FREQUENCIES_NAME`` is chosen if the mean entropy of the default's target
+#: predictions is more than this factor times its own. On nine pairs of image domains the ratio was
+#: 0.7 to 1.5; with rare arms in the target, on five of them, 2.5 to 6.8.
 _MAX_ENTROPY_RATIO = 2.0
-
-
 #: Maximum number of contexts of each domain on which candidates are compared.
 _MAX_CONTEXTS = 2000
 #: Smallest number of target contexts, and of held-out source rounds.
@@ -101,7 +102,8 @@ class Choice:
     #: A record per candidate, the simplest first, for greedy choices: ``candidate``, ``method``,
     #: ``settings`` and ``components``; on held-out source rounds the ``source_advantage`` over the
     #: incumbent, its standard error ``source_error`` and the ``source_value``; from target rewards
-    #: ``advantage`` and its one-sided 90% limits ``low`` and ``high``, None without target rewards;
+    #: ``advantage`` and its one-sided 90% limits ``low`` and ``high``. Without target rewards, these
+    #: are None, except that ``advantage`` and ``low`` of a log's policy are those of its verdict;
     #: ``target_fractions`` (how often each arm is chosen); and ``chosen``.
     table: list[dict[str, Any]]
     #: Name of the chosen candidate.
@@ -202,7 +204,8 @@ def choose(
     rewards.
 
     Args:
-        pair: the domains; it needs ``source_test``, source rounds that training does not use.
+        pair: the domains. Unless its source is a log, it needs ``source_test``, source rounds that
+            training does not use.
         incumbent: today's decisions, as in ``daband.assess``. Default: the source's best arm.
         ask: called with one target context (1, *C) and one arm (1,), returns the reward (1,). The
             arm may differ from the chosen policy's. Without ``ask`` the questions are written to
@@ -287,7 +290,7 @@ def choose(
         )[chosen_index]
         value = evidence.compute_intervals(None, budget=budget)[chosen_index]
         assessment = assessment.with_rewards(advantage, value, evidence.n_answered)
-        _learn_answers(policy, comparison.sample.contexts, survey.answers)
+        _learn_answers(policy, comparison.sample.contexts, survey.net_answers)
     policy.deploy("target")
     has_unanswered = survey is not None and ask is None and bool(survey.unanswered_questions)
     return Choice(
@@ -311,8 +314,8 @@ class _Comparison:
     pair: Pair
     #: The trained policy of each candidate.
     policies: Sequence[Policy]
-    #: Held-out source rounds.
-    rounds: SourceRounds
+    #: The source rounds on which each policy is assessed.
+    rounds: Sequence[SourceRounds]
     #: A sample of target contexts.
     sample: TargetContexts
     #: The choices of each policy on ``rounds`` and ``sample``.
@@ -337,12 +340,11 @@ class _Comparison:
         seed: int,
     ) -> _Comparison:
         """Return the comparison of trained policies, one per candidate."""
-        assert pair.source_test is not None
-        rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
+        rounds = [_read_rounds(pair, policy, seed) for policy in trained_policies]
         sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
         policy_choices = [
-            Choices(*rounds.decide(policy), *decide(policy, sample.contexts, "target"))
-            for policy in trained_policies
+            Choices(*source.decide(policy), *decide(policy, sample.contexts, "target"))
+            for policy, source in zip(trained_policies, rounds, strict=True)
         ]
         # the best arm by the trained constant candidate, or else on held-out rounds
         if incumbent is None:
@@ -356,11 +358,9 @@ class _Comparison:
                 else policy_choices[constant_index].target_predictions[0]
             )
             incumbent = make_constant_incumbent(
-                rounds.find_best_arm(pair.catalogue, mean_rewards), pair.class_names
+                rounds[0].find_best_arm(pair.catalogue, mean_rewards), pair.class_names
             )
-        source_values = [
-            float(rounds.get_rewards(choices.source_arms).mean()) for choices in policy_choices
-        ]
+        source_values = _compute_source_values(rounds, policy_choices)
         indices = range(len(candidates))
         preferred_index = next((index for index in indices if candidates[index].preferred), None)
         if preferred_index is None:
@@ -397,11 +397,11 @@ class _Comparison:
             self.sample.contexts, self.sample.indices
         )
         moments = RewardMoments(standardise=True)
-        for choices in self.policy_choices:
+        for choices, rounds in zip(self.policy_choices, self.rounds, strict=True):
             moments.add(
-                self.rounds.get_rewards(choices.source_arms)
-                if self.rounds.logged is None
-                else self.rounds.logged.rewards
+                rounds.get_rewards(choices.source_arms)
+                if rounds.logged is None
+                else rounds.logged.rewards
             )
         reward_deviation, reward_skewness = summarise_rewards(moments)
         questions = Questions(
@@ -422,16 +422,14 @@ class _Comparison:
             self.sample.indices,
             budget=min(budget, questions.n_questions),
             folder=folder,
-            settings={"incumbent": self.incumbent.name},
+            settings={"incumbent": self.incumbent.name, **as_survey_settings(self.pair.costs)},
             arm_names=self.pair.class_names,
             row_names=self.pair.target.row_names,
         )
 
     def find_best_index(self, evidence: Evidence) -> int:
         """Return the index of the candidate to choose with target rewards."""
-        source_values = [
-            self.rounds.get_rewards(choices.source_arms).mean() for choices in self.policy_choices
-        ]
+        source_values = _compute_source_values(self.rounds, self.policy_choices)
         return evidence.choose_candidate(self.preferred_index, np.array(source_values))
 
     def is_clear(self, survey: Survey) -> bool:
@@ -448,7 +446,7 @@ class _Comparison:
         """Return the assessment of a candidate without target rewards."""
         return build_assessment(
             self.policies[index],
-            self.rounds,
+            self.rounds[index],
             self.sample,
             self.policy_choices[index],
             self.incumbent,
@@ -473,25 +471,38 @@ class _Comparison:
                 len(candidates), confidence=VERDICT_CONFIDENCE, budget=budget
             )
         rows = []
-        for index, (candidate, choices) in enumerate(
-            zip(candidates, self.policy_choices, strict=True)
+        for index, (candidate, choices, rounds) in enumerate(
+            zip(candidates, self.policy_choices, self.rounds, strict=True)
         ):
-            rewards = self.rounds.get_rewards(choices.source_arms)
-            gains = rewards - self.rounds.get_incumbent_rewards(self.incumbent)
+            if rounds.values is None:
+                rewards = rounds.get_policy_rewards(choices.source_arms)
+                gains = rewards - rounds.get_incumbent_rewards(self.incumbent)
+                deviation = estimate_reward_deviation(rounds, choices)
+                source_advantage = float(gains.mean())
+                source_error = estimate_gain_error(gains, deviation, rounds)
+                source_value = float(rewards.mean())
+                limits: tuple[float | None, ...] = (None, None, None)
+            else:  # the estimate of the verdict
+                estimate = self.assess(index, "")
+                source_advantage = estimate.source_advantage
+                source_error = estimate.source_error
+                source_value = estimate.source_value
+                limits = (estimate.advantage, estimate.low, None)
+            if intervals:
+                limits = intervals[index].value, intervals[index].low, intervals[index].high
+            advantage, low, high = limits
             rows.append(
                 {
                     "candidate": candidate.name,
                     "method": candidate.method,
                     "settings": dict(candidate.settings),
                     "components": candidate.components,
-                    "source_advantage": float(gains.mean()),
-                    "source_error": estimate_gain_error(
-                        gains, estimate_reward_deviation(self.rounds, choices)
-                    ),
-                    "source_value": float(rewards.mean()),
-                    "advantage": intervals[index].value if intervals else None,
-                    "low": intervals[index].low if intervals else None,
-                    "high": intervals[index].high if intervals else None,
+                    "source_advantage": source_advantage,
+                    "source_error": source_error,
+                    "source_value": source_value,
+                    "advantage": advantage,
+                    "low": low,
+                    "high": high,
                     "target_fractions": compute_arm_fractions(
                         choices.target_arms, self.pair.n_arms
                     ),
@@ -507,20 +518,34 @@ def _describe_first_result(
     """Return a sentence with the source advantage of a trained candidate, or with its mean source
     reward if the incumbent is not yet known. Return "" if the candidate always chooses one arm.
     """
-    assert pair.source_test is not None
-    rounds = SourceRounds.read(pair.source_test, _MAX_CONTEXTS, seed=seed)
+    rounds = _read_rounds(pair, policy, seed)
     arms = rounds.decide(policy)[0]
     if len(set(arms.tolist())) < 2:
         return ""
-    rewards = rounds.get_rewards(arms)
-    if incumbent is None and isinstance(policy, LogPolicy):
-        incumbent = make_constant_incumbent(policy.evidence.arm, pair.class_names)
+    rewards = rounds.get_policy_rewards(arms)
+    if incumbent is None and rounds.values is not None:
+        incumbent = make_constant_incumbent(rounds.find_best_arm(), pair.class_names)
     if incumbent is None:
         mean_reward = format_number(float(rewards.mean()))
         return f"first result: the mean source reward of {name} is {mean_reward}"
     gains = rewards - rounds.get_incumbent_rewards(incumbent)
     gain = format_number(float(gains.mean()), with_sign=True)
     return f"first result: the source advantage of {name} over {incumbent.name} is {gain}"
+
+
+def _read_rounds(pair: Pair, policy: Policy, seed: int) -> SourceRounds:
+    """Return the source rounds on which a trained policy is assessed."""
+    return read_source_rounds(policy, get_assessed_source(pair, policy), _MAX_CONTEXTS, seed=seed)
+
+
+def _compute_source_values(
+    rounds: Sequence[SourceRounds], policy_choices: Sequence[Choices]
+) -> list[float]:
+    """Return the mean source reward of each policy."""
+    return [
+        float(source.get_policy_rewards(choices.source_arms).mean())
+        for source, choices in zip(rounds, policy_choices, strict=True)
+    ]
 
 
 def _find_preferred_index(
@@ -660,8 +685,13 @@ def _check_arguments(
     """Raise an error for invalid arguments of ``choose``, and return the candidates as a list."""
     if not isinstance(pair, Pair):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
+    candidates = list(default_candidates(pair) if candidates is None else candidates)
+    if not candidates or not all(isinstance(candidate, Candidate) for candidate in candidates):
+        raise InvalidInput("candidates must be a list of at least one daband.trust.Candidate")
     n_held_out = 0 if pair.source_test is None else len(pair.source_test)
-    if n_held_out < _MIN_CONTEXTS:
+    if n_held_out < _MIN_CONTEXTS and not all(
+        candidate.method.removesuffix("-p") == "log" for candidate in candidates
+    ):
         raise InvalidInput(
             f"the source of {pair.name!r} has {len(pair.source) + n_held_out} round(s), of which"
             f" {n_held_out} is held out (source_test); a choice compares candidates on"
@@ -693,7 +723,4 @@ def _check_arguments(
         )
     if budget and ask is None and directory is None:
         raise InvalidInput("a budget needs answers: give ask=, or a directory= for questions.csv")
-    candidates = list(default_candidates(pair) if candidates is None else candidates)
-    if not candidates or not all(isinstance(candidate, Candidate) for candidate in candidates):
-        raise InvalidInput("candidates must be a list of at least one daband.trust.Candidate")
     return candidates

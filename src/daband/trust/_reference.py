@@ -31,9 +31,18 @@ from typing import Any
 import numpy as np
 
 from daband.base._arrays import BoolArray, FloatArray
+from daband.logs._experiments import (
+    N_EXPERIMENTS,
+    N_HYPOTHESES,
+    compute_between_deviation,
+    compute_target_limit,
+)
+from daband.logs._mean_estimates import MeanEstimate
 
-#: Kinds of data that have a reference class.
+#: Kinds of data that have a reference class in the file.
 KINDS = ("tables", "features", "images")
+#: Kind of a log's policy, whose reference class are experiments (``_experiments.py``).
+EXPERIMENTS = "experiments"
 #: Expected fraction of a source advantage that is left in the target.
 _KEPT_FRACTION = 0.85
 #: Standard deviation of that fraction.
@@ -60,12 +69,36 @@ class Forecast:
     low: float
     #: Number of data sets in the class.
     n_data_sets: int
-    #: Median over the class of the fraction of the source advantage that was left in the target.
-    median_kept: float
+    #: Median over the class of the fraction of the source advantage that was left in the target;
+    #: None for experiments.
+    median_kept: float | None = None
     #: Tenth percentile of that fraction.
-    tenth_percentile_kept: float
+    tenth_percentile_kept: float | None = None
     #: Fraction of the class in which nothing of the source advantage was left.
-    lost_fraction: float
+    lost_fraction: float | None = None
+    #: Standard deviation of the difference between the domains, for experiments.
+    between_deviation: float | None = None
+
+
+def forecast_effect(
+    estimate: MeanEstimate, *, fraction: float | None, reward_deviation: float, n_contenders: int
+) -> Forecast:
+    """Return the expected target advantage of a log's policy, from experiments in several domains.
+
+    Args:
+        estimate: the estimated advantage for the target's contexts.
+        fraction: the fraction of target contexts for which the policy and the incumbent choose
+            different arms; None if rewards given contexts are the same in both domains.
+        reward_deviation: the standard deviation of rewards.
+        n_contenders: the number of arms from which the best one may have been chosen by chance.
+    """
+    between = (
+        0.0
+        if fraction is None
+        else compute_between_deviation(estimate.value, fraction, reward_deviation)
+    )
+    low = compute_target_limit(estimate, between_deviation=between, n_contenders=n_contenders)
+    return Forecast(estimate.value, low, N_HYPOTHESES + N_EXPERIMENTS, between_deviation=between)
 
 
 @dataclass(frozen=True)

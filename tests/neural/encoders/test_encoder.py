@@ -133,7 +133,6 @@ def test_an_unfit_module_is_refused():
     [
         ("conv", (7,), "images"),
         ("conv", (3, 8, 8), "mlp"),
-        ("pretrained", (7,), "images"),
         ("mpl", (3,), "did you mean 'mlp'"),
     ],
 )
@@ -155,7 +154,7 @@ def test_latent_settings_are_checked():
 
 
 def test_every_encoder_is_registered():
-    assert {"mlp", "conv", "pretrained"} <= set(encoders.names())
+    assert {"mlp", "conv"} <= set(encoders.names())
 
 
 def test_pixels_that_make_no_sense_are_refused():

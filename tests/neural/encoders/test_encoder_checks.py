@@ -78,7 +78,7 @@ def test_a_batch_equals_its_singles(name, context_shape):
 
 
 def test_every_registered_network_is_checked_or_needs_what_is_not_here():
-    assert set(encoders.names()) - {"pretrained"} == {name for name, _ in SHAPES}
+    assert set(encoders.names()) == {name for name, _ in SHAPES}
 
 
 def test_a_network_that_a_user_brings_has_the_same_properties():

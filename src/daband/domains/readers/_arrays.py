@@ -58,6 +58,7 @@ class ArrayRewards(ArrayContexts, RewardDomain):
         expected: expected rewards (n, K) if ``rewards`` are noisy; by default ``rewards``.
         passes: number of times that each context may be shown.
         has_arm_axis: True if there is a context per arm.
+        full_feedback: True if training learns the rewards of all arms.
         name: name of the data in error messages.
     """
 
@@ -70,11 +71,13 @@ class ArrayRewards(ArrayContexts, RewardDomain):
         expected: ArrayLike | None = None,
         passes: int = 1,
         has_arm_axis: bool = False,
+        full_feedback: bool = False,
         name: str = "source",
     ) -> None:
         super().__init__(
             contexts, passes=passes, has_arm_axis=has_arm_axis, name=f"{name} contexts"
         )
+        self.full_feedback = full_feedback
         self._rewards, self._labels = _check_rewards_or_labels(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
         self._expected = (
@@ -157,6 +160,7 @@ def from_arrays(
     n_arms: int | None = None,
     class_names: Sequence[str] | None = None,
     arms: str = "disjoint",
+    feedback: str = "full",
     passes: int = 1,
     target_passes: int | None = None,
     shift: ShiftLike = None,
@@ -187,6 +191,9 @@ def from_arrays(
         class_names: a name per arm; by default "0", "1" and so on.
         arms: "disjoint" (one context per round) or "shared" (one context per arm: contexts are (n,
             K, *C)).
+        feedback: "full" if training learns the rewards of all arms of each source context. "bandit"
+            if it plays rounds, and learns only the reward of the arm that it chose, as in the
+            paper; use it to compare bandit methods.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to
             ``passes``.
@@ -209,6 +216,7 @@ def from_arrays(
             "from_arrays needs source=(contexts, labels or rewards) and target=contexts"
         )
     check_one_of("arms", arms, ("disjoint", "shared"))
+    check_one_of("feedback", feedback, ("full", "bandit"))
     tuple_arguments = {
         "source": source,
         "target_test": target_test,
@@ -237,7 +245,13 @@ def from_arrays(
                 stacklevel=3,
             )
     has_arm_axis = arms == "shared"
-    full_source = ArrayRewards(*source, n_arms=n_arms, passes=passes, has_arm_axis=has_arm_axis)
+    full_source = ArrayRewards(
+        *source,
+        n_arms=n_arms,
+        passes=passes,
+        has_arm_axis=has_arm_axis,
+        full_feedback=feedback == "full",
+    )
     target_fields = build_target_fields(
         target,
         target_test,

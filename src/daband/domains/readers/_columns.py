@@ -61,13 +61,25 @@ class Columns:
     propensity: str | None = None
     #: Column of a log with the arms that could be chosen, separated by ``|``; None if all could.
     offered: str | None = None
+    #: Column of a log with the cluster that arms were drawn for, such as a school or a customer;
+    #: None if arms were drawn for each row.
+    cluster: str | None = None
     #: Context columns with dates or times of day.
     dates: Sequence[str] = ()
     #: Columns that name a row in the questions of an audit.
     id: Sequence[str] = ()
     #: Encoders of context columns with texts or images: names such as
-    #: "sentence-transformers:all-MiniLM-L6-v2", paths or modules, as in ``from_texts``.
+    #: "words" or "sentence-transformers:all-MiniLM-L6-v2", paths or modules, as in ``from_texts``.
     encoders: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: The cost of arms by name, which is subtracted from rewards: a number, or a column with the
+    #: cost in each row. A text names the column of the table of arms, or of a log, with the costs
+    #: of all arms.
+    costs: Mapping[str, float | str] | str = field(default_factory=dict, hash=False)
+    #: Column of a log with a second outcome, which a policy must not make worse; "-returns" if
+    #: smaller values are better.
+    guardrail: str | None = None
+    #: The largest loss of this outcome that is accepted.
+    guardrail_margin: float = 0.0
 
     def __post_init__(self) -> None:
         for role in ("context", "categorical", "rewards", "dates", "id"):
@@ -97,12 +109,18 @@ class Columns:
             self.label or self.rewards or self.arm
         ):
             raise InvalidInput("columns needs either a label column or a reward column per arm")
-        if self.offered and not self.arm:
-            raise InvalidInput(
-                "columns.offered is for a log: name columns.arm and columns.reward as well"
-            )
-        for role in ("label", "rewards", "arm", "reward", "propensity", "offered", "id"):
-            names = getattr(self, role) if role in ("rewards", "id") else (getattr(self, role),)
+        for role in ("offered", "cluster", "guardrail"):
+            if getattr(self, role) and not self.arm:
+                raise InvalidInput(
+                    f"columns.{role} is for a log: name columns.arm and columns.reward as well"
+                )
+        for role in (
+            *("label", "rewards", "arm", "reward", "propensity", "offered", "cluster"),
+            *("id", "costs", "guardrail"),
+        ):
+            names = getattr(self, role)
+            names = names.values() if isinstance(names, Mapping) else names
+            names = [names.removeprefix("-")] if isinstance(names, str) else names or ()
             name = next((name for name in names if name in self.context), None)
             if name is not None:
                 raise InvalidInput(
@@ -149,8 +167,8 @@ class ColumnRole:
 
     #: Name of the column.
     name: str
-    #: "number", "category", "date", "text", "ignored", "label", "arm", "reward", "propensity" or
-    #: "offered".
+    #: "number", "category", "date", "text", "ignored", "label", "arm", "reward", "propensity",
+    #: "offered", "cluster", "cost" or "guardrail".
     role: str
     #: Reason for the role, as a phrase.
     reason: str
@@ -186,11 +204,14 @@ def describe(text: str, default: Any = None) -> Any:
 class StatedRoles:
     """The roles of columns that a user states. The roles of other columns are inferred.
 
-    Either ``label``, or ``arm`` and ``reward`` are required. A propensity column is also recognised
-    by its usual names.
+    One of ``label``, ``rewards``, or ``arm`` and ``reward`` is required. A propensity column is also
+    recognised by its usual names.
     """
 
     label: str | None = describe("The column with the right arm, instead of --arm and --reward.")
+    rewards: tuple[str, ...] = describe(
+        "Columns with the reward of every arm, if all are known, e.g. gpt-4,mixtral.", ()
+    )
     arm: str | None = describe("The column with the chosen arm of a log.")
     reward: str | None = describe("The column with the reward of a log, in any unit.")
     propensity: str | None = describe(
@@ -199,20 +220,31 @@ class StatedRoles:
     offered: str | None = describe(
         "The column with the arms that could be chosen, separated by |; default: all."
     )
+    cluster: str | None = describe(
+        "The column that arms were drawn for, e.g. school; default: for each row."
+    )
     id: tuple[str, ...] = describe(
         "Columns with ids, not used as context, e.g. customer,order.", ()
+    )
+    cost: tuple[str, ...] = describe(
+        "Costs to subtract from rewards: coupon=2, coupon=COLUMN, or one COLUMN for all arms.", ()
     )
     category: tuple[str, ...] = describe("Columns to read as categories, e.g. city,channel.", ())
     number: tuple[str, ...] = describe("Columns to read as numbers.", ())
     date: tuple[str, ...] = describe("Columns to read as dates.", ())
     drop: tuple[str, ...] = describe("Columns to ignore.", ())
+    guardrail: str | None = describe(
+        "The column with a second outcome of a log that must not get worse; -COLUMN if less is"
+        " better."
+    )
+    margin: float = describe("The largest loss of the --guardrail that is accepted.", 0.0)
     domain: str | None = describe(
         "The column of --source with the domain of each row; --target is then one of its values."
     )
     text: tuple[str, ...] = describe("Columns of texts for --encoder.", ())
     encoder: str | None = describe(
-        "Encode images or texts by a frozen encoder: timm:NAME, sentence-transformers:NAME,"
-        " model.onnx."
+        "Encode texts by their frequent words (words), or images or texts by a frozen encoder:"
+        " timm:NAME, sentence-transformers:NAME, model.onnx."
     )
 
     def __post_init__(self) -> None:
@@ -226,6 +258,23 @@ class StatedRoles:
             raise InvalidInput(
                 "text and encoder must be given together: --text COLUMN --encoder NAME"
             )
+        if len(self.cost) > 1 and not all("=" in text for text in self.cost):
+            raise InvalidInput(
+                f"cost must be ARM=COST for each arm, or one column, got {self.cost}"
+            )
+
+    def parse_costs(self) -> dict[str, float | str] | str:
+        """Return ``cost`` as in ``Columns.costs``."""
+        if len(self.cost) == 1 and "=" not in self.cost[0]:
+            return self.cost[0]
+        costs: dict[str, float | str] = {}
+        for text in self.cost:
+            arm, _, cost = text.rpartition("=")
+            try:
+                costs[arm] = float(cost)
+            except ValueError:
+                costs[arm] = cost
+        return costs
 
 
 def infer_columns(
@@ -235,10 +284,11 @@ def infer_columns(
 
     ``stated`` has the roles that the user stated.
     """
-    if (stated.label is None) == (stated.arm is None):
+    if [stated.label is None, stated.arm is None, not stated.rewards].count(False) != 1:
         raise InvalidInput(
             "name either the column with the right arm (label), or the columns with the arm and"
-            f" the reward of a log (arm and reward); the source has {', '.join(source.columns)}"
+            " the reward of a log (arm and reward), or the columns with the reward of every arm"
+            f" (rewards); the source has {', '.join(source.columns)}"
         )
     if stated.arm is not None and stated.reward is None:
         raise InvalidInput(
@@ -256,11 +306,24 @@ def infer_columns(
         **dict.fromkeys(stated.text, ("text", f"read by {stated.encoder}")),
     }
     feedback_columns = {
-        role: getattr(stated, role) for role in ("label", "arm", "reward", "propensity", "offered")
+        role: getattr(stated, role)
+        for role in ("label", "arm", "reward", "propensity", "offered", "cluster")
     }
     role_and_reason |= {
         name: (role, "as stated") for role, name in feedback_columns.items() if name is not None
     }
+    guardrail = stated.guardrail
+    if guardrail is not None:
+        role_and_reason[guardrail.removeprefix("-")] = ("guardrail", "as stated")
+    costs = stated.parse_costs()
+    cost_columns = [costs] if isinstance(costs, str) else costs.values()
+    is_cost = [isinstance(name, str) and name in source.columns for name in cost_columns]
+    role_and_reason |= {
+        str(name): ("cost", "as stated")
+        for name, is_column in zip(cost_columns, is_cost, strict=True)
+        if is_column
+    }
+    role_and_reason |= dict.fromkeys(stated.rewards, ("reward", "as stated"))
     if stated.arm is not None and stated.propensity is None:
         other_columns = [name for name in source.columns if name not in role_and_reason]
         candidates = [name for name in other_columns if _PROPENSITY_REGEX.fullmatch(name)]
@@ -305,10 +368,19 @@ def infer_columns(
     ids = tuple(stated.id) or tuple(column.name for column in column_roles if column.is_id)
     context = [column.name for column in context_columns]
     encoders = dict.fromkeys(texts, stated.encoder)
-    return (
-        Columns(context, categorical, dates=dates, id=ids, encoders=encoders, **feedback_columns),
-        column_roles,
+    columns = Columns(
+        context,
+        categorical,
+        dates=dates,
+        id=ids,
+        encoders=encoders,
+        rewards=stated.rewards,
+        costs=costs,
+        guardrail=guardrail,
+        guardrail_margin=stated.margin,
+        **feedback_columns,
     )
+    return columns, column_roles
 
 
 def _list_reasons(column_roles: Sequence[ColumnRole]) -> str:
@@ -321,7 +393,8 @@ def _check_arms_and_rewards(source: pl.DataFrame, stated: StatedRoles) -> None:
     equal.
     """
     name = stated.label or stated.arm
-    assert name is not None
+    if name is None:
+        return
     arms = source[name].drop_nulls()
     if arms.n_unique() == 1:
         raise InvalidInput(
@@ -624,6 +697,11 @@ def _find_outlier(name: str, numbers: FloatArray) -> list[Notice]:
     ]
 
 
+def find_id_column(frame: pl.DataFrame, arm_column: str) -> str:
+    """Return the column with the names of arms in a table of arms."""
+    return next((name for name in ("id", arm_column) if name in frame.columns), frame.columns[0])
+
+
 def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = None) -> Catalogue:
     """Read a table of arms. Return the catalogue of arms with their features.
 
@@ -653,9 +731,7 @@ def read_catalogue(arms: Any, arm_column: str, *, names: Sequence[str] | None = 
     frames = []
     ids_by_frame = []
     for frame in map(read_table, tables):
-        id_column = next(
-            (name for name in ("id", arm_column) if name in frame.columns), frame.columns[0]
-        )
+        id_column = find_id_column(frame, arm_column)
         ids = [
             None if value is None else format_value(value) for value in frame[id_column].to_list()
         ]

@@ -181,7 +181,7 @@ def from_images(
             that a module or an ONNX file gets. It must be None for named encoders, which define
             this size.
         encoder: a frozen encoder whose features are the contexts, instead of pixels:
-            "torchvision:resnet50", "timm:resnet18", "open_clip:ViT-B-32", "efficientnet_lite0", a
+            "timm:resnet18", "efficientnet_lite0", a
             ``torch.nn.Module`` from (B, 3, H, W) in [0, 1] to (B, ...), or the path of an ONNX file
             or of a module that ``torch.save`` wrote (which runs the code in that file). Features
             are computed once and kept in the cache folder.

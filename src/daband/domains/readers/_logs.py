@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from daband.base._arrays import (
     IntArray,
     as_numpy,
     check_arms,
+    check_clusters,
     check_propensities,
     check_rewards,
 )
-from daband.domains._contract import About, LoggedDomain, Pair
+from daband.domains._contract import About, Guardrail, LoggedDomain, Pair
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
 from daband.domains.readers._arrays import (
@@ -35,6 +37,7 @@ from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import compute_digests
 from daband.errors import InvalidInput
+from daband.features._costs import ArmCosts
 from daband.features._shift import ShiftLike, as_shift
 from daband.linear._propensities import estimate_propensities
 
@@ -52,8 +55,12 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         rewards: their rewards, (n,).
         propensities: the probabilities with which the logging policy chose them, (n,), or None.
         offered: mask of the arms that could be chosen, (n, K); by default all.
+        guardrail: a second outcome, or None.
+        clusters: the cluster of each round, (n,), as integers or strings; by default rounds are
+            independent.
         n_arms: the number of arms, K.
         passes: number of times that each round may be shown.
+        costs: the costs of arms, which are subtracted from rewards.
         name: name of the data in error messages.
     """
 
@@ -64,9 +71,12 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         rewards: ArrayLike,
         propensities: ArrayLike | None = None,
         offered: ArrayLike | None = None,
+        guardrail: Guardrail | None = None,
         *,
         n_arms: int,
+        clusters: ArrayLike | Sequence[str] | None = None,
         passes: int = 1,
+        costs: ArmCosts | None = None,
         name: str = "source",
     ) -> None:
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
@@ -77,12 +87,18 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         try:
             self._arms = check_arms(arm_array, len(self), n_arms)
             self._rewards = check_rewards(rewards, (len(self),))
+            if costs is not None:
+                self._rewards = self._rewards - np.array(costs.means)[self._arms]
             self._offered = None if offered is None else _check_offered(offered, self._arms, n_arms)
             if propensities is None:
                 propensities, self.propensity_method = estimate_propensities(
                     self._contexts, self._arms, n_arms, self._offered
                 )
             self._propensities = check_propensities(propensities, len(self))
+            self._clusters = check_clusters(clusters, len(self))
+            if guardrail is not None and len(guardrail.values) != len(self):
+                raise InvalidInput(f"guardrail must have {len(self)} values")
+            self._guardrail = guardrail
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error}") from None
 
@@ -91,6 +107,12 @@ class ArrayLog(ArrayContexts, LoggedDomain):
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
         return None if self._offered is None else self._offered[indices]
+
+    def read_clusters(self, indices: IntArray) -> IntArray | None:
+        return None if self._clusters is None else self._clusters[indices]
+
+    def read_guardrail(self, indices: IntArray) -> Guardrail | None:
+        return None if self._guardrail is None else self._guardrail.select(indices)
 
 
 @allow_several_domains(mapped_fields=("target_test", "target_labelled"))
@@ -102,10 +124,12 @@ def from_log(
     targets: Mapping[str, ArrayLike] | None = None,
     target_test: Any = None,
     target_labelled: Any = None,
-    source_test: Any = 0.1,
+    source_test: Any = "auto",
+    clusters: ArrayLike | Sequence[str] | None = None,
     n_arms: int | None = None,
     class_names: Sequence[str] | None = None,
     arms: Any = None,
+    costs: Mapping[str, float | str] | None = None,
     feedback: str = "bandit",
     passes: int = 1,
     target_passes: int | None = None,
@@ -121,7 +145,8 @@ def from_log(
             (n,) in (0, 1]; or a folder or a glob of Parquet files (a ``ParquetLog`` if columns have
             other names), which are read into memory. If propensities are None or the tuple has
             three elements, propensities are estimated, with a warning that describes the method. An
-            optional fifth element is a boolean mask (n, K) of the arms that could be chosen.
+            optional fifth element is a boolean mask (n, K) of the arms that could be chosen, or
+            None, and a sixth a ``daband.domains.Guardrail``.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
         sources: several logs by name, instead of ``source``.
         targets: several targets by name, instead of ``target``; the other target arguments are then
@@ -130,13 +155,23 @@ def from_log(
             None.
         target_labelled: target contexts with labels or rewards, for continued training.
         source_test: logged rounds that training does not use, as ``source``, or the fraction of
-            ``source`` to hold out (a fixed split by arm), or None.
+            ``source`` to hold out (a fixed split by arm), or None. With "auto", a tenth is held out
+            for images, feedback "one_hot", arms with features and arms with contexts. Otherwise all
+            rounds are learned, because a ``LogPolicy`` is assessed on the rounds that it learns, by
+            cross-fitting.
+        clusters: the cluster of each round of ``source``, (n,), as integers or strings, e.g. its
+            school or customer, if arms were drawn for clusters. Standard errors are then by
+            cluster. For Parquet files use ``Columns(cluster=...)``.
         n_arms: the number of arms; it cannot be inferred from a log, because an arm may never have
             been chosen. It is not needed with ``arms``.
         class_names: a name per arm; by default "0", "1" and so on.
         arms: a table of arms with features, as in ``from_table``, or features (K, m). The arms of
             the log are the row numbers in it. If there is a table per domain, source arms come
             first, then new target arms.
+        costs: the cost of arms, by the names in ``class_names``, in the unit of the rewards:
+            {"coupon": 2.0}. They are subtracted from the rewards of ``source`` and
+            ``source_test``; ``target_test`` has net rewards. For Parquet files, a cost may be a
+            column.
         feedback: "one_hot" if exactly one arm has reward 1 and all others 0 for each context,
             without noise. A reward of 1 then reveals the rewards of all arms. Otherwise "bandit".
         passes: how many times each source context may be shown.
@@ -171,7 +206,11 @@ def from_log(
             raise InvalidInput(f"arms has {len(catalogue.names)} arms, but n_arms is {n_arms}")
     elif n_arms is None:
         raise InvalidInput("from_log needs n_arms, the number of arms, or arms, a table of them")
-    log = _open_log(source, "source", n_arms=n_arms, passes=passes)
+    arm_costs = None
+    if costs:
+        arm_costs = ArmCosts.parse(costs, check_class_names(class_names, n_arms))
+    open_any = partial(_open_log, n_arms=n_arms, costs=arm_costs)
+    log = open_any(source, "source", passes=passes, clusters=clusters)
     n_arms = check_n_arms(n_arms, n_rows=len(log))
     played_arms, _, propensities = log.read_log(np.arange(len(log)))
     if (propensities == 1.0).all() and (played_arms != played_arms[0]).any():
@@ -185,8 +224,12 @@ def from_log(
         warnings.warn(text, stacklevel=3)
     training_log: LoggedDomain = log
     held_out_log: LoggedDomain | None
+    has_arm_axis = isinstance(log, ParquetLog) and log.shared
+    if isinstance(source_test, str) and source_test == AUTO:
+        is_cross_fitted = is_cross_fitted_log(log.context_shape, feedback, has_arm_axis)
+        source_test = None if is_cross_fitted and catalogue is None else AUTO_FRACTION
     if isinstance(source_test, tuple | str | Path | ParquetLog):
-        held_out_log = _open_log(source_test, "source_test", n_arms=n_arms, passes=1)
+        held_out_log = open_any(source_test, "source_test", passes=1)
         if held_out_log.context_shape != log.context_shape:
             raise InvalidInput(
                 f"source_test contexts have shape {held_out_log.context_shape}, not"
@@ -196,7 +239,6 @@ def from_log(
         training_log, held_out_log = hold_out(log, fraction=source_test, name=name)
     if isinstance(log, ParquetLog):
         training_log.log_parts = frozenset(compute_digests(log.parts()).values())
-    has_arm_axis = isinstance(log, ParquetLog) and log.shared
     target_fields = build_target_fields(
         target,
         target_test,
@@ -218,24 +260,53 @@ def from_log(
         feedback=feedback,
         about=About(summary="a log given by the user", licence="the user's own"),
         catalogue=catalogue,
+        costs=log.costs if isinstance(log, ParquetLog) else arm_costs,
         shift=as_shift(shift, context_shape=log.context_shape, units=units),
     )
 
 
+#: The value of ``source_test`` with which the kind of data determines the held-out fraction.
+AUTO = "auto"
+#: The fraction of a source that is held out by default, if it is held out at all.
+AUTO_FRACTION = 0.1
+
+
+def is_cross_fitted_log(context_shape: Sequence[int], feedback: str, has_arm_axis: bool) -> bool:
+    """Return True if a log's policy is assessed by cross-fitting, so that no round is held out."""
+    return len(context_shape) == 1 and feedback == "bandit" and not has_arm_axis
+
+
 def _open_log(
-    log: tuple[ArrayLike, ...] | str | Path | ParquetLog, argument: str, *, n_arms: int, passes: int
+    log: tuple[ArrayLike, ...] | str | Path | ParquetLog,
+    argument: str,
+    *,
+    n_arms: int,
+    passes: int,
+    costs: ArmCosts | None,
+    clusters: ArrayLike | Sequence[str] | None = None,
 ) -> ArrayLog | ParquetLog:
     """Return a log from arrays or files. ``argument`` is its name in error messages."""
+    if clusters is not None and not isinstance(log, tuple):
+        raise InvalidInput(
+            "clusters can only be given for a log in arrays; for files, name the column:"
+            " ParquetLog(..., columns=daband.domains.Columns(cluster=...))"
+        )
     if isinstance(log, ParquetLog):
+        if costs is not None:
+            raise InvalidInput("costs must be given to the log: ParquetLog(..., costs=...)")
         return log
     if isinstance(log, str | Path):
-        return ParquetLog(log, n_arms=n_arms, passes=passes)
-    if not (isinstance(log, tuple) and len(log) in (3, 4, 5)):
+        return ParquetLog(log, n_arms=n_arms, passes=passes, costs=costs)
+    if costs is not None and costs.column_names:
+        raise InvalidInput(f"costs of a log in arrays must be numbers, got {costs.column_names}")
+    if not (isinstance(log, tuple) and len(log) in (3, 4, 5, 6)):
         raise InvalidInput(
             f"{argument} must be a tuple of contexts, arms, rewards (and propensities, offered"
             " arms)"
         )
-    array_log = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
+    array_log = ArrayLog(
+        *log, n_arms=n_arms, clusters=clusters, passes=passes, costs=costs, name=argument
+    )
     if array_log.propensity_method:
         warn_estimated_propensities(array_log.propensity_method, stacklevel=4)
     return array_log

@@ -16,7 +16,7 @@ import copy
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from daband.base._arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    check_clusters,
     check_memory,
 )
 from daband.base._lazy_polars import pl
@@ -44,6 +45,7 @@ from daband.domains.readers._reading import (
     scan_log_file,
 )
 from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.features._costs import ArmCosts
 from daband.features._image_layout import find_image_layout
 from daband.features._row_reader import ImageRule, RowReader
 from daband.features._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
@@ -109,6 +111,7 @@ class ParquetLog(LoggedDomain):
         arm_names: the names of the arms.
         skip_unrewarded: True to ignore rounds without a reward; ``unrewarded`` has their number by
             file.
+        costs: the costs of arms, as in ``Columns.costs``, which are subtracted from rewards.
 
     ``batches`` reads a part in batches. ``train`` takes the log like any other source, and reads all
     rounds into memory.
@@ -127,8 +130,14 @@ class ParquetLog(LoggedDomain):
         roles: Mapping[str, str] | None = None,
         arm_names: Sequence[str] | None = None,
         skip_unrewarded: bool = False,
+        costs: Mapping[str, float | str] | ArmCosts | None = None,
     ) -> None:
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
+        #: The costs of arms; None without costs.
+        self.costs = None
+        if costs:
+            names = arm_names or [str(index) for index in range(n_arms)]
+            self.costs = ArmCosts.parse(costs, names)
         self.passes = check_int("passes", passes, minimum=1)
         self.shared = shared
         self._transform = transform
@@ -204,6 +213,11 @@ class ParquetLog(LoggedDomain):
     def __len__(self) -> int:
         return sum(file.n_rows for file in self.files)
 
+    @property
+    def _cost_columns(self) -> list[str]:
+        """The columns with costs."""
+        return [] if self.costs is None else self.costs.column_names
+
     # Reading the log in order, part by part.
 
     def parts(self, max_rows: int = _MAX_PART_ROWS) -> list[LogPart]:
@@ -226,9 +240,12 @@ class ParquetLog(LoggedDomain):
             max_rows = min(max_rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
         elif self._transform is not None and self._transform.row_reader.encoded:
             max_rows = min(max_rows, _ENCODED_BATCH_ROWS)
-        offered_columns = [] if self.columns.offered is None else [self.columns.offered]
+        other_columns = [
+            name for name in (self.columns.offered, self.columns.cluster) if name is not None
+        ]
+        other_columns += self._cost_columns
         for frame in self.read_frames(
-            part, [*self.columns.context, *self._log_columns, *offered_columns], max_rows
+            part, [*self.columns.context, *self._log_columns, *other_columns], max_rows
         ):
             yield self._convert_rounds(frame, part.path)
             n_read += len(frame)
@@ -274,7 +291,9 @@ class ParquetLog(LoggedDomain):
         The ids are in ``id_column`` or in ``columns.id``. The first million rows are checked, if
         they can be read.
         """
-        texts = []
+        texts: list[str] = []
+        if self.columns.cluster is not None:
+            return texts
         for name in self.columns.id if id_column is None else (id_column,):
             queries = [file.query.select(name, self._log_columns[0]) for file in self.files]
             rows = pl.concat(queries, how="vertical_relaxed").head(_MAX_CHECKED_ROWS)
@@ -300,15 +319,18 @@ class ParquetLog(LoggedDomain):
         n_bytes = 8 * len(self) * math.prod(self._row_shape)
         check_memory(n_bytes, f"a source of {len(self):,} logged rounds (fit_log needs less)")
         batches = [batch for part in self.parts() for batch in self.batches(part)]
-        names = [field.name for field in fields(LoggedRounds)][: 6 if self.columns.offered else 5]
-        return LoggedRounds(
-            *(np.concatenate([getattr(batch, name) for batch in batches]) for name in names)
-        )
+        columns = {"offered": self.columns.offered, "clusters": self.columns.cluster}
+        columns["guardrail"] = None
+        names = [field.name for field in fields(LoggedRounds)]
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(batch, name) for batch in batches])
+            for name in names
+            if columns.get(name, name) is not None
+        }
+        return LoggedRounds(**arrays)
 
     def read_rounds(self, indices: IntArray) -> LoggedRounds:
-        arrays: list[Any] = list(vars(self._all_rounds).values())
-        selected: list[Any] = [None if array is None else array[indices] for array in arrays]
-        return LoggedRounds(*selected)
+        return self._all_rounds.select(indices)
 
     def read(self, indices: IntArray) -> AnyArray:
         return self.read_rounds(indices).contexts
@@ -319,6 +341,9 @@ class ParquetLog(LoggedDomain):
 
     def read_offered(self, indices: IntArray) -> BoolArray | None:
         return None if self.columns.offered is None else self.read_rounds(indices).offered
+
+    def read_clusters(self, indices: IntArray) -> IntArray | None:
+        return None if self.columns.cluster is None else self.read_rounds(indices).clusters
 
     # Converting frames to rounds.
 
@@ -336,12 +361,19 @@ class ParquetLog(LoggedDomain):
         for name in (
             *columns.context,
             *role_columns,
-            *([columns.offered] if columns.offered else []),
+            *(name for name in (columns.offered, columns.cluster) if name),
+            *self._cost_columns,
         ):
             if name not in schema:
                 remedy = _NAME_REMEDY if is_default and name in role_columns else ""
                 raise DataError(f"{_describe_missing_column(path, name, schema)}{remedy}")
-            if name in role_columns or name == columns.offered or self._transform is not None:
+            is_role = name in (
+                *role_columns,
+                columns.offered,
+                columns.cluster,
+                *self._cost_columns,
+            )
+            if is_role or self._transform is not None:
                 continue  # columns of any type can be read
             type_class = _classify_type(schema[name])
             first_class = _classify_type(first_schema[name])
@@ -411,11 +443,23 @@ class ParquetLog(LoggedDomain):
                 )
         offered = None
         arm_indices = arms.astype(np.int64)
+        if self.costs is not None:
+            check_no_nulls(frame, self._cost_columns, path)
+            rewards = rewards - self.costs.compute(
+                arm_indices, lambda name: read_numbers(frame, name, is_context=False)
+            )
         if self.columns.offered is not None:
             arm_names = self._arm_names or [str(index) for index in range(self.n_arms)]
             offered = read_offered_arms(frame, self.columns.offered, arm_names, arm_indices, path)
+        clusters = None
+        if self.columns.cluster is not None:
+            check_no_nulls(frame, [self.columns.cluster], path)
+            values = frame[self.columns.cluster].cast(pl.String).to_numpy()
+            clusters = check_clusters(values, len(frame))
         round_weights = weights[0] if weights else np.ones(len(frame))
-        return LoggedRounds(contexts, arm_indices, rewards, propensities, round_weights, offered)
+        return LoggedRounds(
+            contexts, arm_indices, rewards, propensities, round_weights, offered, clusters
+        )
 
     def _convert_contexts(self, frame: pl.DataFrame) -> AnyArray:
         """Return the contexts in a frame, (n, *C). Raise an error for a value that is not
@@ -484,7 +528,7 @@ def _resolve_columns(
             raise InvalidInput(
                 f"the context must be the policy's columns: {', '.join(transform.names)}"
             )
-        return columns
+        return replace(columns, cluster=roles.get("cluster", columns.cluster))
     column_by_role: dict[str, Any] = {role: roles.get(role, role) for role in _LOG_ROLES}
     missing_column = next((name for name in column_by_role.values() if name not in schema), None)
     if missing_column is not None:
@@ -494,6 +538,7 @@ def _resolve_columns(
     lists_arms = offered_type == pl.String or _is_list_type(offered_type)
     is_context = transform is not None and offered_column in transform.names
     column_by_role["offered"] = offered_column if lists_arms and not is_context else None
+    column_by_role["cluster"] = roles.get("cluster")
     other_columns = {*_LOG_ROLES, *column_by_role.values(), *roles.values()}
     context = (
         transform.names
@@ -576,6 +621,7 @@ def open_log(
         )
         options = {name: getattr(policy, name) for name in ("n_arms", "arm_names", "context_shape")}
         options |= {"shared": shared, "columns": columns, "transform": transform}
+        options |= {"costs": policy.costs}
         return ParquetLog(log, roles=roles, skip_unrewarded=skip_unrewarded, **options)
     if columns is not None:
         raise InvalidInput(
@@ -583,9 +629,14 @@ def open_log(
         )
     roles = roles or {}
     _check_roles(roles, log.schema, log.files[0].path)
-    if "weights" in roles:
+    if roles.keys() & {"weights", "cluster"} or log.costs != policy.costs:
         log = copy.copy(log)
-        log._log_columns = [*log._log_columns[:3], roles["weights"]]
+        log.costs = log.costs or policy.costs
+        log.__dict__.pop("_all_rounds", None)
+        if "weights" in roles:
+            log._log_columns = [*log._log_columns[:3], roles["weights"]]
+        if "cluster" in roles:
+            log.columns = replace(log.columns, cluster=roles["cluster"])
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
             f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, but the policy"

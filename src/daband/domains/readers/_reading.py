@@ -533,6 +533,6 @@ def describe_repeated_ids(rows: pl.DataFrame) -> list[str]:
     return [
         f"{n_repeated:,} rows repeat a value of {name!r}, {n_same:,} of them with the same arm. If"
         " the arm was drawn for each value, its rows are not independent: standard errors are too"
-        " small, and intervals and verdicts are too sure. Use one row for each value, e.g. with its"
-        " mean reward"
+        " small, and intervals and verdicts are too sure. Name the column as the cluster (--cluster"
+        f" {name}, Columns(cluster={name!r}), clusters=)"
     ]

@@ -17,12 +17,17 @@ import numpy as np
 from daband.base._arguments import check_class_names
 from daband.base._arrays import AnyArray, FloatArray, IntArray, check_propensities
 from daband.base._lazy_polars import pl
-from daband.domains._contract import About, Pair
+from daband.domains._contract import About, Guardrail, Pair
 from daband.domains._mixtures import read_all_domains
 from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._columns import Columns, read_catalogue
-from daband.domains.readers._logs import from_log, warn_estimated_propensities
+from daband.domains.readers._columns import Columns, find_id_column, read_catalogue
+from daband.domains.readers._logs import (
+    AUTO,
+    AUTO_FRACTION,
+    from_log,
+    warn_estimated_propensities,
+)
 from daband.domains.readers._reading import (
     describe_repeated_ids,
     find_arm_index,
@@ -31,6 +36,8 @@ from daband.domains.readers._reading import (
     record_log_file,
 )
 from daband.errors import DataError, InvalidInput
+from daband.features._catalogue import Catalogue
+from daband.features._costs import ArmCosts
 from daband.features._shift import ShiftLike, as_shift
 from daband.features._table_transform import (
     ROW_COLUMN,
@@ -51,9 +58,10 @@ def from_table(
     domain: str | None = None,
     targets: Sequence[str] = (),
     target_test: Any = None,
-    source_test: Any = 0.1,
+    source_test: Any = "auto",
     columns: Columns,
     transform: TableTransform | None = None,
+    feedback: str | None = None,
     passes: int = 1,
     target_passes: int | None = None,
     class_names: Sequence[str] | None = None,
@@ -77,10 +85,14 @@ def from_table(
             given with ``target``.
         target_test: a table with the label or reward columns, for the evaluator.
         source_test: a table of source rounds that training does not use, or the fraction of
-            ``source`` to hold out (a fixed split), or None.
+            ``source`` to hold out (a fixed split), or None. With "auto", it is a tenth, but for a
+            log without ``arms`` nothing is held out, as in ``from_log``.
         columns: the names of the context, label, arm and reward columns.
         transform: a fitted transform of contexts; by default one is fitted on the source and target
             rows that training uses.
+        feedback: "full" or "bandit", as in ``from_arrays``, for a table of labels or of the rewards
+            of all arms; by default "full". The rows of a log, which has an arm column, are always
+            bandit feedback.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to
             ``passes``.
@@ -123,6 +135,7 @@ def from_table(
             name=name,
             columns=columns,
             transform=transform,
+            feedback=feedback,
             passes=passes,
             target_passes=target_passes,
             class_names=class_names,
@@ -131,11 +144,17 @@ def from_table(
             units=units,
             source_test=source_test,
         )
+    if columns.arm is not None and feedback == "full":
+        raise InvalidInput(
+            "feedback='full' needs the rewards of all arms, but the table is a log of the arms in"
+            f" column {columns.arm!r}; use columns.label or columns.rewards, or omit feedback"
+        )
     if target is None:
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame = _add_row_numbers(read_table(source))
     target_frame = _add_row_numbers(read_table(target))
-    for id_column in set(columns.id if columns.arm else ()) & set(source_frame.columns):
+    warned_columns = columns.id if columns.arm and columns.cluster is None else ()
+    for id_column in set(warned_columns) & set(source_frame.columns):
         for text in describe_repeated_ids(source_frame.select(id_column, columns.arm)):
             warnings.warn(text, stacklevel=2)
     catalogue = None
@@ -148,6 +167,7 @@ def from_table(
         if catalogue is not None
         else _list_arm_names(source_frame, columns, class_names)
     )
+    costs = _find_costs(columns, arms, arm_names)
     outcome_columns = {columns.label} if columns.label else set(columns.rewards)
     test_frame = None if target_test is None else read_table(target_test)
     remedy = " Pass rows for the evaluator as target_test=" if test_frame is None else ""
@@ -164,6 +184,8 @@ def from_table(
             "target_test needs columns.label or columns.rewards, the columns with the rewards of"
             " arms"
         )
+    if isinstance(source_test, str) and source_test == AUTO:
+        source_test = AUTO_FRACTION if columns.arm is None or arms is not None else None
     if source_test is None or isinstance(source_test, Real):
         fraction = None if source_test is None else float(source_test)
         strata = _get_strata(source_frame, columns, "source", columns.arm)
@@ -204,18 +226,29 @@ def from_table(
     source_transform = transform.with_medians(source_frame, is_separate)
     target_transform = transform.with_medians(target_frame, is_separate)
     _warn_disjoint_categories(source_frame, target_frame, columns)
+
+    def read_outcomes(frame: pl.DataFrame, table_name: str) -> AnyArray:
+        """Return the labels (n,) or net rewards (n, K) of all rows."""
+        outcomes = _read_outcomes(frame, columns, arm_names, table_name)
+        if costs is None:
+            return outcomes
+        rewards = outcomes if outcomes.ndim == 2 else np.eye(len(arm_names))[outcomes]
+        return rewards - costs.compute_table(
+            len(frame), lambda name: _require_numbers(frame, name, table_name)
+        )
+
     target_contexts = target_transform.apply(target_frame)
     test_data = None
     if test_frame is not None:
         test_data = (
             target_transform.apply(test_frame),
-            _read_outcomes(test_frame, columns, arm_names, "target_test"),
+            read_outcomes(test_frame, "target_test"),
         )
     labelled_data = None
     if is_labelled:
         labelled_data = (
             target_contexts.copy(),
-            _read_outcomes(target_frame, columns, arm_names, "target"),
+            read_outcomes(target_frame, "target"),
         )
     arguments: dict[str, Any] = {
         "target": target_contexts,
@@ -229,19 +262,20 @@ def from_table(
     }
 
     def read_rounds(frame: pl.DataFrame, table_name: str) -> tuple[Any, ...]:
-        """Return contexts and outcomes, or for a log contexts, arms, rewards, propensities and
-        offered arms.
+        """Return contexts and outcomes, or the tuple of a log as in ``from_log``.
 
         ``table_name`` is for error messages.
         """
         if columns.arm is None:
-            return source_transform.apply(frame), _read_outcomes(
-                frame, columns, arm_names, table_name
-            )
+            return source_transform.apply(frame), read_outcomes(frame, table_name)
         arm_indices = _find_arm_indices(
             _require_values(frame, columns.arm), arm_names, columns.arm, table_name
         )
         rewards = _require_numbers(frame, str(columns.reward), table_name)
+        if costs is not None:
+            rewards = rewards - costs.compute(
+                arm_indices, lambda name: _require_numbers(frame, name, table_name)
+            )
         propensities = None
         offered = None
         if columns.propensity is not None:
@@ -252,7 +286,12 @@ def from_table(
                 raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
         if columns.offered is not None:
             offered = read_offered_arms(frame, columns.offered, arm_names, arm_indices, table_name)
-        return source_transform.apply(frame), arm_indices, rewards, propensities, offered
+        guardrail = None
+        if columns.guardrail is not None:
+            values = _require_numbers(frame, columns.guardrail.removeprefix("-"), table_name)
+            guardrail = Guardrail(values, columns.guardrail_margin, columns.guardrail)
+        contexts = source_transform.apply(frame)
+        return contexts, arm_indices, rewards, propensities, offered, guardrail
 
     source_rounds: dict[str, Any] = {
         "source": read_rounds(source_frame, "source"),
@@ -260,10 +299,14 @@ def from_table(
     }
     if held_out_frame is not None:
         source_rounds["source_test"] = read_rounds(held_out_frame, "source_test")
+    if columns.cluster is not None:
+        arguments["clusters"] = [
+            str(value) for value in _require_values(source_frame, columns.cluster)
+        ]
     if columns.arm is not None and columns.propensity is None:
         _add_propensities(source_rounds, len(arm_names))
     pair = (
-        from_arrays(**source_rounds, **arguments)
+        from_arrays(**source_rounds, **arguments, feedback=feedback or "full")
         if columns.arm is None
         else from_log(**source_rounds, **arguments)
     )
@@ -280,6 +323,12 @@ def from_table(
         pair,
         about=About(summary="tables given by the user", licence="the user's own"),
         catalogue=catalogue,
+        costs=None
+        if costs is None
+        else costs.with_means(
+            lambda name: _require_numbers(source_frame, name, "source"),
+            source_rounds["source"][1] if columns.arm else None,
+        ),
     )
     return replace(pair, feature_names=feature_names, table=target_transform, shift=assumed_shift)
 
@@ -301,9 +350,9 @@ def from_texts(
         source: a tuple ``(texts, labels)``, or a table with these two columns.
         target: a list of texts, a tuple ``(texts, labels)``, or a table. If it has labels, half of
             the rows are kept for the evaluator.
-        encoder: "sentence-transformers:NAME" or "sentence-transformers:FOLDER", or the path of a
-            folder with model.onnx and tokenizer.json. Features are computed once and kept in the
-            cache folder.
+        encoder: "words" (a feature for each of the 50 most frequent words),
+            "sentence-transformers:NAME" or "sentence-transformers:FOLDER", or the path of a folder
+            with model.onnx and tokenizer.json, whose features are kept in the cache folder.
         text: the column of the texts.
         label: the column of the labels, which are the arms.
         target_test: a tuple ``(texts, labels)`` or a table, for the evaluator.
@@ -388,6 +437,22 @@ def _from_domains(
     return read_all_domains(
         from_table, {**arguments, "transform": pooled_pair.table}, mapped_fields=()
     )
+
+
+def _find_costs(columns: Columns, arms: Any, arm_names: Sequence[str]) -> ArmCosts | None:
+    """Return the costs of arms; those in a column of the table ``arms`` are fixed."""
+    costs = columns.costs
+    if not isinstance(costs, str):
+        return ArmCosts.parse(costs, arm_names)
+    costs_by_arm: dict[str, float | str] = dict.fromkeys(arm_names, costs)
+    is_table = arms is not None and not isinstance(arms, Catalogue | np.ndarray)
+    tables = arms.values() if isinstance(arms, dict) else [arms] if is_table else []
+    for frame in map(read_table, tables):
+        if costs in frame.columns:
+            ids = frame[find_id_column(frame, str(columns.arm or columns.label or ""))].to_list()
+            arm_costs = _require_numbers(frame, costs, "arms").tolist()
+            costs_by_arm |= dict(zip(map(_format_name, ids), arm_costs, strict=True))
+    return ArmCosts.parse(costs_by_arm, arm_names)
 
 
 def _add_row_numbers(frame: pl.DataFrame) -> pl.DataFrame:
@@ -540,7 +605,7 @@ def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
     )
     warn_estimated_propensities(method, stacklevel=4)
     for table_name, log in logs.items():
-        rounds_by_table[table_name] = (*log[:3], propensities[: len(log[1])], log[4])
+        rounds_by_table[table_name] = (*log[:3], propensities[: len(log[1])], *log[4:])
         propensities = propensities[len(log[1]) :]
 
 

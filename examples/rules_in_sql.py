@@ -1,0 +1,141 @@
+"""
+From an A/B test to a view in SQL
+=================================
+
+**Can our database decide who gets which offer, by a rule that everybody can read?**
+
+.. image:: images/sphx_glr_rules_in_sql_001.png
+   :alt: the true gain of the best offer, of a rule with two conditions, and of the full policy
+
+A policy is often a model in a file, and a campaign is often a table in a database. If a small tree
+is nearly as good as the model, the database needs no model. daband finds the best tree, and offers
+it only if the test proves a gain. Customers here are simulated, so that the truth is known."""
+
+# %%
+# The test
+# --------
+#
+# Three offers were drawn at random. The coupon is best for customers below 45, and the visit for
+# others, except in the web shop, where nothing is best.
+
+import sqlite3
+
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+
+import daband
+
+OFFERS = ["coupon", "nothing", "visit"]
+rng = np.random.default_rng(0)
+
+
+def draw_customers(n: int, mean_age: float) -> pl.DataFrame:
+    """Return n customers of a market with this mean age."""
+    return pl.DataFrame(
+        {
+            "customer": np.arange(n),
+            "age": rng.normal(mean_age, 12, n).clip(18, 90).round(),
+            "spent": rng.lognormal(4, 1, n).round(2),
+            "channel": rng.choice(["web", "shop", "phone"], n),
+        }
+    )
+
+
+def compute_means(customers: pl.DataFrame) -> np.ndarray:
+    """Return the mean reward of each offer for each customer, in euros, (n, 3)."""
+    age, channel = (customers[name].to_numpy() for name in ("age", "channel"))
+    coupon = np.where(age < 45, 9.0, 4.0)
+    visit = np.where((age >= 45) & (channel != "web"), 9.0, 4.0)
+    return np.stack([coupon, np.full(len(customers), 5.0), visit], axis=1)
+
+
+norway = draw_customers(8000, mean_age=45)
+arms = rng.integers(0, 3, len(norway))
+test = norway.with_columns(
+    offer=pl.Series([OFFERS[arm] for arm in arms]),
+    euros=compute_means(norway)[np.arange(len(arms)), arms] + rng.normal(0, 6, len(arms)),
+    p=pl.lit(1 / 3),
+)
+sweden = draw_customers(5000, mean_age=52)
+columns = daband.domains.Columns(
+    context=["age", "spent", "channel"],
+    categorical=["channel"],
+    arm="offer",
+    reward="euros",
+    propensity="p",
+    id=["customer"],
+)
+pair = daband.domains.from_table(source=test, target=sweden, columns=columns)
+
+# %%
+# The rule
+# --------
+#
+# ``choose`` finds the policy, and ``rules`` the tree with at most two conditions per customer that is
+# best for the customers of Sweden. The gain is estimated on customers that the tree was not learned
+# from. The loss compares the tree with the full policy.
+
+candidates = [daband.trust.Candidate("log", "log", preferred=True)]
+choice = daband.choose(pair, candidates=candidates, unit="euros", seed=0)
+rules = daband.rules(choice, pair=pair, max_depth=2, epsilon=0.05, id_column="customer")
+print(rules.to_text())
+
+# %%
+# The view
+# --------
+#
+# The rule is a query. A random twentieth of the customers, by the MD5 of their id, gets a random
+# offer, so that the next log shows how good all offers are. The column ``propensity`` has the
+# probability of each decision. SQLite lacks ``md5``, so we register it; DuckDB and Postgres have it.
+
+from hashlib import md5
+
+query = rules.to_sql("customers")
+print(query)
+database = sqlite3.connect(":memory:")
+database.create_function("md5", 1, lambda text: md5(text.encode()).hexdigest())  # noqa: S324
+database.execute("CREATE TABLE customers (customer INTEGER, age REAL, spent REAL, channel TEXT)")
+database.executemany("INSERT INTO customers VALUES (?, ?, ?, ?)", sweden.iter_rows())
+database.execute(f"CREATE VIEW offers AS {query}")
+database.execute("SELECT arm, COUNT(*), AVG(propensity) FROM offers GROUP BY arm").fetchall()
+
+# %%
+# The same decisions elsewhere
+# ----------------------------
+#
+# The function of Python, the JsonLogic of a feature flag, and ``rules.json`` give the same offers.
+# Here we compare the function of Python with the view.
+
+namespace: dict = {}
+exec(rules.to_python(), namespace)  # noqa: S102
+by_python = [namespace["choose_arm"](row) for row in sweden.iter_rows(named=True)]
+by_sql = database.execute("SELECT arm, propensity FROM offers ORDER BY customer").fetchall()
+assert by_python == by_sql
+print(rules.to_python())
+
+# %%
+# The truth
+# ---------
+#
+# In the simulation we know the mean reward of every offer.
+
+means = compute_means(sweden)
+rows = np.arange(len(sweden))
+contexts = pair.target.read(rows)
+best = OFFERS.index(rules.best_arm)
+values = {
+    f"always {rules.best_arm}": means[:, best],
+    "the rule": means[rows, rules.policy.decide(contexts, rule="greedy").arm],
+    "the full policy": means[rows, choice.policy.decide(contexts, rule="greedy").arm],
+    "the best possible": means.max(axis=1),
+}
+gains = {name: (value - means[:, best]).mean() for name, value in values.items()}
+assert rules.proven
+assert gains["the rule"] > 0.8 * gains["the full policy"]
+figure, axes = plt.subplots(figsize=(7, 2.2))
+axes.barh(list(gains), list(gains.values()), color=["#9fb3c8", "#0072b2", "#9fb3c8", "#9fb3c8"])
+axes.invert_yaxis()
+axes.set(xlabel=f"true gain over always {rules.best_arm} in Sweden, euros per customer")
+plt.tight_layout()
+plt.show()

@@ -1,0 +1,263 @@
+"""``check_log``: find out what is wrong with a log before anything is learned from it.
+
+Every finding says what was seen and what to do. Tests compare many arms and columns, so a finding
+needs ``_MAX_STANDARD_ERRORS`` standard errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.base._arrays import FloatArray, IntArray
+from daband.base._lazy_polars import pl
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._reading import describe_repeated_ids, read_table
+from daband.errors import InvalidInput
+from daband.features._table_transform import TableTransform
+from daband.logs._mean_estimates import estimate_mean
+
+#: Number of standard errors above which a difference is a finding.
+_MAX_STANDARD_ERRORS = 4.5
+#: Fraction of the variance of a column that arms may explain. More means that the column was
+#: measured after the arm was chosen.
+_MAX_EXPLAINED_FRACTION = 0.2
+#: Absolute correlation of a column with rewards above which it is probably measured after them.
+_MAX_CORRELATION = 0.98
+#: Fraction of rewards that may have the largest value, if rewards have many values.
+_MAX_CAPPED_FRACTION = 0.02
+#: Minimum number of different rewards for the tests of amounts.
+_MIN_AMOUNTS = 20
+#: Fraction of the variance of rewards that a single reward may have.
+_MAX_VARIANCE_FRACTION = 0.3
+#: Minimum number of rounds of an arm.
+_MIN_ARM_ROUNDS = 50
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """The rounds of one arm in a log."""
+
+    #: Name of the arm.
+    name: str
+    #: Number of rounds.
+    rounds: int
+    #: Mean reward.
+    mean: float
+    #: Lower limit of the 95% interval of the mean.
+    low: float
+    #: Upper limit of the 95% interval of the mean.
+    high: float
+
+
+@dataclass(frozen=True)
+class LogCheck:
+    """The arms of a log, and what is wrong with it.
+
+    >>> import polars as pl
+    >>> log = pl.DataFrame({"age": range(200), "offer": ["a", "b"] * 100, "euros": [0, 1, 1, 0] * 50})
+    >>> columns = daband.domains.Columns(["age"], arm="offer", reward="euros")
+    >>> check = daband.check_log(log, columns)
+    >>> check.rounds, check.arms[0].mean
+    (200, 0.5)
+    """
+
+    #: Number of rounds.
+    rounds: int
+    #: A summary of each arm.
+    arms: tuple[ArmSummary, ...]
+    #: What is wrong and what to do, one sentence or two for each; empty if nothing was found.
+    findings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        width = max(len(arm.name) for arm in self.arms)
+        lines = [f"{self.rounds:,} rounds; mean reward by arm, with its 95% interval:"]
+        lines += [
+            f"  {arm.name:<{width}}  {arm.rounds:>9,} rounds  {arm.mean:.4g} [{arm.low:.4g},"
+            f" {arm.high:.4g}]"
+            for arm in self.arms
+        ]
+        lines += [f"- {finding}" for finding in self.findings] or ["Nothing wrong was found."]
+        return "\n".join(lines) + "\n"
+
+
+def check_log(log: Any, columns: Columns) -> LogCheck:
+    """Return the arms of a log with their mean rewards, and what is wrong with it.
+
+    It tests whether propensities agree with the arms, also given contexts; whether columns look
+    measured after the arm or after the reward; whether rows repeat ids; whether rewards drift; and
+    whether rewards look truncated or mistyped.
+
+    Args:
+        log: a table: a path, or a pandas, polars or arrow frame.
+        columns: the roles of its columns; ``arm`` and ``reward`` are needed.
+
+    >>> import polars as pl
+    >>> log = pl.DataFrame({"age": range(200), "offer": ["a", "b"] * 100, "euros": [0, 1, 1, 0] * 50})
+    >>> columns = daband.domains.Columns(["age"], arm="offer", reward="euros")
+    >>> check = daband.check_log(log, columns)
+    >>> [arm.rounds for arm in check.arms]
+    [100, 100]
+    """
+    if columns.arm is None or columns.reward is None:
+        raise InvalidInput("columns needs arm and reward, the columns of a log")
+    frame = read_table(log if not isinstance(log, str) else Path(log))
+    names = [columns.arm, columns.reward, columns.propensity, columns.cluster, *columns.id]
+    for name in (*columns.context, *names):
+        if name is not None and name not in frame.columns:
+            raise InvalidInput(
+                f"the log has no column {name!r} (its columns: {', '.join(frame.columns)})"
+            )
+    findings = []
+    n_unrewarded = frame[columns.reward].null_count()
+    if n_unrewarded:
+        findings.append(f"{n_unrewarded:,} rows have no reward and are ignored.")
+    frame = frame.filter(pl.col(columns.reward).is_not_null() & pl.col(columns.arm).is_not_null())
+    if not len(frame):
+        raise InvalidInput("the log has no row with an arm and a reward")
+    arm_names, arms = np.unique(frame[columns.arm].cast(pl.String).to_numpy(), return_inverse=True)
+    rewards = frame[columns.reward].cast(pl.Float64).to_numpy()
+    clusters = None
+    if columns.cluster is not None:
+        values = frame[columns.cluster].cast(pl.String).to_numpy()
+        clusters = np.unique(values, return_inverse=True)[1]
+    else:
+        for name in columns.id:
+            findings += describe_repeated_ids(frame.select(name, columns.arm))
+    summaries = []
+    for index, name in enumerate(arm_names.tolist()):
+        is_arm = arms == index
+        arm_clusters = (
+            None if clusters is None else np.unique(clusters[is_arm], return_inverse=True)[1]
+        )
+        estimate = estimate_mean(rewards[is_arm], arm_clusters)
+        low, high = estimate.compute_interval(0.95)
+        summaries.append(ArmSummary(name, int(is_arm.sum()), estimate.value, low, high))
+        if is_arm.sum() < _MIN_ARM_ROUNDS:
+            findings.append(
+                f"Arm {name!r} has only {is_arm.sum()} rounds: collect more, or drop the arm."
+            )
+    transform = TableTransform.fit(
+        {"source": frame},
+        context=columns.context,
+        categorical=columns.categorical,
+        dates=columns.dates,
+        ids=columns.id,
+        encoders=columns.encoders,
+    )
+    features = transform.apply(frame)
+    propensities = (
+        np.bincount(arms)[arms] / len(arms)
+        if columns.propensity is None
+        else frame[columns.propensity].cast(pl.Float64).to_numpy()
+    )
+    findings += _check_assignment(
+        arms, arm_names.tolist(), propensities, features, transform.feature_names, clusters
+    )
+    findings += _check_rewards(rewards, features, transform.feature_names, clusters)
+    return LogCheck(len(frame), tuple(summaries), tuple(findings))
+
+
+def _check_assignment(
+    arms: IntArray,
+    arm_names: list[str],
+    propensities: FloatArray,
+    features: FloatArray,
+    feature_names: Any,
+    clusters: IntArray | None,
+) -> list[str]:
+    """Return findings about how arms were drawn."""
+    findings = []
+    is_certain = propensities == 1.0
+    if is_certain.any() and len(arm_names) > 1:
+        findings.append(
+            f"{is_certain.mean():.0%} of rounds have a propensity of 1: no other arm could be drawn"
+            " there, so these rounds cannot compare arms. Drop them, or correct the propensities."
+        )
+    is_suspect = np.zeros(features.shape[1], np.bool_)
+    for column, values in enumerate(features.T):
+        total = float(values.var())
+        means = np.bincount(arms, values) / np.bincount(arms)
+        if total > 0 and float(means[arms].var()) > _MAX_EXPLAINED_FRACTION * total:
+            is_suspect[column] = True
+            findings.append(
+                f"{feature_names[column]!r} depends strongly on the arm: it was probably measured"
+                f" after the arm was chosen. Ignore the column (--drop), or arms were not random."
+            )
+    for index, name in enumerate(arm_names):
+        excess = (arms == index) / propensities - 1.0
+        share = estimate_mean(excess, clusters)
+        if abs(share.value) > _MAX_STANDARD_ERRORS * share.standard_error:
+            findings.append(
+                f"Arm {name!r} occurs {1.0 + share.value:.2f} times as often as its propensities"
+                " say (sample-ratio mismatch): check the propensities, and whether rows were lost."
+            )
+            continue
+        scores = np.array(
+            [_score_dependence(excess, values, clusters) for values in features.T] or [0.0]
+        )
+        scores[: len(is_suspect)][is_suspect] = 0.0
+        worst = int(np.abs(scores).argmax())
+        if abs(scores[worst]) > _MAX_STANDARD_ERRORS:
+            findings.append(
+                f"Arm {name!r} depends on {feature_names[worst]!r} more than its propensities say"
+                f" ({abs(scores[worst]):.1f} standard errors): arms were drawn by contexts, or the"
+                " column was measured afterwards. Correct the propensities, or ignore the column."
+            )
+    return findings
+
+
+def _score_dependence(excess: FloatArray, values: FloatArray, clusters: IntArray | None) -> float:
+    """Return the covariance of two columns (n,), in standard errors."""
+    if not values.std() > 0:
+        return 0.0
+    covariance = estimate_mean(excess * (values - values.mean()), clusters)
+    return covariance.value / max(covariance.standard_error, 1e-300)
+
+
+def _check_rewards(
+    rewards: FloatArray, features: FloatArray, feature_names: Any, clusters: IntArray | None
+) -> list[str]:
+    """Return findings about rewards."""
+    findings = []
+    deviation = float(rewards.std())
+    if not deviation > 0:
+        return ["All rewards are equal, so no arm is better than another."]
+    for name, values in zip(feature_names, features.T, strict=True):
+        if values.std() > 0 and abs(np.corrcoef(values, rewards)[0, 1]) > _MAX_CORRELATION:
+            findings.append(
+                f"{name!r} nearly equals the reward: it was probably measured after it. Ignore the"
+                " column (--drop)."
+            )
+    distinct, counts = np.unique(rewards, return_counts=True)
+    if len(distinct) >= _MIN_AMOUNTS:
+        top_fraction = counts[-1] / len(rewards)
+        is_capped = counts[-1] > 10 * max(1, int(counts[-2]))
+        if top_fraction > _MAX_CAPPED_FRACTION and is_capped:
+            findings.append(
+                f"{top_fraction:.0%} of rewards are exactly {distinct[-1]:g}, the largest one: they"
+                " look truncated. Use the full amounts."
+            )
+        squares = np.square(rewards - rewards.mean())
+        if squares.max() > _MAX_VARIANCE_FRACTION * squares.sum() and len(rewards) > 100:
+            row = int(squares.argmax())
+            findings.append(
+                f"One reward, {rewards[row]:g} in row {row}, has"
+                f" {squares[row] / squares.sum():.0%} of the variance of all rewards: check whether"
+                " it was read correctly (decimal comma, other currency)."
+            )
+    half = len(rewards) // 2
+    if half >= _MIN_ARM_ROUNDS:
+        signs = np.where(np.arange(len(rewards)) < half, -1.0, 1.0)
+        drift = _score_dependence(rewards - rewards.mean(), signs, clusters)
+        if abs(drift) > _MAX_STANDARD_ERRORS:
+            first, second = rewards[:half].mean(), rewards[half:].mean()
+            findings.append(
+                f"The mean reward is {first:.4g} in the first half of the log and {second:.4g} in"
+                " the second: rewards drift. Check that arms were drawn all the time, and prefer"
+                " recent rounds (update(..., weights=))."
+            )
+    return findings

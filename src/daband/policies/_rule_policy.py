@@ -1,0 +1,200 @@
+"""Choose arms by a small decision tree over the columns of a table.
+
+The tree is fixed; the arm of each leaf is the arm with the largest mean reward there. ``rules``
+in ``daband.trust`` finds the tree in the data of a choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from daband.base._arrays import AnyArray, FloatArray, IntArray, read_array, to_floats
+from daband.errors import DataError, InvalidInput
+from daband.policies._checkpoints import check_notes, save_rules
+from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
+from daband.policies._policy import Policy
+from daband.policies._registered import policies
+from daband.serving._deployed_rule import DeployedRule, deploy_rule
+from daband.serving._frozen_policy import FrozenParts, Member
+from daband.serving._rule import Rule, build_leaf_network, count_leaves, from_state, to_state
+
+
+@policies.register("rules")
+class RulePolicy(Policy):
+    """A policy that chooses arms by a small decision tree over the columns of a table.
+
+    ``daband.rules(choice)`` makes one. The score of an arm is its mean reward in the leaf of the
+    context, including the rounds from which the tree was learned. Rewards that are learned later
+    may change the arms of leaves, but not the tree. A file with the suffix ``.json`` contains the
+    policy and its rule in JsonLogic, as a flag definition of flagd.
+
+    Args:
+        tree: the tree, as ``daband.rules`` makes it; None for a tree with one leaf.
+        id_column: the column whose value determines who gets a random arm, with probability
+            ``epsilon``, if a rule is used outside daband.
+        salt: a text that makes these random arms different from those of other experiments.
+        settings: the settings of every policy (``daband.Policy``). ``explore`` is "greedy" by
+            default, and ``arms`` is "disjoint".
+
+    >>> policy = daband.RulePolicy(context_shape=(1,), n_arms=2, seed=0)
+    >>> skipped = policy.update([[0.0]] * 4, [0, 0, 1, 1], [0.0, 0.0, 1.0, 1.0])
+    >>> policy.rule.leaf_arms
+    ('1',)
+    """
+
+    default_settings: ClassVar = {"explore": "greedy"}
+    allows_shared_arms = False
+    max_norm = MAX_RAW_NORM  # contexts are only compared with thresholds
+
+    def __init__(
+        self, *, tree: Any = None, id_column: str = "id", salt: str = "", **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self.id_column = str(id_column)
+        self.salt = str(salt)
+        self._n_inputs = math.prod(self.feature_shape)
+        try:
+            #: The tree.
+            self.node = from_state(0 if tree is None else tree)
+            self._network = build_leaf_network(self.node, self._n_inputs)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise InvalidInput(f"tree must be a tree of daband.rules, got {tree!r}") from error
+        shape = count_leaves(self.node), self.n_arms
+        #: The prior mean of the rewards of each arm in each leaf, minus the mean of all rewards if
+        #: the tree was not learned from data, (L, K).
+        self._prior_means: FloatArray = np.zeros(shape)
+        #: The number of rounds for which the prior means count, (L, K); 0 without data.
+        self._prior_counts: FloatArray = np.zeros(shape)
+        #: The sums of weights and of weighted rewards of later rounds, (2, L, K).
+        self._sums: FloatArray = np.zeros((2, *shape))
+        #: The number of later rounds of each arm, (K,).
+        self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
+
+    def settings(self) -> dict[str, Any]:
+        own = {"id_column": self.id_column, "salt": self.salt}
+        return {**super().settings(), "tree": to_state(self.node), **own}
+
+    @property
+    def counts(self) -> IntArray:
+        """The number of rounds of each arm, (K,)."""
+        return self._round_counts + self._prior_counts.sum(axis=0).astype(np.int64)
+
+    @property
+    def rule(self) -> Rule:
+        """The tree with the present arm of each leaf, which can be written as SQL, JsonLogic or
+        Python.
+        """
+        names = self.arm_names or tuple(map(str, range(self.n_arms)))
+        with self._locks.state:
+            means = self._compute_leaf_scores()[0]
+        catalogue = self.catalogue
+        offered = np.ones(self.n_arms, np.bool_)
+        if catalogue is not None:
+            offered = catalogue.offered[int(self.domains.is_target(self._domain_index))]
+        arms = np.where(offered, means, -np.inf).argmax(axis=1)
+        return Rule(
+            self.node,
+            tuple(names[arm] for arm in arms),
+            tuple(name for name, is_offered in zip(names, offered, strict=True) if is_offered),
+            self.epsilon,
+            self.id_column,
+            self.salt,
+        )
+
+    def set_prior(self, means: FloatArray, counts: FloatArray) -> None:
+        """Set the mean rewards of the rounds from which the tree was learned, and their numbers,
+        (L, K) each.
+        """
+        with self._locks.write, self._locks.state:
+            self._prior_means = np.array(means, np.float64)
+            self._prior_counts = np.maximum(counts, 1.0)
+
+    def as_deployed(self) -> DeployedRule:
+        """Return a deployed policy whose random arms are determined by the column of ids, as in the
+        rule.
+        """
+        return deploy_rule(self, self.rule)
+
+    def save(
+        self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True
+    ) -> None:
+        if Path(path).suffix != ".json":
+            super().save(path, notes=notes, replay=replay)
+            return
+        with self._locks.write:
+            save_rules(self, path, check_notes(notes), replay=replay)
+
+    def _score(
+        self, contexts: AnyArray, domain: int, with_bonuses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        leaves = self.find_leaves(contexts)
+        means, variances = self._compute_leaf_scores()
+        return means[leaves], self.reward_moments.scale * np.sqrt(variances[leaves])
+
+    def find_leaves(self, contexts: AnyArray) -> IntArray:
+        """Return the index of the leaf of each context, (n,)."""
+        rows = to_floats(contexts.reshape(len(contexts), -1))
+        leaves: IntArray = self._network(rows)[:, :-1].argmax(axis=1)
+        return leaves
+
+    def _compute_leaf_scores(self) -> tuple[FloatArray, FloatArray]:
+        """Return the mean reward, and the variance of the bonus, of each arm in each leaf, (L, K).
+
+        An arm that has no rounds counts as one round with the mean of all rewards.
+        """
+        has_prior = self._prior_counts > 0
+        prior_counts = np.where(has_prior, self._prior_counts, 1.0)
+        prior_means = np.where(has_prior, self._prior_means, self.reward_moments.centre)
+        counts = prior_counts + self._sums[0]
+        means = (prior_counts * prior_means + self._sums[1]) / counts
+        return means, 1.0 / (1.0 + self._prior_counts + self._sums[0])
+
+    def _freeze(self, domain: int) -> FrozenParts:
+        means, variances = self._compute_leaf_scores()
+        moments = self.reward_moments
+        n_leaves = len(means)
+        theta = np.zeros((self.n_arms, n_leaves + 1))
+        theta[:, :-1] = (means.T - moments.centre) / moments.scale
+        inverse = np.zeros((self.n_arms, n_leaves + 1, n_leaves + 1))
+        leaves = np.arange(n_leaves)
+        inverse[:, leaves, leaves] = variances.T
+        member = Member(theta, inverse, network=build_leaf_network(self.node, self._n_inputs))
+        return FrozenParts((member,), self.counts)
+
+    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        weights = self._weigh(rounds)
+        round_weights = np.ones(len(rounds.arms)) if weights is None else weights
+        cells = self.find_leaves(rounds.contexts), rounds.arms
+        np.add.at(self._sums[0], cells, round_weights)
+        np.add.at(self._sums[1], cells, round_weights * rounds.rewards)
+        np.add.at(self._round_counts, rounds.arms, 1)
+
+    def _grow(self) -> None:
+        new_arm = ((0, 0), (0, 1))
+        self._prior_means = np.pad(self._prior_means, new_arm)
+        self._prior_counts = np.pad(self._prior_counts, new_arm)
+        self._sums = np.pad(self._sums, ((0, 0), *new_arm))
+        self._round_counts = np.append(self._round_counts, 0)
+
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        return {
+            "prior_means": self._prior_means,
+            "prior_counts": self._prior_counts,
+            "sums": self._sums,
+            "rounds": self._round_counts,
+        }
+
+    def _restore(self, state: dict[str, AnyArray]) -> None:
+        cells = count_leaves(self.node), self.n_arms
+        prior_counts = read_array(state, "prior_counts", np.empty(cells))
+        sums = read_array(state, "sums", np.empty((2, *cells)))
+        counts = read_array(state, "rounds", np.zeros(self.n_arms, np.int64))
+        if (prior_counts < 0).any() or (sums[0] < 0).any() or (counts < 0).any():
+            raise DataError("the file has a negative number of rounds")
+        self._prior_means = read_array(state, "prior_means", np.empty(cells))
+        self._prior_counts, self._sums, self._round_counts = prior_counts, sums, counts

@@ -1,0 +1,398 @@
+"""Write a decision tree as SQL, JsonLogic, conditions of GrowthBook, Python and text.
+
+All have the same arms for the same row:
+
+* A missing value (NULL, None, or an absent key) is on the side on which the policy's table puts it,
+  which replaces missing numbers by the median. The condition says so: ``age < 40 or age is
+  missing``. A category is never missing.
+* A text is compared as it is stored: a space or another case makes another category. A category
+  that is a number or a boolean is compared with its usual texts.
+* A date is compared as a date or as a text in ISO format.
+
+With ``epsilon``, a part of the ids gets a uniformly drawn arm. The first 8 hexadecimal digits of
+the MD5 of ``salt:id`` decide, so that an id has the same arm in every language, and its probability
+is known. JsonLogic and GrowthBook have no hash: the caller passes the variable ``share``, which
+``compute_share`` computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from daband.base._arrays import FloatArray, IntArray
+from daband.serving._numpy_networks import TreeNetwork, make_empty_trees
+
+#: Number of different shares.
+_N_SHARES = 1 << 32
+#: The spaces by which a line of Python or text is indented.
+_INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Split:
+    """A condition on a column, and the nodes for rows for which it is true or false."""
+
+    #: The name of the column.
+    column: str
+    #: "below" (a number less than ``value``), "before" (a date before ``value``) or "equals" (a
+    #: category).
+    kind: str
+    #: The number, the date in ISO format, or the category.
+    value: float | str
+    #: True if the condition is true for a missing value.
+    or_missing: bool
+    #: The index of the feature that decides, and its threshold. The condition is true if the
+    #: feature is below it, or for a category if it is not below.
+    feature: int
+    threshold: float
+    yes: Node
+    no: Node
+
+    @property
+    def forms(self) -> list[Any]:
+        """The values of a raw table that are the category ``value``."""
+        text = str(self.value)
+        if text in ("true", "false"):
+            return [text, text.capitalize(), text.upper(), text == "true"]
+        if _is_number(text):
+            number = float(text)
+            is_whole = number.is_integer()
+            return [text, f"{text}.0", int(number)] if is_whole else [text, number]
+        return [text]
+
+
+#: A split, or the index of a leaf.
+Node: TypeAlias = Split | int
+
+
+def _is_number(text: str) -> bool:
+    """Return True if a category was made from a number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    return text == (str(int(number)) if number.is_integer() else repr(number))
+
+
+def to_state(node: Node) -> Any:
+    """Return a tree in JSON types: a mapping with the fields of a split, or the index of a leaf."""
+    if isinstance(node, int):
+        return node
+    return {**vars(node), "yes": to_state(node.yes), "no": to_state(node.no)}
+
+
+def from_state(state: Any) -> Node:
+    """Return the tree that ``to_state`` returned."""
+    if isinstance(state, int):
+        return state
+    return Split(**{**state, "yes": from_state(state["yes"]), "no": from_state(state["no"])})
+
+
+def count_leaves(node: Node) -> int:
+    """Return the number of leaves of a tree."""
+    return 1 if isinstance(node, int) else count_leaves(node.yes) + count_leaves(node.no)
+
+
+def list_paths(node: Node, path: str = "") -> list[str]:
+    """Return the conditions of each leaf as text, in the order of the leaves."""
+    if isinstance(node, int):
+        return [path or "everyone"]
+    prefix = f"{path} and " if path else ""
+    condition = describe_condition(node)
+    if node.or_missing:
+        condition = f"({condition})"
+    return [
+        *list_paths(node.yes, prefix + condition),
+        *list_paths(node.no, f"{prefix}not {condition}"),
+    ]
+
+
+def describe_condition(split: Split) -> str:
+    """Return a condition as text, such as ``age < 40``."""
+    if split.kind == "equals":
+        return f"{split.column} = {split.value}"
+    text = f"{split.column} < {_format(split.value)}"
+    return f"{text} or {split.column} is missing" if split.or_missing else text
+
+
+def build_leaf_network(node: Node, n_inputs: int) -> TreeNetwork:
+    """Return a network with a feature per leaf, which is 1 for the contexts of the leaf."""
+    n_leaves = count_leaves(node)
+    features = [0]
+    thresholds = [0.0]
+    children = [(0, 0)]
+    values = [np.zeros(n_leaves)]
+
+    def add(node: Node) -> int:
+        index = len(features)
+        features.append(0)
+        thresholds.append(0.0)
+        children.append((index, index))
+        values.append(np.zeros(n_leaves))
+        if isinstance(node, int):
+            values[index][node] = 1.0
+            return index
+        # a network goes to the second child if the feature is above the threshold
+        features[index] = node.feature
+        thresholds[index] = float(np.nextafter(node.threshold, -np.inf))
+        sides = (node.no, node.yes) if node.kind == "equals" else (node.yes, node.no)
+        children[index] = add(sides[0]), add(sides[1])
+        return index
+
+    root = add(node)
+    arrays = make_empty_trees(n_leaves) | {
+        "feature": np.array(features, np.int64),
+        "threshold": np.array(thresholds),
+        "children": np.array(children, np.int64).T,
+        "value": np.array(values),
+        "roots": np.array([[root]], np.int64),
+        "base": np.zeros(n_leaves),
+        "depth": np.array([max(1, _measure_depth(node))], np.int64),
+    }
+    return TreeNetwork({"kind": "trees", "inputs": n_inputs}, arrays)
+
+
+def _measure_depth(node: Node) -> int:
+    """Return the maximum number of conditions on the way to a leaf."""
+    return 0 if isinstance(node, int) else 1 + max(map(_measure_depth, (node.yes, node.no)))
+
+
+def compute_share(salt: str, row_id: Any) -> float:
+    """Return the random share in [0, 1) of an id, which must be an integer or a text.
+
+    >>> from daband.serving import compute_share
+    >>> round(compute_share("spring", 42), 3)
+    0.526
+    """
+    return _hash(salt, row_id) / _N_SHARES
+
+
+def _hash(salt: str, row_id: Any) -> int:
+    """Return the first 8 hexadecimal digits of the MD5 of an id, as a number."""
+    digest = hashlib.md5(f"{salt}:{row_id}".encode(), usedforsecurity=False)
+    return int(digest.hexdigest()[:8], 16)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A decision tree with an arm per leaf, which can be written in several languages."""
+
+    #: The tree.
+    node: Node
+    #: The arm of each leaf.
+    leaf_arms: tuple[str, ...]
+    #: The arms from which a part of the ids gets one at random.
+    arm_names: tuple[str, ...]
+    #: The probability of a random arm.
+    epsilon: float = 0.0
+    #: The column whose value decides who gets a random arm.
+    id_column: str = "id"
+    #: A text that makes the random arms different from those of another experiment.
+    salt: str = ""
+
+    @property
+    def limits(self) -> list[int]:
+        """For each arm, the hash below which it is the random arm, if no earlier arm is."""
+        n_arms = len(self.arm_names)
+        step = self.epsilon * _N_SHARES / n_arms
+        limits = [round(step * (index + 1)) for index in range(n_arms)] if self.epsilon else []
+        return [min(limit, _N_SHARES - 1) for limit in limits]
+
+    def get_propensity(self, *, is_rule_arm: bool) -> float:
+        """Return the probability of an arm that is, or is not, the arm of the tree."""
+        random_part = self.epsilon / len(self.arm_names)
+        return round(random_part + (1.0 - self.epsilon) * is_rule_arm, 12)
+
+    def explore(self, arms: IntArray, ids: Sequence[Any]) -> tuple[IntArray, FloatArray]:
+        """Return the arms and propensities (n,) of rows with these arms of the tree (n,) and ids.
+
+        Arms are indices in ``arm_names``.
+        """
+        hashes = np.array([_hash(self.salt, row_id) for row_id in ids])
+        drawn = np.searchsorted(self.limits, hashes, side="right")
+        chosen = np.where(drawn < len(self.arm_names), drawn, arms)
+        propensities = np.where(
+            chosen == arms,
+            self.get_propensity(is_rule_arm=True),
+            self.get_propensity(is_rule_arm=False),
+        )
+        return chosen, propensities
+
+    def to_sql(self, table: str | None = None) -> str:
+        """Return a ``CASE`` expression, or with a table a query that adds the columns arm and
+        propensity.
+
+        It runs in DuckDB, SQLite, Postgres and others. With ``epsilon`` the database needs the
+        function ``md5``, which SQLite lacks: see the guide.
+        """
+        case = _write_sql_case(self.node, self.leaf_arms, "")
+        draw = f"substr(md5({_quote(self.salt + ':')} || CAST({_name(self.id_column)} AS VARCHAR))"
+        draw += ", 1, 8)"
+        drawn = "".join(
+            f"WHEN {draw} < '{limit:08x}' THEN {_quote(arm)}\n"
+            for limit, arm in zip(self.limits, self.arm_names, strict=False)
+        )
+        if table is None:
+            return f"CASE\n{drawn}ELSE {case}\nEND" if drawn else case
+        if not drawn:
+            return f"SELECT *, {case} AS arm, 1.0 AS propensity\nFROM {_name(table)}"
+        usual, random = (self.get_propensity(is_rule_arm=is_rule) for is_rule in (True, False))
+        return (  # names and texts are quoted
+            f"SELECT *, CASE WHEN arm = rule_arm THEN {usual!r} ELSE {random!r} END AS propensity\n"  # noqa: S608
+            f"FROM (\nSELECT *, CASE\n{drawn}ELSE rule_arm END AS arm\n"
+            f"FROM (SELECT *, {case} AS rule_arm FROM {_name(table)}) AS ruled\n) AS drawn"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rule in JsonLogic, which flagd and other providers of OpenFeature evaluate.
+
+        With ``epsilon``, the caller passes the variable ``share``.
+        """
+        branches: list[Any] = []
+        for limit, arm in zip(self.limits, self.arm_names, strict=False):
+            branches += [{"<": [{"var": "share"}, limit / _N_SHARES]}, arm]
+        return {"if": [*branches, _write_json_logic(self.node, self.leaf_arms)]}
+
+    def to_growthbook(self) -> list[dict[str, Any]]:
+        """Return the rules of a feature in GrowthBook: the first rule whose condition is true
+        applies.
+        """
+        rules = [
+            {"condition": {"share": {"$exists": True, "$lt": limit / _N_SHARES}}, "force": arm}
+            for limit, arm in zip(self.limits, self.arm_names, strict=False)
+        ]
+        for conditions, leaf in _list_conditions(self.node):
+            rules.append({"condition": {"$and": conditions}, "force": self.leaf_arms[leaf]})
+        return rules
+
+    def to_python(self) -> str:
+        """Return the source code of a function of a row, which returns the arm and its
+        propensity.
+
+        A row is a mapping from column to value. The function needs no package.
+        """
+        lines = ["def choose_arm(row):", '    """Return the arm for a row, and its propensity."""']
+        lines += _write_python(self.node, self.leaf_arms, _INDENT)
+        usual, random = (self.get_propensity(is_rule_arm=is_rule) for is_rule in (True, False))
+        if not self.epsilon:
+            return "\n".join([*lines, "    return arm, 1.0"]) + "\n"
+        key = f"{json.dumps(self.salt + ':')} + str(row[{json.dumps(self.id_column)}])"
+        lines += [
+            "    from hashlib import md5",
+            "",
+            f"    share = int(md5(({key}).encode()).hexdigest()[:8], 16)",
+            f"    for limit, drawn in {list(zip(self.limits, self.arm_names, strict=True))!r}:",
+            "        if share < limit:",
+            f"            return drawn, {usual!r} if drawn == arm else {random!r}",
+            f"    return arm, {usual!r}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def to_text(self) -> str:
+        """Return the rule as indented text."""
+        lines = _write_text(self.node, self.leaf_arms, "")
+        if self.epsilon:
+            lines.append(f"For {self.epsilon:.3g} of the ids: a random arm.")
+        return "\n".join(lines) + "\n"
+
+
+def _format(value: Any) -> str:
+    """Return a number or a date as text; whole numbers have no decimals."""
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def _name(name: str) -> str:
+    """Return a quoted name of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _quote(text: str) -> str:
+    """Return a string literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _write_sql_case(node: Node, arms: Sequence[str], indent: str) -> str:
+    """Return a tree as nested ``CASE`` expressions."""
+    if isinstance(node, int):
+        return _quote(arms[node])
+    column = _name(node.column)
+    if node.kind == "equals":
+        texts = ", ".join(_quote(form) for form in node.forms if isinstance(form, str))
+        condition = f"{column} IN ({texts})"
+    else:
+        value = node.value
+        condition = f"{column} < {_quote(value) if isinstance(value, str) else _format(value)}"
+        condition += f" OR {column} IS NULL" if node.or_missing else ""
+    inner = indent + "  "
+    yes, no = (_write_sql_case(child, arms, inner) for child in (node.yes, node.no))
+    return f"CASE\n{inner}WHEN {condition} THEN {yes}\n{inner}ELSE {no}\n{indent}END"
+
+
+def _write_json_logic(node: Node, arms: Sequence[str]) -> Any:
+    """Return a tree in JsonLogic, in which a missing value is null."""
+    if isinstance(node, int):
+        return arms[node]
+    variable = {"var": node.column}
+    condition: dict[str, Any]
+    if node.kind == "equals":
+        condition = {"in": [variable, node.forms]}
+    elif node.or_missing:
+        condition = {"or": [{"===": [variable, None]}, {"<": [variable, node.value]}]}
+    else:
+        condition = {"and": [{"!==": [variable, None]}, {"<": [variable, node.value]}]}
+    return {"if": [condition, *(_write_json_logic(child, arms) for child in (node.yes, node.no))]}
+
+
+def _list_conditions(node: Node) -> list[tuple[list[Any], int]]:
+    """Return the conditions of GrowthBook on the way to each leaf, and the leaf."""
+    if isinstance(node, int):
+        return [([], node)]
+    condition: dict[str, Any]
+    if node.kind == "equals":
+        condition = {node.column: {"$in": node.forms}}
+    elif node.or_missing:
+        tests = [{"$exists": False}, {"$lt": node.value}]
+        condition = {"$or": [{node.column: test} for test in tests]}
+    else:
+        condition = {node.column: {"$exists": True, "$lt": node.value}}
+    sides = (condition, node.yes), ({"$not": condition}, node.no)
+    return [
+        ([test, *conditions], leaf)
+        for test, child in sides
+        for conditions, leaf in _list_conditions(child)
+    ]
+
+
+def _write_python(node: Node, arms: Sequence[str], indent: str) -> list[str]:
+    """Return the lines of Python that assign the arm."""
+    if isinstance(node, int):
+        return [f"{indent}arm = {arms[node]!r}"]
+    value = f"row[{node.column!r}]"
+    is_missing = f"({value} is None or {value} != {value})"
+    if node.kind == "equals":
+        condition = f"{value} in {tuple(node.forms)!r}"
+    else:
+        below = f"{value} < {_format(node.value)}"
+        if node.kind == "before":
+            below = f"str({value}) < {node.value!r}"
+        condition = (
+            f"{is_missing} or {below}" if node.or_missing else f"not {is_missing} and {below}"
+        )
+    yes, no = (_write_python(child, arms, indent + _INDENT) for child in (node.yes, node.no))
+    return [f"{indent}if {condition}:", *yes, f"{indent}else:", *no]
+
+
+def _write_text(node: Node, arms: Sequence[str], indent: str) -> list[str]:
+    """Return the lines of text of a tree."""
+    if isinstance(node, int):
+        return [f"{indent}{arms[node]}"]
+    yes, no = (_write_text(child, arms, indent + _INDENT) for child in (node.yes, node.no))
+    return [f"{indent}if {describe_condition(node)}:", *yes, f"{indent}otherwise:", *no]

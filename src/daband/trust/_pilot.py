@@ -1,0 +1,498 @@
+"""Plan a pilot, which gives the policy a few rounds and has a limited cost, and decide by it.
+
+``plan_pilot`` returns a ``PilotPlan``. ``Pilot`` is the folder of a pilot: its plan, its rounds and
+its course. The statistics are in ``daband.logs._controlled_trial``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.base._arguments import check_finite, check_int, check_probability
+from daband.base._arrays import FloatArray
+from daband.base._files import make_folder, read_json, write_bytes, write_json
+from daband.base._lazy_polars import pl
+from daband.domains._contract import LoggedDomain
+from daband.domains.readers._reading import read_table
+from daband.errors import DataError, InvalidInput
+from daband.logs._controlled_trial import TrialCounts, TrialRule, estimate_effect
+from daband.trust._assessment import DEPLOY, KEEP, format_number
+from daband.trust._choose import Choice
+from daband.trust._pilot_simulation import DEPLOY as DEPLOYED
+from daband.trust._pilot_simulation import KEEP as KEPT
+from daband.trust._pilot_simulation import WeekRewards, simulate_pilots
+
+#: The decision of a pilot that has not ended.
+GO_ON = "go on"
+#: Subfolder of a choice with its pilot.
+PILOT_FOLDER = "pilot"
+_PLAN_FILE = "plan.json"
+_ROUNDS_FILE = "rounds.parquet"
+_COURSE_FILE = "course.json"
+#: Number of simulated pilots of a plan.
+_N_SIMULATED = 1000
+#: The one-sided quantile of ``Assessment.low``.
+_LOW_QUANTILE = 1.2816
+#: Without a source, true effects are simulated with a standard deviation of this many standard
+#: errors after the planned rounds.
+_VAGUE_EFFECT = 4.0
+#: Standard errors that a decision usually needs.
+_DECISION_ERRORS = 3.0
+
+
+@dataclass(frozen=True)
+class PilotPlan:
+    """The plan of a pilot: how long it takes, and what it costs.
+
+    Rounds are all rounds of the market. Costs are losses of expected rewards against the incumbent.
+
+    >>> plan = daband.plan_pilot(per_week=2000, incumbent_mean=0.1, reward_deviation=0.3, min_reward=0.0)
+    >>> plan.largest_cost, plan.error <= 0.04
+    (24.0, True)
+    """
+
+    #: Median number of rounds until the pilot ends.
+    rounds: int
+    #: Number of rounds after which 90% of pilots have ended.
+    rounds_90: int
+    #: Number of planned rounds, after which the incumbent is kept.
+    planned_rounds: int
+    #: Number of rounds in a week.
+    per_week: float
+    #: Expected cost in the unit of the rewards; gains count as 0.
+    expected_cost: float
+    #: The limit of the cost, which holds at every time with 95% probability.
+    largest_cost: float
+    #: Mean reward of the incumbent, from which costs in percent are computed.
+    incumbent_mean: float
+    #: Chance to deploy the policy.
+    deploy: float
+    #: Chance to keep the incumbent because it is proven to be better.
+    keep: float
+    #: Chance of a wrong decision, if the expectation is right.
+    error: float
+    #: Fraction of rounds in which policy and incumbent differ.
+    disagreement: float
+    #: The settings of the trial.
+    rule: TrialRule
+    #: Name of the incumbent's arm; "" without a choice.
+    incumbent: str = ""
+    #: Unit of the rewards.
+    unit: str = ""
+
+    @property
+    def weeks(self) -> float:
+        """Median number of weeks until the pilot ends."""
+        return self.rounds / self.per_week
+
+    @property
+    def weeks_90(self) -> float:
+        """Number of weeks after which 90% of pilots have ended."""
+        return self.rounds_90 / self.per_week
+
+    def __str__(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        earnings = self.incumbent_mean * self.planned_rounds
+        return "\n".join(
+            [
+                f"A pilot ends after {self.rounds:,} rounds ({self.weeks:.1f} weeks), and after"
+                f" {self.rounds_90:,} ({self.weeks_90:.1f} weeks) in 9 of 10 cases.",
+                f"Expected cost: {format_number(self.expected_cost)}{unit}"
+                f" ({self.expected_cost / earnings:.2%} of what the incumbent earns in"
+                f" {self.planned_rounds:,} rounds).",
+                f"Largest cost: {format_number(self.largest_cost)}{unit}"
+                f" ({self.largest_cost / earnings:.2%}), with 95% probability at every time.",
+                f"Expected end: deploy {self.deploy:.0%}, incumbent proven better {self.keep:.0%},"
+                f" incumbent kept without proof {1.0 - self.deploy - self.keep:.0%}; a wrong"
+                f" decision {self.error:.1%} (at most {self.rule.error:.0%}).",
+                f"Policy and incumbent differ in {self.disagreement:.0%} of rounds; only these cost"
+                " and count.",
+            ]
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the plan to a folder, as ``plan.json``."""
+        write_json(make_folder(folder, "folder") / _PLAN_FILE, asdict(self))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> PilotPlan:
+        """Return the plan that ``save`` wrote to a folder."""
+        path = Path(folder) / _PLAN_FILE
+        if not path.is_file():
+            raise InvalidInput(
+                f"{folder} has no plan of a pilot; `daband pilot plan DIR` makes one"
+            )
+        try:
+            fields = read_json(path)
+            return cls(**{**fields, "rule": TrialRule(**fields["rule"])})
+        except (KeyError, TypeError):
+            raise DataError(f"{path} does not have the fields of a plan; plan again") from None
+
+
+def plan_pilot(
+    choice: Choice | None = None,
+    *,
+    max_loss: float = 0.01,
+    per_week: float,
+    weeks: int = 12,
+    delay: int = 0,
+    incumbent_mean: float | None = None,
+    reward_deviation: float | None = None,
+    min_reward: float | None = None,
+    min_advantage: float = 0.0,
+    unit: str = "",
+    seed: int = 0,
+) -> PilotPlan:
+    """Plan a pilot by simulating it, with the assessment of the choice as expectation.
+
+    The pilot ends when the policy is proven to be better or worse than the incumbent, when its cost
+    reaches the limit, or after the planned weeks. It keeps the incumbent unless the policy is
+    proven to be better. Each error has a probability of at most 4%, and the limit of the cost holds
+    with 95% probability, also if the assessment is wrong.
+
+    Args:
+        choice: the choice whose policy is tried; None to plan a test of two arms without a source.
+            Advantages around 0 are then simulated.
+        max_loss: limit of the cost, as a fraction of what the incumbent earns in the planned
+            rounds.
+        per_week: number of rounds in a week.
+        weeks: number of planned weeks.
+        delay: number of weeks until rewards arrive.
+        incumbent_mean: mean reward of the incumbent in the target; by default its mean reward in
+            the source.
+        reward_deviation: standard deviation of rewards; by default the source's.
+        min_reward: smallest possible mean reward of an arm, by which the loss in a round is bounded
+            before rewards arrive; by default the smallest reward of the source.
+        min_advantage: the smallest advantage per round for which the policy should be deployed.
+        unit: unit of the rewards; by default the assessment's.
+        seed: seed of the simulation.
+
+    >>> plan = daband.plan_pilot(per_week=2000, incumbent_mean=0.1, reward_deviation=0.3, min_reward=0.0)
+    >>> plan.rounds <= plan.rounds_90 <= plan.planned_rounds
+    True
+    """
+    check_probability("max_loss", max_loss)
+    if not check_finite("per_week", per_week) >= 1.0:
+        raise InvalidInput(f"per_week must be at least 1, got {per_week}")
+    check_int("weeks", weeks, minimum=1)
+    check_int("delay", delay, minimum=0)
+    assessment = None if choice is None else choice.assessment
+    fraction = 1.0
+    incumbent = ""
+    if choice is not None:
+        assert assessment is not None
+        incumbent_arm = assessment.incumbent_arm
+        if incumbent_arm is None:
+            raise InvalidInput(
+                "a pilot needs one arm as the incumbent, but the choice compares with"
+                f" {assessment.incumbent}; use daband.choose(incumbent=ARM)"
+            )
+        if not assessment.disagreement:
+            raise InvalidInput(
+                "the policy makes the same choices as the incumbent, so there is nothing to try"
+            )
+        fraction = assessment.disagreement
+        names = assessment.arm_names
+        incumbent = names[incumbent_arm] if names else str(incumbent_arm)
+        unit = unit or assessment.unit
+        if incumbent_mean is None:
+            incumbent_mean = assessment.source_value - assessment.source_advantage
+        if reward_deviation is None:
+            reward_deviation = choice.policy.reward_moments.scale
+        if min_reward is None:
+            min_reward = _find_min_reward(choice)
+    values = {
+        "incumbent_mean": incumbent_mean,
+        "reward_deviation": reward_deviation,
+        "min_reward": min_reward,
+    }
+    for name, value in values.items():
+        if value is None:
+            raise InvalidInput(f"{name} is needed: it cannot be found in the choice")
+        values[name] = check_finite(name, value)
+    mean, deviation, lowest = (float(value) for value in values.values() if value is not None)
+    if not mean > max(lowest, 0.0) or not deviation > 0.0:
+        raise InvalidInput(
+            "incumbent_mean must be above 0 and above min_reward, and reward_deviation above 0, got"
+            f" {mean:g}, {lowest:g} and {deviation:g}"
+        )
+    planned_rounds = round(weeks * per_week)
+    standard_error = 2.0 * deviation / math.sqrt(planned_rounds * fraction)
+    expected_effect, expected_error = 0.0, _VAGUE_EFFECT * standard_error
+    if assessment is not None:
+        expected_effect = assessment.advantage / fraction
+        expected_error = (assessment.advantage - assessment.low) / _LOW_QUANTILE / fraction
+    rule = TrialRule(
+        max_cost=max_loss * mean * planned_rounds,
+        # all of the incumbent's rewards may come from the rounds in which the two differ
+        worst_loss=(mean - lowest) / fraction,
+        expected_effect=None if assessment is None else expected_effect,
+        expected_error=expected_error,
+        min_effect=min_advantage / fraction,
+        reference_rounds=planned_rounds * fraction,
+    )
+    rng = np.random.default_rng(check_int("seed", seed, minimum=0))
+    effects = np.maximum(
+        expected_effect + expected_error * rng.standard_normal(_N_SIMULATED), lowest - mean
+    )
+    courses = simulate_pilots(
+        rule,
+        make_normal_draw(rng, effects, mean, deviation, per_week * fraction),
+        n_pilots=_N_SIMULATED,
+        rounds_per_week=per_week * fraction,
+        n_weeks=weeks,
+        delay=delay,
+    )
+    is_deployed = courses.decisions == DEPLOYED
+    is_kept = courses.decisions == KEPT
+    is_better = effects > rule.min_effect
+    ends = np.sort(courses.weeks)
+    return PilotPlan(
+        rounds=round(float(ends[_N_SIMULATED // 2]) * per_week),
+        rounds_90=round(float(ends[_N_SIMULATED * 9 // 10]) * per_week),
+        planned_rounds=planned_rounds,
+        per_week=per_week,
+        expected_cost=float(np.maximum(courses.costs, 0.0).mean()),
+        largest_cost=rule.max_cost,
+        incumbent_mean=mean,
+        deploy=float(is_deployed.mean()),
+        keep=float(is_kept.mean()),
+        error=float(((is_deployed & ~is_better) | (is_kept & is_better)).mean()),
+        disagreement=fraction,
+        rule=rule,
+        incumbent=incumbent,
+        unit=unit,
+    )
+
+
+def _find_min_reward(choice: Choice) -> float | None:
+    """Return the smallest reward of the source; None if its files are not known."""
+    if choice.options is None:
+        return None
+    source = choice.options.read().source
+    if isinstance(source, LoggedDomain):
+        return float(source.read_log(np.arange(len(source)))[1].min())
+    return 0.0  # labels have rewards of 0 and 1
+
+
+def make_normal_draw(
+    rng: np.random.Generator, effects: FloatArray, mean: float, deviation: float, n_rounds: float
+) -> Callable[[int, FloatArray], WeekRewards]:
+    """Return a function that draws sums of normal rewards for pilots with these effects (R,)."""
+
+    def draw(_: int, fractions: FloatArray) -> WeekRewards:
+        totals = rng.poisson(n_rounds, len(effects))
+        n_policy = rng.binomial(totals, fractions)
+        counts = np.stack([n_policy, totals - n_policy], axis=1).astype(np.float64)
+        means = np.stack([mean + effects, np.full(len(effects), mean)], axis=1)
+        noise = deviation * np.sqrt(counts) * rng.standard_normal(counts.shape)
+        squares = counts * (deviation**2 + means**2) + 2.0 * means * noise
+        return WeekRewards(
+            n_policy.astype(np.float64), counts, counts * means + noise, squares, -effects
+        )
+
+    return draw
+
+
+@dataclass(frozen=True)
+class PilotStatus:
+    """The evidence and the decision of a pilot so far."""
+
+    #: "deploy", "keep the incumbent" or "go on".
+    decision: str
+    #: The reason, in a sentence.
+    reason: str
+    #: Number of rounds so far, and of rounds in which policy and incumbent differ.
+    rounds: int
+    differing_rounds: int
+    #: Number of rewards of the policy and of the incumbent in these rounds.
+    rewards: tuple[int, int]
+    #: Number of these rounds without a reward.
+    missing: int
+    #: Advantage per round of the market, with limits that are valid at any time; None without
+    #: enough rewards.
+    advantage: float | None
+    low: float | None
+    high: float | None
+    #: Mean rewards of the policy and of the incumbent where they differ, each with its standard
+    #: error.
+    means: tuple[tuple[float, float], tuple[float, float]] | None
+    #: Estimated cost so far; negative for a gain.
+    cost: float
+    #: Upper limit of the cost so far.
+    cost_limit: float
+    #: Probability of the policy in the next rounds in which it differs from the incumbent.
+    fraction: float
+    #: Number of further rounds until a decision if the estimate does not change.
+    rounds_left: int
+
+
+class Pilot:
+    """The pilot of a choice, in the subfolder ``pilot`` of its folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        #: The folder of the pilot.
+        self.folder = Path(folder) / PILOT_FOLDER
+        self.plan = PilotPlan.load(self.folder)
+
+    @staticmethod
+    def exists(folder: str | Path) -> bool:
+        """Return True if the folder of a choice has a pilot."""
+        return (Path(folder) / PILOT_FOLDER / _PLAN_FILE).is_file()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that ``daband.export(pilot=)`` writes to a file for the next rounds."""
+        status = self.read_status()
+        rule = self.plan.rule
+        # a service that continues the pilot counts its own cost
+        rest = replace(rule, max_cost=max(rule.max_cost - status.cost_limit, 0.0))
+        return {
+            "control": 1.0 - status.fraction,
+            "rounds": self.plan.per_week * self.plan.disagreement,
+            "rule": asdict(rest),
+        }
+
+    @property
+    def course(self) -> list[dict[str, Any]]:
+        """The status after each log that brought something new, the oldest first."""
+        path = self.folder / _COURSE_FILE
+        return list(read_json(path)["course"]) if path.is_file() else []
+
+    def add_log(
+        self, log: str | Path, *, arm: str, reward: str, propensity: str, id_column: str | None
+    ) -> PilotStatus:
+        """Add the rounds of a log, with and without rewards, and return the new status.
+
+        A round that was added before is replaced, so that its reward can follow later.
+        """
+        if id_column is None:
+            raise InvalidInput(
+                "id_column is needed during a pilot: a column with a new id for each round (--id)"
+            )
+        frame = read_table(Path(log))
+        for name in (arm, reward, propensity, id_column):
+            if name not in frame.columns:
+                raise InvalidInput(
+                    f"{log} has no column {name!r} (its columns: {', '.join(frame.columns)})"
+                )
+        is_policy = pl.col("arm") != self.plan.incumbent
+        rounds = frame.select(
+            id=pl.col(id_column).cast(pl.String),
+            arm=pl.col(arm).cast(pl.String),
+            propensity=pl.col(propensity).cast(pl.Float64),
+            reward=pl.col(reward).cast(pl.Float64),
+        ).select(
+            "id",
+            "reward",
+            # 0 if policy and incumbent agree
+            fraction=pl.when(pl.col("propensity") >= 1.0)
+            .then(0.0)
+            .when(is_policy)
+            .then(pl.col("propensity"))
+            .otherwise(1.0 - pl.col("propensity"))
+            .round(9),
+            is_policy=is_policy,
+        )
+        unusual = rounds.filter(~pl.col("fraction").is_between(0.0, 0.5, closed="both"))
+        if len(unusual):
+            raise InvalidInput(
+                f"{log}: the round with {id_column} {unusual['id'][0]} is not a round of this pilot, whose"
+                " policy has a propensity of at most 0.5; export the policy with --pilot"
+            )
+        if rounds["id"].n_unique() < len(rounds):
+            raise InvalidInput(
+                f"{log}: column {id_column} has equal ids; every round needs its own"
+            )
+        path = self.folder / _ROUNDS_FILE
+        if path.is_file():
+            earlier = pl.read_parquet(path)
+            rounds = rounds.join(earlier.select("id", earlier="reward"), on="id", how="left")
+            rounds = rounds.with_columns(reward=pl.coalesce("reward", "earlier")).drop("earlier")
+            rounds = pl.concat([earlier.join(rounds, on="id", how="anti"), rounds])
+        content = io.BytesIO()
+        rounds.write_parquet(content)
+        write_bytes(path, content.getvalue())
+        status = self.read_status()
+        course = self.course
+        point = json.loads(json.dumps(asdict(status)))  # with lists, as in the file
+        if not course or course[-1] != point:
+            write_json(self.folder / _COURSE_FILE, {"course": [*course, point]})
+        return status
+
+    def read_status(self) -> PilotStatus:
+        """Return the status. A decision that was made before is final."""
+        path = self.folder / _ROUNDS_FILE
+        rounds = pl.read_parquet(path) if path.is_file() else None
+        status = summarise_rounds(self.plan, rounds)
+        decided = [point for point in self.course if point["decision"] != GO_ON]
+        if not decided:
+            return status
+        return replace(
+            status,
+            decision=decided[0]["decision"],
+            reason=decided[0]["reason"],
+            fraction=decided[0]["fraction"],
+            rounds_left=0,
+        )
+
+
+def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatus:
+    """Return the status of a pilot from its rounds, or from none."""
+    counts = TrialCounts()
+    if rounds is not None:
+        for fraction, is_policy, reward in rounds["fraction", "is_policy", "reward"].iter_rows():
+            counts.add_round(fraction, is_policy=is_policy, differs=fraction > 0.0)
+            if fraction > 0.0 and reward is not None:
+                counts.add_reward(fraction, reward, is_policy=is_policy)
+    moments = counts.moments
+    rule = plan.rule
+    effect = estimate_effect(moments)
+    n_rounds, n_differing = counts.n_rounds, counts.n_differing
+    n_policy = float(moments.n_policy.sum())
+    share = n_differing / n_rounds if n_rounds else plan.disagreement
+    missing = n_differing - int(effect.counts.sum())
+    fraction = float(rule.choose_fraction(moments, plan.per_week * plan.disagreement))
+    is_known = math.isfinite(effect.error)
+    low, high = rule.compute_interval(effect)
+    z_squared = (effect.value / effect.error) ** 2 if is_known else 0.0
+    n_left = max(plan.planned_rounds - n_rounds, 0)
+    needed = n_rounds * (_DECISION_ERRORS**2 / z_squared - 1.0) if z_squared else math.inf
+    decision, reason = GO_ON, "The rewards do not decide yet."
+    if rule.is_better(effect):
+        decision, reason, fraction = DEPLOY, "The policy is proven to be better.", 1.0
+    elif rule.is_worse(effect):
+        decision, reason, fraction = KEEP, "The incumbent is proven to be better.", 0.0
+    elif not n_left or fraction == 0.0:
+        fraction = 0.0
+        event = "The cost may be at its limit" if n_left else "The planned rounds are over"
+        reason = f"{event}, and the policy is not proven to be better."
+        if missing:
+            reason = f"{event}. The pilot waits for {missing:,} missing rewards."
+        else:
+            decision = KEEP
+    means = (effect.means + (counts.offset or 0.0)).tolist(), effect.mean_errors.tolist()
+    return PilotStatus(
+        decision=decision,
+        reason=reason,
+        rounds=n_rounds,
+        differing_rounds=n_differing,
+        rewards=(int(effect.counts[0]), int(effect.counts[1])),
+        missing=missing,
+        advantage=share * float(effect.value) if is_known else None,
+        low=share * low if is_known and math.isfinite(low) else None,
+        high=share * high if is_known and math.isfinite(high) else None,
+        means=((means[0][0], means[1][0]), (means[0][1], means[1][1])) if is_known else None,
+        cost=-n_policy * float(effect.value),
+        cost_limit=float(rule.limit_cost(moments)),
+        fraction=fraction,
+        rounds_left=0 if decision != GO_ON else int(min(max(needed, 1.0), n_left)),
+    )

@@ -1,0 +1,456 @@
+"""``rules``: the best small tree over raw columns, if the data prove that it gains.
+
+The tree has the largest sum of the scores from which the policy of a choice was learned: the
+cross-fitted doubly robust scores of a log, or the rewards of all arms. The scores are weighted to
+the contexts of the target. The tree is used if its cross-fitted gain over the best arm is above 0
+by the test of ``LogPolicy`` (``logs/_advantages.py``). Otherwise the rule is the best arm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.base._arguments import check_int
+from daband.base._arrays import BoolArray, FloatArray, use_one_blas_thread
+from daband.base._files import write_text
+from daband.domains._contract import LoggedDomain, Pair, RewardDomain
+from daband.domains._source_rounds import read_rewarded_rounds
+from daband.errors import InvalidInput
+from daband.logs._advantages import GainEvidence, ScoredLog, score_rewards
+from daband.logs._mean_estimates import MeanEstimate, estimate_mean
+from daband.logs._tree_search import FoundNode, search_tree
+from daband.policies._log_policy import LogPolicy
+from daband.policies._policy import Policy
+from daband.policies._rule_policy import RulePolicy
+from daband.policies._trees import MAX_STORED_ROUNDS
+from daband.serving._rule import Node, Rule, describe_condition, list_paths, to_state
+from daband.trust._assess import (
+    Choices,
+    SourceRounds,
+    TargetContexts,
+    build_assessment,
+    read_source_rounds,
+)
+from daband.trust._assessment import Assessment, format_number
+from daband.trust._choose import Choice
+from daband.trust._incumbent import as_incumbent, decide, make_constant_incumbent
+from daband.trust._rule_columns import (
+    MAX_CUTS,
+    apply_found,
+    build_node,
+    list_columns,
+    select_rows,
+)
+
+#: File of the rule in the folder of a choice.
+RULES_FILE = "rules.json"
+#: File of its figure.
+FIGURE_FILE = "rules.svg"
+#: Level of intervals.
+_CONFIDENCE = 0.95
+#: Maximum number of contexts of the target from which fractions are computed.
+_MAX_CONTEXTS = 20_000
+#: An arm that is not chosen in a leaf is this much below the chosen one, in standard deviations.
+_MIN_LEAD = 1e-6
+
+
+@dataclass(frozen=True)
+class RuleLeaf:
+    """A leaf of a rule."""
+
+    #: Its conditions.
+    path: str
+    #: Its arm.
+    arm: str
+    #: The fractions of contexts of the source and of the target in this leaf.
+    source_fraction: float
+    target_fraction: float
+    #: The number of source rounds of each arm in this leaf, by name.
+    rounds: Mapping[str, int]
+    #: The mean gain over the best arm in this leaf, and its 95% interval. The tree was chosen by
+    #: the same scores, so it is rather too large.
+    gain: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A small tree that chooses arms by raw columns, and the evidence for it.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> age, mail = rng.uniform(20, 80, (4000, 1)), rng.integers(0, 2, 4000)
+    >>> spent = rng.normal(5 + mail * np.where(age[:, 0] < 50, 1.0, -1.0))
+    >>> log = (age, mail, spent, np.full(4000, 0.5))
+    >>> pair = daband.domains.from_log(source=log, target=age, n_arms=2, class_names=["none", "mail"])
+    >>> rules = daband.rules(daband.choose(pair), pair=pair, max_depth=1)
+    >>> rules.proven, [leaf.arm for leaf in rules.leaves]
+    (True, ['mail', 'none'])
+    """
+
+    #: The policy.
+    policy: RulePolicy
+    #: The leaves, from the first to the last line of the rule.
+    leaves: tuple[RuleLeaf, ...]
+    #: The arm that is best for all.
+    best_arm: str
+    #: True if the gain over the best arm is proven. Otherwise the rule is the best arm.
+    proven: bool
+    #: The cross-fitted gain of the tree over the best arm per context of the target, its standard
+    #: error, and its lower limit.
+    gain: float
+    error: float
+    low: float
+    #: The estimated mean reward that the rule loses against the choice's policy, and its 95%
+    #: interval.
+    loss: float
+    loss_low: float
+    loss_high: float
+    #: The assessment of the rule against the incumbent of the choice.
+    assessment: Assessment
+    #: The unit of rewards.
+    unit: str = ""
+
+    @property
+    def rule(self) -> Rule:
+        """The tree with its arms."""
+        return self.policy.rule
+
+    @property
+    def sentence(self) -> str:
+        """The gain over the best arm and the loss against the policy, in words."""
+        gain, low = (format_number(value, with_sign=True) for value in (self.gain, self.low))
+        loss, *limits = map(format_number, (self.loss, self.loss_low, self.loss_high))
+        unit = f" {self.unit}" if self.unit else ""
+        result = "" if self.proven else f" This is no proof, so the rule is always {self.best_arm}."
+        return (
+            f"The tree gains {gain} +- {format_number(self.error)}{unit} over always"
+            f" {self.best_arm}, at least {low}.{result} The estimated loss against the full policy"
+            f" is {loss} ({' to '.join(limits)})."
+        )
+
+    def to_sql(self, table: str | None = None) -> str:
+        """Return the rule in SQL, as ``Rule.to_sql`` does."""
+        return self.rule.to_sql(table)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rule in JsonLogic, as ``Rule.to_json`` does."""
+        return self.rule.to_json()
+
+    def to_growthbook(self) -> list[dict[str, Any]]:
+        """Return the rule as conditions of GrowthBook, as ``Rule.to_growthbook`` does."""
+        return self.rule.to_growthbook()
+
+    def to_python(self) -> str:
+        """Return the rule as a function of Python, as ``Rule.to_python`` does."""
+        return self.rule.to_python()
+
+    def to_text(self) -> str:
+        """Return the rule, its leaves and the evidence as text."""
+        lines = [self.rule.to_text(), self.sentence]
+        for leaf in self.leaves:
+            rounds = ", ".join(f"{name} {count:,}" for name, count in leaf.rounds.items())
+            gain, low, high = map(format_number, (leaf.gain, leaf.low, leaf.high))
+            lines.append(
+                f"{leaf.path}: {leaf.arm}, for {leaf.target_fraction:.0%} of the target"
+                f" ({leaf.source_fraction:.0%} of the source), gain {gain} [{low}, {high}],"
+                f" rounds: {rounds}"
+            )
+        return "\n".join(lines) + "\n"
+
+    def to_svg(self) -> str:
+        """Return a figure of the tree."""
+        return _draw_tree(self.policy.rule, self.leaves)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``rules.json``, which ``daband.load`` reads, and the figure ``rules.svg``."""
+        self.policy.save(Path(folder) / RULES_FILE)
+        write_text(Path(folder) / FIGURE_FILE, self.to_svg())
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The rounds from which a rule is learned, and the policy that it is compared with."""
+
+    rounds: SourceRounds
+    scored: ScoredLog
+    #: How much each round counts for the minimum number of rounds of each arm, (n, K).
+    counts: FloatArray
+    #: The policy that chooses by context.
+    policy: Policy
+
+
+def rules(
+    choice: Choice,
+    *,
+    pair: Pair | None = None,
+    max_depth: int = 2,
+    min_rounds: int = 50,
+    epsilon: float = 0.0,
+    id_column: str = "id",
+    salt: str = "",
+    seed: int = 0,
+) -> Rules:
+    """Return the best small tree over the raw columns of a choice's data, or the best arm if the
+    data do not prove that the tree is better.
+
+    Args:
+        choice: the result of ``daband.choose``.
+        pair: the pair of the choice; by default it is read from the choice's files.
+        max_depth: the maximum number of conditions of a row, 1 to 3. Trees of depth 1 and 2 are
+            exact: no other tree over the same cuts has a better estimate. The first condition of a
+            tree of depth 3 is one of the eight that are best for depth 2.
+        min_rounds: an arm is chosen in a leaf only if it has at least as many source rounds there.
+        epsilon: the probability of a random arm, determined by the id of the row.
+        id_column: the column of ids.
+        salt: a text that makes random arms different from those of other experiments.
+        seed: determines the folds of cross-fitting for rewards that are not from a log.
+
+    >>> import numpy, polars
+    >>> rng = numpy.random.default_rng(0)
+    >>> log = polars.DataFrame({"age": rng.integers(18, 90, 400), "offer": rng.choice(["call", "mail"], 400)})
+    >>> log = log.with_columns(euros=1.0 + (polars.col("offer") == "mail"), p=0.5)  # for everybody
+    >>> columns = daband.domains.Columns(["age"], arm="offer", reward="euros", propensity="p")
+    >>> pair = daband.domains.from_table(source=log, target=log.select("age"), columns=columns)
+    >>> rules = daband.rules(daband.choose(pair), pair=pair, max_depth=1)
+    >>> [leaf.arm for leaf in rules.leaves]
+    ['mail']
+    """
+    if not isinstance(choice, Choice):
+        raise InvalidInput(f"choice must be a result of daband.choose, got {type(choice).__name__}")
+    if check_int("max_depth", max_depth, minimum=1) not in MAX_CUTS:
+        raise InvalidInput(f"max_depth must be 1, 2 or 3, got {max_depth}")
+    check_int("min_rounds", min_rounds, minimum=1)
+    if pair is None and choice.options is None:
+        raise InvalidInput("pair is needed, because the choice was not made from files: pair=pair")
+    pair = choice.options.read() if pair is None else pair  # type: ignore[union-attr]
+    if len(pair.context_shape) != 1 or pair.arms != "disjoint":
+        raise InvalidInput(
+            f"pair must have one vector per context for rules, got {pair.arms} arms and contexts of"
+            f" shape {pair.context_shape}"
+        )
+    evidence = _collect_evidence(choice.policy, pair, seed)
+    scored = evidence.scored
+    columns = list_columns(pair, evidence.rounds.contexts, MAX_CUTS[max_depth])
+    if not columns:
+        raise InvalidInput("pair has no column of numbers, categories or dates that rules can use")
+    arms = np.flatnonzero(scored.learner.is_supported)
+
+    def search(scores: FloatArray, rows: BoolArray) -> FoundNode:
+        """Return the best tree of the rounds for which a mask is True."""
+        weights = scored.compute_weights(rows, scores[rows])
+        contrasts = scores[rows][:, arms] - scores[rows][:, [scored.best_arm]]
+        value, found = search_tree(
+            weights[:, None] * contrasts,
+            select_rows(columns, rows),
+            depth=max_depth,
+            counts=evidence.counts[rows][:, arms],
+            min_count=min_rounds,
+        )
+        best_index = int(np.searchsorted(arms, scored.best_arm))
+        return found if np.isfinite(value) else best_index
+
+    with use_one_blas_thread():
+        gain = scored.evaluate(
+            lambda scores, rows: arms[apply_found(search(scores, rows), columns)],
+            rewards_may_differ=pair.shift.rewards_may_differ,
+        )
+        found = search(scored.scores, np.ones(len(scored.scores), np.bool_))
+    node, indices = build_node(found, columns)
+    proven = gain.low > 0.0 and len(indices) > 1
+    leaf_arms = arms[indices].tolist() if proven else [scored.best_arm]
+    exploration = {"epsilon": epsilon, "id_column": id_column, "salt": salt}
+    policy = RulePolicy.for_pair(
+        pair, tree=to_state(node) if proven else None, seed=choice.policy.seed, **exploration
+    )
+    policy.reward_moments.restore(choice.policy.reward_moments.state())
+    policy.deploy("target")
+    return _describe(choice, pair, evidence, policy, leaf_arms, gain, proven)
+
+
+def _collect_evidence(policy: Policy, pair: Pair, seed: int) -> _Evidence:
+    """Return the rounds from which the policy of a choice was learned, with their scores."""
+    if isinstance(pair.source, LoggedDomain):
+        log_policy = policy if isinstance(policy, LogPolicy) else None
+        rounds = None if log_policy is None else _read_log(log_policy, pair)
+        if log_policy is None or rounds is None:  # it has learned target rewards, or other rounds
+            log_policy = LogPolicy.for_pair(pair, seed=seed)
+            log_policy.prepare(pair.source, pair.target)
+            log_policy.update(**pair.source.read_rounds(np.arange(len(pair.source))).to_arguments())
+            log_policy.observe_target(
+                TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0).contexts
+            )
+            rounds = _read_log(log_policy, pair)
+        scored = None if rounds is None else log_policy.score_rounds()
+        if rounds is None or rounds.logged is None or scored is None:
+            raise InvalidInput(f"the source has {len(pair.source)} round(s), too few for rules")
+        counts = np.equal.outer(rounds.logged.arms, np.arange(pair.n_arms)).astype(np.float64)
+        return _Evidence(rounds, scored, counts, log_policy)
+    assert isinstance(pair.source, RewardDomain)
+    n_rounds = min(len(pair.source), MAX_STORED_ROUNDS)
+    contexts, rewards = read_rewarded_rounds(pair.source, n_rounds, seed=seed)
+    assert not hasattr(rewards, "propensities")
+    offered = None if pair.catalogue is None else np.logical_and(*pair.catalogue.offered)
+    target = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0).contexts
+    scored = score_rewards(contexts, rewards, target=target, offered=offered, seed=seed)
+    rounds = SourceRounds(contexts, rewards, None, None)
+    return _Evidence(rounds, scored, np.ones(rewards.shape), policy)
+
+
+def _read_log(policy: LogPolicy, pair: Pair) -> SourceRounds | None:
+    """Return the rounds of a log in the order of the policy's scores; None if it has learned other
+    rounds.
+    """
+    assert isinstance(pair.source, LoggedDomain)
+    rounds = read_source_rounds(policy, pair.source, len(pair.source), seed=0)
+    return None if rounds.values is None else rounds
+
+
+def _describe(
+    choice: Choice,
+    pair: Pair,
+    evidence: _Evidence,
+    policy: RulePolicy,
+    leaf_arms: list[int],
+    gain: GainEvidence,
+    proven: bool,
+) -> Rules:
+    """Set the rewards of the leaves of a policy, and return it with the evidence."""
+    scored = evidence.scored
+    scores = scored.scores
+    names = pair.class_names or tuple(map(str, range(pair.n_arms)))
+    contexts = evidence.rounds.contexts
+    leaves = policy.find_leaves(contexts)
+    target = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0)
+    target_leaves = policy.find_leaves(target.contexts)
+    weights = scored.compute_weights(np.ones(len(scores), np.bool_), scores)
+    means = np.zeros((len(leaf_arms), pair.n_arms))
+    counts = np.zeros_like(means)
+    described = []
+    for leaf, (path, arm) in enumerate(zip(list_paths(policy.node), leaf_arms, strict=True)):
+        is_in = leaves == leaf
+        leaf_weights = weights[is_in] / weights[is_in].sum()
+        counts[leaf] = evidence.counts[is_in].sum(axis=0)
+        means[leaf] = leaf_weights @ scores[is_in]
+        lead = _MIN_LEAD * (float(scored.learner.log.rewards.std()) or 1.0)
+        others = np.arange(pair.n_arms) != arm
+        means[leaf, others] = np.minimum(means[leaf, others], means[leaf, arm] - lead)
+        differences = scores[is_in, arm] - scores[is_in, scored.best_arm]
+        mean = float(leaf_weights @ differences)
+        terms = len(differences) * leaf_weights * (differences - mean)
+        estimate = estimate_mean(terms)._replace(value=mean)
+        described.append(
+            RuleLeaf(
+                path,
+                names[arm],
+                float(is_in.mean()),
+                float((target_leaves == leaf).mean()),
+                {name: int(n) for name, n in zip(names, counts[leaf], strict=True)},
+                mean,
+                *(estimate.compute_interval(_CONFIDENCE) if differences.any() else (0.0, 0.0)),
+            )
+        )
+    policy.set_prior(means, counts)
+    values = gain.values if proven else scores[:, scored.best_arm]
+    rounds = evidence.rounds
+    if rounds.values is None:
+        rounds = SourceRounds.read(pair.source_test or pair.source, _MAX_CONTEXTS, seed=0)
+        arms, policy_arms = (rounds.decide(chooser)[0] for chooser in (policy, evidence.policy))
+        loss = estimate_mean(rounds.get_rewards(policy_arms) - rounds.get_rewards(arms))
+    else:
+        loss = scored.mix.estimate(rounds.values.values - values).mean
+        arms = gain.arms if proven else np.full(len(values), scored.best_arm)
+        predictions = np.eye(pair.n_arms)[arms]  # they only show which arm is chosen
+        cross_fitted = dataclasses.replace(rounds.values, values=values, predictions=predictions)
+        rounds = dataclasses.replace(rounds, values=cross_fitted)
+    return Rules(
+        policy,
+        tuple(described),
+        names[scored.best_arm],
+        proven,
+        gain.gain.value,
+        gain.gain.standard_error,
+        gain.low,
+        loss.value,
+        *_compute_interval(loss),
+        assessment=_assess(choice, pair, rounds, policy, target),
+        unit=choice.assessment.unit,
+    )
+
+
+def _compute_interval(estimate: MeanEstimate) -> tuple[float, float]:
+    """Return the 95% interval of a mean, which may be exact."""
+    if estimate.standard_error == 0.0:
+        return estimate.value, estimate.value
+    return estimate.compute_interval(_CONFIDENCE)
+
+
+def _assess(
+    choice: Choice, pair: Pair, rounds: SourceRounds, policy: RulePolicy, target: TargetContexts
+) -> Assessment:
+    """Return the assessment of a rule against the incumbent of the choice."""
+    old = choice.assessment
+    name = old.incumbent_column if old.incumbent_column is not None else old.incumbent_arm
+    incumbent = as_incumbent(
+        name, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target
+    )
+    if incumbent is None:
+        incumbent = make_constant_incumbent(rounds.find_best_arm(pair.catalogue), pair.class_names)
+    choices = Choices(*rounds.decide(policy), *decide(policy, target.contexts, "target", "greedy"))
+    return build_assessment(
+        policy, rounds, target, choices, incumbent, arm_names=pair.class_names, unit=old.unit
+    )
+
+
+#: Sizes of the figure, in pixels.
+_LEAF_WIDTH, _LEVEL_HEIGHT, _BOX_HEIGHT = 190, 84, 44
+
+
+def _draw_tree(rule: Rule, leaves: tuple[RuleLeaf, ...]) -> str:
+    """Return a tree as SVG: conditions in boxes, and the arm and fractions of each leaf."""
+    shapes: list[str] = []
+    lowest = 0
+
+    def draw(node: Node, level: int) -> float:
+        """Draw a node and return the centre of its box."""
+        nonlocal lowest
+        lowest = max(lowest, level)
+        if isinstance(node, int):
+            centre = (node + 0.5) * _LEAF_WIDTH
+            leaf = leaves[node]
+            lines = [leaf.arm, f"{leaf.target_fraction:.0%} of the target"]
+        else:
+            sides = draw(node.yes, level + 1), draw(node.no, level + 1)
+            centre = sum(sides) / 2
+            lines = describe_condition(node).split(" or ")
+            for side, label in zip(sides, ("yes", "no"), strict=True):
+                top, bottom = level * _LEVEL_HEIGHT + _BOX_HEIGHT, (level + 1) * _LEVEL_HEIGHT
+                shapes.append(f'<path d="M{centre} {top}L{side} {bottom}" stroke="#888"/>')
+                middle = (centre + side) / 2, (top + bottom) / 2
+                shapes.append(f'<text x="{middle[0]}" y="{middle[1]}">{label}</text>')
+        fill = "#dcebf7" if isinstance(node, int) else "#f4f4f4"
+        left, top = centre - _LEAF_WIDTH / 2 + 6, level * _LEVEL_HEIGHT
+        shapes.append(
+            f'<rect x="{left}" y="{top}" width="{_LEAF_WIDTH - 12}" height="{_BOX_HEIGHT}" rx="5"'
+            f' fill="{fill}" stroke="#888"/>'
+        )
+        for index, line in enumerate(lines):
+            y = top + 18 + 18 * index if len(lines) > 1 else top + 27
+            shapes.append(f'<text x="{centre}" y="{y}">{escape(line[:28])}</text>')
+        return centre
+
+    draw(rule.node, 0)
+    width, height = len(leaves) * _LEAF_WIDTH, lowest * _LEVEL_HEIGHT + _BOX_HEIGHT
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 2}"'
+        f' width="{width}" font-family="sans-serif" font-size="13" text-anchor="middle">'
+        f"{''.join(shapes)}</svg>\n"
+    )

@@ -1,0 +1,25 @@
+"""A figure in SVG: it is well-formed, and its points are inside."""
+
+import re
+from xml.etree import ElementTree
+
+from daband.base._svg import draw_curve
+
+
+def test_points_are_inside_the_figure_and_limits_may_be_unknown():
+    points = [(100.0, 3.0, None, None), (200.0, 1.0, -2.0, 4.0), (300.0, 1.5, 0.5, None)]
+    figure = ElementTree.fromstring(draw_curve(points, label="Lift, euros"))
+    _, _, width, height = map(float, figure.attrib["viewBox"].split())
+    band, curve, line = (
+        [tuple(map(float, point.split(","))) for point in element.attrib["points"].split()]
+        for element in figure
+        if "points" in element.attrib
+    )
+    assert (len(band), len(curve), len(line)) == (6, 3, 2)
+    for x, y in [*band, *curve, *line]:
+        assert 0 <= x <= width
+        assert 0 <= y <= height
+    assert curve[1][1] > curve[2][1]  # smaller values are lower
+    assert figure.find("title").text == "Lift, euros"
+    assert re.search("300 rounds", "".join(figure.itertext()))
+    assert draw_curve([], label="Lift") == ""

@@ -1,0 +1,131 @@
+"""Tables against numbers that are computed by hand from the records."""
+
+import numpy as np
+import pytest
+
+from daband.bench._ablation import ABLATION_BASES, ABLATION_LETTERS
+from daband.bench._records import adjust_holm, compare_paired
+from daband.bench._tables import build_tables
+
+
+def record(method="linucb", seed=0, score=0.5, **changes):
+    return {
+        "pair": "digit",
+        "method": method,
+        "variant": "default",
+        "seed": seed,
+        "feedback": "one_hot",
+        "target_accuracy": score,
+        "target_value": score,
+        "target_best_value": 1.0,
+        "target_constant_value": 0.25,
+        "source_regret": 12.0,
+        "source_reward": 0.75,
+        "rounds": 19200,
+        "wall_seconds": 2.0,
+        "per_class": None if score is None else [score, 0.25],
+        "class_names": ["0", "1"],
+        **changes,
+    }
+
+
+def comparison(**changes):
+    scores = {"nlinucb": [0.50, 0.52, 0.51], "daband": [0.80, 0.81, 0.85]}
+    return [
+        record(method, seed, score, **changes)
+        for method, values in scores.items()
+        for seed, score in enumerate(values)
+    ], scores
+
+
+def test_a_method_has_its_mean_and_its_difference_to_neural_linucb():
+    records, scores = comparison()
+    (table,) = build_tables(records)
+    best, other = table.rows
+    assert [best["method"], other["method"]] == ["daband", "nlinucb"]
+    mean, deviation = np.mean(scores["daband"]), np.std(scores["daband"], ddof=1)
+    assert best["target accuracy"] == f"{mean:.4f} ± {deviation:.4f}"
+    test = compare_paired(scores["daband"], scores["nlinucb"])
+    assert best["over nlinucb"] == f"{test.difference:+.4f}"
+    assert best["95% interval"] == f"{test.low:+.4f} to {test.high:+.4f}"
+    assert best["p (Holm)"] == f"{test.p_value:.2g}"
+    assert (best["paper"], other["paper"]) == ("0.6002", "0.3816")
+    assert (other["over nlinucb"], other["95% interval"], best["seeds"]) == ("", "", "3")
+
+
+def test_one_seed_has_a_difference_without_an_interval():
+    (table,) = build_tables([record("daband", 0, 0.8), record("nlinucb", 0, 0.5)])
+    row = table.rows[0]
+    assert row["target accuracy"] == "0.8000"
+    assert (row["over nlinucb"], row["95% interval"], row["p (Holm)"]) == ("+0.3000", "", "")
+
+
+def test_differences_use_the_seeds_that_both_have():
+    records, scores = comparison()
+    (table,) = build_tables([*records, record("daband", 9, 0.1)])
+    difference = np.mean(scores["daband"]) - np.mean(scores["nlinucb"])
+    assert table.rows[0]["over nlinucb"] == f"{difference:+.4f}"
+    (table,) = build_tables([record("daband", 1, 0.8), record("nlinucb", 0, 0.5)])
+    assert table.rows[0]["over nlinucb"] == ""
+
+
+def test_real_rewards_are_in_their_unit():
+    records, scores = comparison(feedback="bandit", target_best_value=321.0)
+    for one in records:
+        one["target_value"] *= 100.0
+    (table,) = build_tables(records)
+    assert table.rows[0]["target value"] == f"{100 * np.mean(scores['daband']):.2f} ± 2.65"
+    assert "321" in table.caption
+    assert "target accuracy" not in table.rows[0]
+
+
+@pytest.mark.parametrize("variant", ["default", "paper:RPD"])
+def test_a_target_without_labels_shows_the_source(variant):
+    records = [record("daband", seed, None, variant=variant) for seed in range(2)]
+    (table,) = build_tables(records)
+    assert table.rows[0]["target accuracy"] == "unknown"
+    assert table.rows[0]["source reward"] == "0.7500 ± 0.0000"
+    assert "no labels" in table.caption
+
+
+def test_every_recipe_of_an_ablation_has_its_own_family_of_tests():
+    rng = np.random.default_rng(0)
+    scores = {
+        (base, letters): rng.normal(0.5, 0.1, size=4)
+        for base in ABLATION_BASES
+        for letters in ABLATION_LETTERS
+    }
+    records = [
+        record("daband", seed, score, variant=f"{base}:{letters}")
+        for (base, letters), values in scores.items()
+        for seed, score in enumerate(values)
+    ]
+    tables = build_tables(records)
+    for base, table in zip(ABLATION_BASES, tables, strict=True):
+        assert base in table.caption
+        rows = {row["method"]: row for row in table.rows}
+        tested = ABLATION_LETTERS[:-1]
+        p_values = adjust_holm(
+            [
+                compare_paired(scores[base, letters], scores[base, "RPD"]).p_value
+                for letters in tested
+            ]
+        )
+        assert [rows[letters]["p (Holm)"] for letters in tested] == [f"{p:.2g}" for p in p_values]
+        assert rows["RPD"]["over RPD"] == ""
+        assert rows["none"]["paper"] == "0.3816"
+
+
+def test_several_pairs_have_a_mean():
+    records = [
+        record(method, 0, score, pair=pair)
+        for pair, scores in (("amazon/a-b", (0.5, 0.6)), ("amazon/b-a", (0.7, None)))
+        for method, score in zip(("linucb", "nlinucb"), scores, strict=True)
+    ]
+    *pair_tables, table = build_tables(records)
+    assert len(pair_tables) == 2
+    assert table.rows == [
+        {"pair": "amazon/a-b", "linucb": "0.5000", "nlinucb": "0.6000"},
+        {"pair": "amazon/b-a", "linucb": "0.7000", "nlinucb": "unknown"},
+        {"pair": "mean of pairs", "linucb": "0.6000", "nlinucb": ""},
+    ]

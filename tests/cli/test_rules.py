@@ -1,0 +1,66 @@
+"""``daband rules``, and what takes the rules."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband as library
+from tests.trust.test_report import make_choice
+
+
+@pytest.fixture
+def market(tmp_path):
+    make_choice(tmp_path, has_effect=True)
+    return tmp_path / "market"
+
+
+def test_from_rules_to_decisions_and_back(daband, market):
+    options = ["--depth", "1", "--epsilon", "0.2", "--id", "customer", "--salt", "may"]
+    printed = daband("rules", "market", *options, "--sql", "--table", "people", "--out", "r.sql")
+    assert printed.returncode == 0, printed.stderr
+    folder = market.parent
+    assert 'FROM "people"' in (folder / "r.sql").read_text()
+    flags = json.loads((market / "rules.json").read_text())["flags"]
+    assert flags["arm"]["variants"] == {"coupon": "coupon", "letter": "letter"}
+    rows = pl.read_csv(folder / "new.csv").with_row_index("customer")
+    rows.write_csv(folder / "week.csv")
+    assert daband("decide", "market/rules.json", "week.csv", "--out", "log.csv").returncode == 0
+    log = pl.read_csv(folder / "log.csv")
+    assert sorted(log["propensity"].unique()) == pytest.approx([0.1, 0.9])
+    policy = library.load(market / "rules.json")
+    space = {}
+    exec(policy.rule.to_python(), space)
+    arms = [space["choose_arm"](row)[0] for row in rows.iter_rows(named=True)]
+    assert log["arm"].to_list() == arms
+    rewards = np.random.default_rng(0).random(len(log))
+    log.with_columns(reward=rewards).write_csv(folder / "log.csv")
+    learned = daband("learn", "market/rules.json", "log.csv", "--id", "customer")
+    assert learned.returncode == 0, learned.stderr
+    assert library.load(market / "rules.json").rounds_learned == len(log)
+    assert daband("export", "market/rules.json", "rules.daband").returncode == 0
+    assert library.load_deployed("rules.daband").policy == "rules"
+    refused = daband("rules", "market")
+    assert refused.returncode == 2
+    assert "has learned" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "start"),
+    [("--text", "if age"), ("--json", "{"), ("--growthbook", "["), ("--python", "def choose_arm")],
+)
+def test_languages(daband, market, option, start):
+    printed = daband("rules", "market", "--depth", "1", option)
+    assert printed.returncode == 0, printed.stderr
+    assert printed.stdout.startswith(start)
+
+
+def test_a_json_file_has_the_policy(daband, market):
+    assert daband("rules", "market", "--depth", "1", "--json", "--out", "x.json").returncode == 0
+    assert daband("decide", "x.json", "new.csv").returncode == 0
+    assert daband("rules", "market", "--json", "--out", "x.txt").returncode == 2
+
+
+def test_one_language_at_a_time(daband, market):
+    assert daband("rules", "market", "--sql", "--json").returncode == 2

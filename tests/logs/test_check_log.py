@@ -1,0 +1,108 @@
+"""``check_log`` names what is wrong with a log."""
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import daband
+from daband.cli._main import app
+from daband.domains import Columns
+
+COLUMNS = Columns(
+    ["age", "city"],
+    categorical=["city"],
+    arm="offer",
+    reward="euros",
+    propensity="p",
+    id=["customer"],
+)
+
+
+def draw_log(n=4000, seed=0):
+    rng = np.random.default_rng(seed)
+    arms = rng.integers(0, 2, n)
+    return pl.DataFrame(
+        {
+            "customer": np.arange(n),
+            "age": rng.normal(40, 10, n).round(),
+            "city": rng.choice(["Oslo", "Bergen"], n),
+            "offer": np.array(["coupon", "letter"])[arms],
+            "euros": ((rng.random(n) < 0.2) * rng.gamma(2.0, 10.0, n)).round(2),
+            "p": 0.5,
+        }
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_wrong_with_a_randomised_log(seed):
+    check = daband.check_log(draw_log(seed=seed), COLUMNS)
+    assert check.findings == ()
+    assert [arm.name for arm in check.arms] == ["coupon", "letter"]
+    for arm in check.arms:
+        assert arm.low < arm.mean < arm.high
+        assert arm.mean == pytest.approx(4.0, abs=0.8)
+    assert "Nothing wrong" in str(check)
+
+
+def change(log, kind):
+    """Return the log with one mistake."""
+    rng = np.random.default_rng(1)
+    n = len(log)
+    is_letter = (log["offer"] == "letter").to_numpy()
+    if kind == "propensities":
+        return log.with_columns(p=pl.when(pl.col("offer") == "letter").then(0.4).otherwise(0.6))
+    if kind == "contexts":
+        is_letter = rng.random(n) < np.where(log["age"].to_numpy() > 40, 0.4, 0.6)
+        return log.with_columns(offer=pl.Series(np.where(is_letter, "letter", "coupon")))
+    if kind == "certain":
+        return log.with_columns(p=pl.when(pl.col("customer") < 300).then(1.0).otherwise(0.5))
+    if kind == "after the arm":
+        return log.with_columns(age=pl.Series(10.0 * is_letter + rng.normal(size=n)))
+    if kind == "after the reward":
+        return log.with_columns(age=pl.col("euros") * 2.0)
+    if kind == "ids":
+        halves = log[: n // 2].with_columns(euros=pl.col("euros").reverse())
+        return pl.concat([log[: n // 2], halves])
+    if kind == "drift":
+        return log.with_columns(euros=pl.col("euros") + (pl.col("customer") > n // 2) * 3.0)
+    if kind == "truncated":
+        return log.with_columns(euros=pl.col("euros").clip(upper_bound=20.0))
+    return log.with_columns(
+        euros=pl.when(pl.col("customer") == 7).then(19999.0).otherwise(pl.col("euros"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("propensities", "sample-ratio"),
+        ("contexts", "age"),
+        ("certain", "propensity of 1"),
+        ("after the arm", "'age' depends strongly on the arm"),
+        ("after the reward", "'age' nearly equals the reward"),
+        ("ids", "customer"),
+        ("drift", "drift"),
+        ("truncated", "truncated"),
+        ("mistyped", "19999"),
+    ],
+)
+def test_a_mistake_is_named(kind, text):
+    findings = daband.check_log(change(draw_log(), kind), COLUMNS).findings
+    assert any(text in finding for finding in findings), findings
+
+
+def test_the_command_prints_arms_and_findings(tmp_path):
+    change(draw_log(), "truncated").write_csv(tmp_path / "norway.csv")
+    arguments = ["check-log", str(tmp_path / "norway.csv"), "--arm", "offer", "--reward", "euros"]
+    result = CliRunner().invoke(app, [*arguments, "--propensity", "p", "--id", "customer"])
+    assert result.exit_code == 0, result.output
+    assert "coupon" in result.output
+    assert "truncated" in result.output
+
+
+def test_a_log_needs_its_columns():
+    with pytest.raises(daband.InvalidInput, match="no column 'p'"):
+        daband.check_log(draw_log().drop("p"), COLUMNS)
+    with pytest.raises(daband.InvalidInput, match="arm and reward"):
+        daband.check_log(draw_log(), Columns(["age"], label="offer"))

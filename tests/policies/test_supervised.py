@@ -1,0 +1,182 @@
+"""A policy that learns the rewards of all arms, and corrects them by single rewards."""
+
+import copy
+import functools
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+
+
+def make_rows(n=500, seed=0):
+    """Contexts whose best arm a straight line does not find, and one-hot rewards of two arms."""
+    x = np.random.default_rng(seed).uniform(-1, 1, (n, 3))
+    return x, np.eye(2)[(x[:, 0] * x[:, 1] > 0).astype(int)]
+
+
+def make(feedback="one_hot", **settings):
+    return daband.Supervised(context_shape=(3,), n_arms=2, feedback=feedback, seed=0, **settings)
+
+
+@functools.cache
+def fit(feedback):
+    policy = make(feedback)
+    policy.learn_full(*make_rows())
+    policy.weights  # fits  # noqa: B018
+    return policy
+
+
+def learned(feedback="one_hot"):
+    return copy.deepcopy(fit(feedback))
+
+
+def compute_accuracy(policy, **arguments):
+    x, rewards = make_rows(1000, seed=9)
+    return (policy.decide(x, rule="greedy", **arguments).arm == rewards.argmax(axis=1)).mean()
+
+
+@pytest.mark.parametrize("feedback", ["one_hot", "bandit"])
+def test_it_learns_all_arms_of_rows(feedback):
+    policy = learned(feedback)
+    assert compute_accuracy(policy) > 0.9
+    assert policy.counts.tolist() == [500, 500]
+    assert sum(policy.weights.values()) == pytest.approx(1.0)
+
+
+def test_rows_in_parts_are_learned_as_at_once():
+    x, rewards = make_rows()
+    parts = make()
+    for rows in np.array_split(np.random.default_rng(1).permutation(500), 7):
+        parts.learn_full(x[rows], rewards[rows])
+    assert (parts.decide(x).mean == learned().decide(x).mean).all()
+
+
+def test_target_rewards_correct_what_the_source_taught():
+    """In the target, arm 0 has reward 3 for every context."""
+    x, rewards = make_rows(1000, seed=3)
+    policy = make(transform=daband.Standardise())
+    policy.prepare(x, x)
+    policy.learn_full(x, rewards)
+    policy.deploy("target")
+    before = compute_accuracy(policy)
+    for rows in np.array_split(np.arange(1000), 20):
+        arms = policy.select(x[rows]).arm
+        policy.update(x[rows], arms, np.where(arms == 0, 3.0, rewards[rows, 1]))
+    assert before > 0.9
+    assert (policy.decide(x, rule="greedy").arm == 0).mean() > 0.9
+
+
+def test_few_target_rewards_change_few_decisions():
+    policy = learned()
+    x, rewards = make_rows(20, seed=3)
+    arms = rewards.argmax(axis=1)
+    policy.update(x, arms, np.ones(20), domain="target")
+    assert compute_accuracy(policy, domain="target") > 0.88
+
+
+@pytest.mark.parametrize("feedback", ["one_hot", "bandit"])
+@pytest.mark.parametrize("grows", [False, True])
+def test_saved_and_frozen_policies_decide_the_same(tmp_path, feedback, grows):
+    policy = learned(feedback)
+    x, rewards = make_rows(60, seed=4)
+    policy.update(x, np.zeros(60, int), rewards[:, 0] + 0.3, domain="target")
+    if grows:
+        policy.add_arm("third")
+        policy.update(x[:5], np.full(5, 2), np.ones(5), domain="target")
+    policy.save(tmp_path / "policy.safetensors")
+    loaded = daband.load(tmp_path / "policy.safetensors")
+    expected = policy.decide(x, "target")
+    assert (loaded.decide(x, "target").mean == expected.mean).all()
+    policy.update(x, np.ones(60, int), rewards[:, 1], domain="target")
+    loaded.update(x, np.ones(60, int), rewards[:, 1], domain="target")
+    assert (loaded.decide(x, "target").mean == policy.decide(x, "target").mean).all()
+    daband.export(policy, tmp_path / "policy.daband", domain="target")
+    deployed = daband.load_deployed(tmp_path / "policy.daband")
+    decision = policy.decide(x, "target")
+    for row in range(20):
+        assert deployed.decide(x[row]).arm == decision.arm[row]
+
+
+def test_a_half_learned_policy_resumes_from_its_file(tmp_path):
+    x, rewards = make_rows()
+    policy = make()
+    policy.learn_full(x[:300], rewards[:300])
+    policy.save(tmp_path / "policy.safetensors")
+    loaded = daband.load(tmp_path / "policy.safetensors")
+    loaded.learn_full(x[300:], rewards[300:])
+    assert (loaded.decide(x).mean == learned().decide(x).mean).all()
+
+
+def test_files_without_replay_contain_no_rows(tmp_path):
+    policy = learned()
+    state = policy._state(replay=False)
+    assert not len(state["kept"])
+    policy.save(tmp_path / "policy.safetensors", replay=False)
+    x, _ = make_rows(50)
+    loaded = daband.load(tmp_path / "policy.safetensors")
+    assert (loaded.decide(x).mean == policy.decide(x).mean).all()
+
+
+def test_rows_after_single_rewards_are_rejected():
+    policy = learned()
+    x, rewards = make_rows(5)
+    policy.update(x, np.zeros(5, int), rewards[:, 0])
+    with pytest.raises(InvalidInput, match="learn_full"):
+        policy.learn_full(x, rewards)
+
+
+@pytest.mark.parametrize("rewards", [[[1.0, 1.0]], [[0.0, 0.0]], [[0.5, 0.5]]])
+def test_rewards_that_are_no_label_are_rejected(rewards):
+    with pytest.raises(InvalidInput, match=r"rewards.*one_hot"):
+        make().learn_full([[0.0, 0.0, 0.0]], rewards)
+
+
+@pytest.mark.parametrize("policy_class", [daband.LinUCB, daband.Trees, daband.Constant])
+def test_full_feedback_is_a_round_for_each_arm(policy_class):
+    x, rewards = make_rows(60)
+    full, rounds = (policy_class(context_shape=(3,), n_arms=2, seed=0) for _ in range(2))
+    full.learn_full(x, rewards)
+    rounds.update(np.repeat(x, 2, axis=0), [0, 1] * 60, rewards.ravel())
+    for policy in (full, rounds):
+        policy.adapt()
+    assert full.rounds_learned == 120
+    assert (full.decide(x).mean == rounds.decide(x).mean).all()
+
+
+def make_label_shift(n, frequency, seed):
+    """Contexts around -1 and 1, of which the second have this frequency, and their labels."""
+    draw = np.random.default_rng(seed)
+    labels = (draw.random(n) < frequency).astype(int)
+    return draw.normal(size=(n, 3)) + [2.0, 0.0, 0.0] * (labels[:, None] - 0.5), labels
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_frequencies_of_labels_are_estimated_if_they_may_differ(tmp_path, is_exported):
+    x, labels = make_label_shift(1000, 0.5, 0)
+    target, target_labels = make_label_shift(1000, 0.05, 1)
+    accuracies = {}
+    for shift in ("covariate", "labels"):
+        policy = make(shift=shift)
+        policy.learn_full(x, np.eye(2)[labels])
+        policy.observe_target(target)
+        if is_exported:
+            policy.save(tmp_path / "policy.safetensors", replay=False)
+            policy = daband.load(tmp_path / "policy.safetensors")
+        arms = policy.decide(target, "target", rule="greedy").arm
+        accuracies[shift] = (arms == target_labels).mean()
+        assert (policy.decide(x, "source", rule="greedy").arm == labels).mean() > 0.8
+        frozen = policy.frozen("target")
+        assert (frozen.score_in_user_units(target)[0].argmax(axis=1) == arms).all()
+    assert accuracies["labels"] > accuracies["covariate"] + 0.05
+
+
+def test_target_rewards_undo_a_reversed_source():
+    """In the target, the other arm is right for every context."""
+    x, rewards = make_rows(300, seed=3)
+    policy = learned()
+    for rows in np.array_split(np.arange(300), 15):
+        arms = policy.select(x[rows], "target").arm
+        policy.update(x[rows], arms, 1.0 - rewards[rows, arms], domain="target")
+    assert compute_accuracy(policy, domain="target") < 0.1

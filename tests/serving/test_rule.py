@@ -1,0 +1,96 @@
+"""A rule gives the same arm in every language."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.serving import Rule, compute_share
+from daband.serving._rule import Split
+from tests import rule_engines as engines
+
+N_ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return engines.make_pair(engines.draw_rows(500, 0), engines.draw_rows(500, 1))
+
+
+def check_all(policy, rows, folder):
+    """Check that all languages give the same arms and propensities."""
+    rule = policy.rule
+    arms, propensities = engines.decide_in_python(rule, rows)
+    assert engines.decide_in_duckdb(rule, rows) == (arms, propensities)
+    assert engines.decide_in_duckdb(rule, rows, date_type="DATE") == (arms, propensities)
+    assert engines.decide_in_sqlite(rule, rows) == (arms, propensities)
+    assert engines.decide_in_json_logic(rule, rows) == arms
+    assert engines.decide_in_growthbook(rule, rows) == arms
+    policy.save(folder / "rules.json")
+    decision = daband.load(folder / "rules.json").as_deployed().decide(rows)
+    assert list(decision.arm_name) == arms
+    assert decision.propensity.tolist() == propensities
+    if not rule.epsilon:
+        daband.export(policy, folder / "rules.daband")
+        deployed = daband.load_deployed(folder / "rules.daband")
+        assert list(deployed.decide(rows).arm_name) == arms
+    return arms
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_same_arms_in_every_language(pair, seed, tmp_path):
+    policy = engines.make_policy(pair, seed)
+    check_all(policy, engines.draw_rows(N_ROWS, 2 + seed), tmp_path)
+
+
+def test_the_same_random_arms_in_every_language(pair, tmp_path):
+    policy = engines.make_policy(pair, 3, epsilon=0.3, salt="it's")
+    rows = engines.draw_rows(N_ROWS, 5)
+    arms = check_all(policy, rows, tmp_path)
+    shares = np.array([compute_share("it's", row) for row in range(N_ROWS)])
+    drawn = np.minimum(shares // 0.1, 3).astype(int)
+    names = policy.arm_names
+    assert [arm for arm, index in zip(arms, drawn, strict=True) if index < 3] == [
+        names[index] for index in drawn if index < 3
+    ]
+    assert 0.2 < (drawn < 3).mean() < 0.4
+
+
+@pytest.mark.slow
+def test_the_same_arms_for_many_rows(pair, tmp_path):
+    rows = engines.draw_rows(20_000, 9)
+    for seed in range(10, 14):
+        check_all(engines.make_policy(pair, seed, epsilon=0.1), rows, tmp_path)
+
+
+def test_missing_values_go_where_the_table_puts_them():
+    """Visits have no gap in training, so that a missing value counts as the median."""
+    rows = engines.draw_rows(500, 0)
+    pair = engines.make_pair(rows, rows)
+    policy = engines.make_policy(pair, 0)
+    row = {**rows.row(0, named=True), "visits": None}
+    (decision,) = policy.as_deployed().decide([row]).arm_name
+    namespace = {}
+    exec(policy.rule.to_python(), namespace)
+    assert namespace["choose_arm"](row)[0] == decision
+
+
+def test_a_rule_with_one_leaf():
+    rule = Rule(0, ("mail",), ("mail", "call"))
+    assert rule.to_sql() == "'mail'"
+    assert rule.to_json() == {"if": ["mail"]}
+    assert rule.to_growthbook() == [{"condition": {"$and": []}, "force": "mail"}]
+    assert rule.to_text() == "mail\n"
+
+
+def test_a_condition_says_that_it_is_true_for_a_missing_value():
+    node = Split("age", "below", 40.0, True, 0, 0.1, 0, 1)
+    rule = Rule(node, ("mail", "call"), ("mail", "call"))
+    assert '"age" < 40 OR "age" IS NULL' in rule.to_sql()
+    assert "age < 40 or age is missing" in rule.to_text()
+
+
+def test_all_ids_get_a_random_arm_with_epsilon_one():
+    rule = Rule(0, ("mail",), ("mail", "call"), epsilon=1.0)
+    arms, propensities = rule.explore(np.zeros(1000, np.int64), range(1000))
+    assert 400 < arms.sum() < 600
+    assert (propensities == 0.5).all()

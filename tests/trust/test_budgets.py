@@ -1,0 +1,50 @@
+"""The value of a policy under a limit."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+
+
+def make_pair(n=3000):
+    """Return a log in which arm 1 gains x, so that it is best for half of the contexts."""
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(n, 1))
+    arms = rng.integers(0, 2, n)
+    rewards = rng.normal(arms * contexts[:, 0], 0.3)
+    log = (contexts, arms, rewards, np.full(n, 0.5))
+    target = rng.normal(size=(2000, 1))
+    return daband.domains.from_log(source=log, target=target, n_arms=2, shift="covariate")
+
+
+def test_the_curve_of_a_log_is_that_of_the_largest_gains():
+    pair = make_pair()
+    choice = daband.choose(pair, candidates=[daband.trust.Candidate("log", "log")])
+    curve = daband.budget_curve(choice, pair, use={"1": 1.0}, budgets=[0.0, 0.1, 0.5])
+    x = np.sort(np.random.default_rng(1).normal(size=100_000))
+    for point, expected in zip(curve, (0.0, x[-10_000:].sum(), x[-50_000:].sum()), strict=True):
+        assert point.value == pytest.approx(expected / 100_000, abs=0.04)
+        assert point.low < point.value < point.high
+        assert point.use == pytest.approx(point.budget, abs=0.03)
+    default = daband.budget_curve(choice, pair, use={"1": 1.0})
+    assert (len(default), default[0].budget) == (11, 0.0)
+    assert default[-1].value == pytest.approx(curve[-1].value, abs=0.02)
+
+
+def test_the_curve_of_known_rewards_is_exact():
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(2000, 1))
+    rewards = np.concatenate([np.zeros_like(contexts), contexts], axis=1)
+    pair = daband.domains.from_arrays(source=(contexts, rewards), target=contexts)
+    policy = daband.LinUCB.for_pair(pair, alpha=0.0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    (point,) = daband.budget_curve(policy, pair, use={"1": 2.0}, budgets=[0.4])
+    held_out, expected = pair.source_test.read(0, 200), pair.source_test.read_expected(0, 200)
+    largest = held_out[:, 0] > np.quantile(contexts, 0.8)
+    assert point.value == pytest.approx((largest * expected[:, 1]).mean(), abs=0.03)
+    for invalid in (None, {}, {"1": -1.0}):
+        with pytest.raises(InvalidInput):
+            daband.budget_curve(policy, pair, use=invalid)
+    with pytest.raises(InvalidInput):
+        daband.budget_curve(policy, pair, use={"1": 1.0}, budgets=[-0.1])

@@ -1,0 +1,203 @@
+"""A pilot: its plan, its file, its rounds, its decision and its report."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+from daband.trust import Pilot, plan_pilot
+from daband.trust._report import write_choice_report
+
+SIMPLE = {"incumbent_mean": 0.2, "reward_deviation": 0.4, "min_reward": 0.0}
+
+
+@pytest.fixture(scope="module")
+def log():
+    """Old customers, the offers that they got at random, and sales."""
+    rng = np.random.default_rng(0)
+    ages = rng.normal(40.0, 10.0, 3000).round(1)
+    arms = rng.integers(0, 2, 3000)
+    means = np.where(arms == 1, 0.5 - 0.3 * (ages < 35), 0.3)
+    return pl.DataFrame(
+        {
+            "age": ages,
+            "offer": np.array(["letter", "call"])[arms],
+            "sale": (rng.random(3000) < means).astype(float),
+            "propensity": 0.5,
+        }
+    )
+
+
+@pytest.fixture
+def folder(log, tmp_path):
+    """The folder of a choice with a plan."""
+    log.write_csv(tmp_path / "old.csv")
+    log.select("age").write_csv(tmp_path / "new.csv")
+    options = daband.domains.DataOptions(
+        source=str(tmp_path / "old.csv"),
+        target=str(tmp_path / "new.csv"),
+        arm="offer",
+        reward="sale",
+        propensity="propensity",
+    )
+    choice = daband.choose(options.read(), incumbent="letter", unit="sales")
+    choice.save(tmp_path / "market")
+    plan_pilot(choice, per_week=1000, weeks=6).save(tmp_path / "market" / "pilot")
+    return tmp_path / "market"
+
+
+def run_week(folder, week, *, call, letter=0.3, missing=0.0, n=1000):
+    """Decide for n customers by the pilot's file, draw rewards, and write the log."""
+    pilot = Pilot(folder)
+    file = folder.parent / "pilot.daband"
+    policy = daband.load(folder / "policy.safetensors")
+    daband.export(policy, file, incumbent=pilot.plan.incumbent, pilot=pilot.settings)
+    deployed = daband.load_deployed(file)
+    rng = np.random.default_rng(week)
+    rows = pl.DataFrame({"age": rng.normal(42.0, 10.0, n).round(1)})
+    decision = deployed.decide(rows, round_number=week * n)
+    is_call = np.array(decision.arm_name) == "call"
+    rewards = (rng.random(n) < np.where(is_call, call, letter)).astype(float)
+    is_missing = rng.random(n) < missing
+    frame = rows.with_columns(
+        visit=pl.Series([f"{week}-{row}" for row in range(n)]),
+        arm=pl.Series(decision.arm_name),
+        propensity=pl.Series(decision.propensity),
+        reward=pl.Series(rewards),
+    )
+    path = folder.parent / f"week{week}.csv"
+    frame.with_columns(
+        reward=pl.when(pl.Series(is_missing)).then(None).otherwise(pl.col("reward"))
+    ).write_csv(path)
+    return path, frame
+
+
+def add(folder, path):
+    columns = {"arm": "arm", "reward": "reward", "propensity": "propensity"}
+    return Pilot(folder).add_log(path, **columns, id_column="visit")
+
+
+def test_a_plan_without_a_source_is_a_test_of_two_arms():
+    plan = plan_pilot(per_week=2000, **SIMPLE)
+    assert plan.largest_cost == pytest.approx(0.01 * 0.2 * 24_000)
+    assert 0 < plan.rounds <= plan.rounds_90 <= plan.planned_rounds == 24_000
+    assert plan.weeks == plan.rounds / 2000
+    assert 0.0 <= plan.expected_cost <= plan.largest_cost
+    assert plan.error <= plan.rule.error
+    assert plan.rule.expected_effect is None
+    larger = plan_pilot(per_week=2000, max_loss=0.05, **SIMPLE)
+    assert larger.rounds_90 >= larger.rounds
+    assert larger.deploy > plan.deploy  # a larger limit shows more
+    assert plan_pilot(per_week=2000, **SIMPLE) == plan
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"max_loss": 0.0}, "max_loss"),
+        ({"per_week": 0.5}, "per_week"),
+        ({"weeks": 0}, "weeks"),
+        ({"incumbent_mean": -1.0}, "incumbent_mean"),
+        ({"incumbent_mean": None}, "incumbent_mean"),
+        ({"reward_deviation": 0.0}, "reward_deviation"),
+    ],
+)
+def test_a_plan_that_cannot_be(options, name):
+    with pytest.raises(InvalidInput, match=name):
+        plan_pilot(**{"per_week": 2000, **SIMPLE, **options})
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    plan = plan_pilot(per_week=2000, **SIMPLE)
+    plan.save(tmp_path)
+    assert daband.trust.PilotPlan.load(tmp_path) == plan
+    with pytest.raises(InvalidInput, match="pilot plan"):
+        daband.trust.PilotPlan.load(tmp_path / "other")
+
+
+def test_a_better_policy_is_deployed_and_a_decision_is_final(folder):
+    plan = Pilot(folder).plan
+    assert plan.rule.expected_effect > 0
+    assert plan.incumbent == "letter"
+    statuses = []
+    for week in range(6):
+        path, _ = run_week(folder, week, call=0.55)
+        statuses.append(add(folder, path))
+        if statuses[-1].decision != "go on":
+            break
+    assert statuses[-1].decision == "deploy"
+    assert statuses[-1].low > 0
+    assert statuses[-1].low < statuses[-1].advantage < statuses[-1].high
+    assert statuses[-1].fraction == 1.0
+    assert Pilot(folder).settings["control"] == 0.0
+    assert len(Pilot(folder).course) == len(statuses)
+    path, _ = run_week(folder, 10, call=0.0)  # everybody gets the policy now
+    assert add(folder, path).decision == "deploy"
+    report = write_choice_report(folder).read_text()
+    assert "<h2>Pilot</h2>" in report
+    assert report.count("<svg") == 2
+
+
+def test_a_worse_policy_costs_no_more_than_the_limit(folder):
+    plan = Pilot(folder).plan
+    cost = 0.0
+    for week in range(6):
+        path, frame = run_week(folder, week, call=0.0)
+        cost += 0.3 * frame.filter(pl.col("arm") == "call").height
+        status = add(folder, path)
+        if status.decision != "go on":
+            break
+    assert status.decision == "keep the incumbent"
+    assert status.fraction == 0.0
+    assert cost <= plan.largest_cost
+    path, frame = run_week(folder, 9, call=0.0)
+    assert set(frame["arm"]) == {"letter"}
+
+
+def test_a_log_can_be_added_again_with_late_rewards(folder):
+    path, frame = run_week(folder, 0, call=0.5, missing=0.3)
+    first = add(folder, path)
+    assert first.missing > 0
+    assert add(folder, path) == first
+    assert len(Pilot(folder).course) == 1
+    frame.write_csv(path)
+    later = add(folder, path)
+    assert (later.missing, later.rounds) == (0, first.rounds)
+    assert sum(later.rewards) == later.differing_rounds > sum(first.rewards)
+
+
+def test_logs_that_are_not_of_the_pilot(folder):
+    path, frame = run_week(folder, 0, call=0.5)
+    with pytest.raises(InvalidInput, match="--id"):
+        Pilot(folder).add_log(
+            path, arm="arm", reward="reward", propensity="propensity", id_column=None
+        )
+    for wrong, message in [
+        (frame.drop("propensity"), "propensity"),
+        (frame.with_columns(visit=pl.lit("same")), "equal ids"),
+        (frame.with_columns(arm=pl.lit("call"), propensity=pl.lit(0.9)), "0.5"),
+    ]:
+        wrong.write_csv(path)
+        with pytest.raises(InvalidInput, match=message):
+            add(folder, path)
+    assert Pilot(folder).read_status().rounds == 0
+
+
+def test_a_pilot_file_draws_policy_or_incumbent(folder):
+    path, frame = run_week(folder, 0, call=0.5, n=3000)
+    settings = Pilot(folder).settings
+    deployed = daband.load_deployed(path.parent / "pilot.daband")
+    assert deployed.control == settings["control"]
+    differing = frame.filter(pl.col("propensity") < 1.0)
+    fraction = 1.0 - settings["control"]
+    is_call = (differing["arm"] == "call").to_numpy()
+    assert np.allclose(differing["propensity"], np.where(is_call, fraction, 1.0 - fraction))
+    assert is_call.mean() == pytest.approx(fraction, abs=4 * np.sqrt(fraction / len(differing)))
+    only = deployed.decide({"age": 60.0}, arms=["call"])  # the incumbent cannot be chosen
+    assert (only.arm_name, only.propensity) == ("call", 1.0)
+    policy = daband.load(folder / "policy.safetensors")
+    with pytest.raises(InvalidInput, match="epsilon"):
+        daband.export(policy, path, incumbent="letter", pilot=settings, epsilon=0.1)
+    with pytest.raises(InvalidInput, match="incumbent"):
+        daband.export(policy, path, pilot=settings)

@@ -1,0 +1,120 @@
+"""The report on a choice: one page to forward."""
+
+import dataclasses
+import html
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.domains import DataOptions
+from daband.logs._target_mix import TargetMix
+from daband.trust import Candidate
+from daband.trust._assessment import format_number
+from daband.trust._report import write_choice_report
+
+
+def make_choice(folder, *, has_effect):
+    """Save and return the choice of a log in which letters suit customers of 50 or older."""
+    rng = np.random.default_rng(0)
+
+    def draw(n, low):
+        return pl.DataFrame(
+            {"age": rng.uniform(low, 80, n).round(), "city": rng.choice(["A", "B"], n)}
+        )
+
+    log = draw(4000, 20)
+    arms = rng.integers(0, 2, 4000)
+    gain = np.where(log["age"].to_numpy() < 50, -1.0, 1.0) if has_effect else 0.5
+    log = log.with_columns(
+        offer=pl.Series(np.array(["coupon", "letter"])[arms]),
+        euros=pl.Series(5.0 + gain * arms + rng.normal(size=4000)),
+        p=pl.lit(0.5),
+    )
+    log.write_csv(folder / "old.csv")
+    draw(1500, 40).write_csv(folder / "new.csv")
+    options = DataOptions(
+        source=str(folder / "old.csv"),
+        target=str(folder / "new.csv"),
+        arm="offer",
+        reward="euros",
+        propensity="p",
+    )
+    choice = daband.choose(
+        options.read(),
+        candidates=[Candidate("log", "log", preferred=True)],
+        unit="euros",
+        incumbent="coupon",
+    )
+    choice.save(folder / "market")
+    return choice
+
+
+def read_page(folder):
+    path = write_choice_report(folder / "market")
+    assert path == folder / "market" / "report.html"
+    return path.read_text()
+
+
+def test_the_page_shows_the_arms_in_both_markets_and_who_gets_what(tmp_path):
+    choice = make_choice(tmp_path, has_effect=True)
+    assert choice.policy.evidence.personalises
+    page = read_page(tmp_path)
+    assert html.escape(choice.assessment.sentence) in page
+    assert "euros" in choice.assessment.sentence
+    assert "http" not in page  # self-contained
+    values = choice.policy.values
+    for mix in (values.mix, TargetMix(values.mix.weights)):
+        for estimate in mix.estimate_all(values.scores):
+            low, high = estimate.mean.compute_interval(0.95)
+            assert f"<td>{format_number(estimate.mean.value)}</td>" in page
+            assert f"<td>{format_number(low)} to {format_number(high)}</td>" in page
+    by_age = page[page.index("By age") : page.index("By city")]
+    rows = re.findall(r'scope="row">(.*?)</th><td>([\d,]+)</td><td>(\d+)%</td><td>(\d+)%', by_age)
+    assert sum(int(size.replace(",", "")) for _, size, _, _ in rows) == 1500
+    assert {("0", "100")} < {(coupon, letter) for *_, coupon, letter in rows}
+    needed = f"{choice.assessment.rewards_needed:,} target rewards"
+    assert needed in page[page.index("What would change") :]
+
+
+def test_one_estimate_is_shown_everywhere(tmp_path):
+    """The verdict, the table of candidates, the report and the exported file agree."""
+    choice = make_choice(tmp_path, has_effect=True)
+    assessment = choice.assessment
+    (row,) = choice.table
+    for name in ("advantage", "low", "source_advantage", "source_error", "source_value"):
+        assert row[name] == getattr(assessment, name)
+    advantage, low = (
+        format_number(number, with_sign=True) for number in (assessment.advantage, assessment.low)
+    )
+    assert f"{advantage} euros over always coupon" in assessment.sentence
+    table = read_page(tmp_path).partition("<h2>Candidates</h2>")[2]
+    assert f"<td>{advantage}</td><td>{low}</td>" in table
+    path = tmp_path / "market.daband"
+    daband.export(choice.policy, path, assessment=assessment)
+    assert daband.load_deployed(path).assessment["advantage"] == assessment.advantage
+    values = choice.policy.values
+    estimate = values.mix.estimate(values.values - values.scores[:, 0]).mean
+    assert assessment.advantage == pytest.approx(estimate.value)
+    assert assessment.source_error == pytest.approx(estimate.standard_error)
+
+
+def test_a_policy_for_everybody_has_no_groups(tmp_path):
+    choice = make_choice(tmp_path, has_effect=False)
+    page = read_page(tmp_path)
+    assert "letter for 100%" in page
+    assert "By age" not in page
+    assert choice.assessment.verdict == "deploy"
+
+
+@pytest.mark.parametrize("verdict", ["deploy", "collect rewards", "keep the incumbent"])
+def test_every_verdict_states_what_would_change_it(tmp_path, verdict):
+    choice = make_choice(tmp_path, has_effect=False)
+    assessment = dataclasses.replace(choice.assessment, verdict=verdict, rewards_needed=1230)
+    assessment.save(tmp_path / "market" / "assessment.json")
+    change = read_page(tmp_path).partition("What would change the verdict")[2]
+    word = {"deploy": "pilot", "collect rewards": "four times", "keep the incumbent": "--incumbent"}
+    assert word[verdict] in change
+    assert ("1,230 target rewards" in change) == (verdict != "keep the incumbent")

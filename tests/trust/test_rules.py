@@ -1,0 +1,129 @@
+"""Small trees over raw columns: proof, leaves, and the policy."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+from daband.trust import Candidate
+from daband.trust._report import write_choice_report
+from daband.trust._rule_columns import _find_short_number
+from tests.trust.test_report import make_choice
+
+LOG = [Candidate("log", "log", preferred=True)]
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("market")
+    return folder, make_choice(folder, has_effect=True)
+
+
+@pytest.fixture(scope="module")
+def result(market):
+    return daband.rules(market[1], max_depth=1)
+
+
+def test_the_true_cut_is_found_and_proven(result):
+    assert result.proven
+    split = result.policy.node
+    assert split.column == "age"
+    assert 47 <= split.value <= 53
+    assert [leaf.arm for leaf in result.leaves] == ["coupon", "letter"]
+    assert 0 < result.low < result.gain
+    assert result.loss_low < 0.1
+    assert result.assessment.verdict == "deploy"
+
+
+def test_leaves_have_fractions_rounds_and_gains(result):
+    young, old = result.leaves
+    assert young.source_fraction + old.source_fraction == pytest.approx(1.0)
+    assert young.source_fraction > young.target_fraction  # the target is older
+    assert sum(young.rounds.values()) + sum(old.rounds.values()) == 4000
+    best = result.best_arm
+    for leaf in result.leaves:
+        assert leaf.gain == 0.0 if leaf.arm == best else leaf.low < 1.0 < leaf.high + 0.2
+    assert all(leaf.path in result.to_text() for leaf in result.leaves)
+
+
+def test_without_an_effect_of_context_the_rule_is_one_arm(tmp_path):
+    result = daband.rules(make_choice(tmp_path, has_effect=False), max_depth=2)
+    assert not result.proven
+    assert [leaf.arm for leaf in result.leaves] == ["letter"]
+    assert result.to_sql() == "'letter'"
+    assert result.loss == 0.0
+    assert "no proof" in result.sentence
+
+
+def test_the_policy_agrees_with_its_sql_and_learns(market, result, tmp_path):
+    _, choice = market
+    pair = choice.options.read()
+    frame = pl.DataFrame({"age": [20.0, 49.0, 75.0], "city": ["A", "B", "A"]})
+    contexts = pair.table.contexts(frame)
+    decision = result.policy.decide(contexts)
+    names = [result.policy.arm_names[arm] for arm in decision.arm]
+    space = {}
+    exec(result.to_python(), space)
+    assert names == [space["choose_arm"](row)[0] for row in frame.iter_rows(named=True)]
+    result.save(tmp_path)
+    policy = daband.load(tmp_path / "rules.json")
+    # so many good rewards of the other arm for the young that it is chosen there
+    young = np.repeat(contexts[:1], 50_000, axis=0)
+    arm = 1 - decision.arm[0]
+    policy.update(young, np.full(50_000, arm), np.full(50_000, 9.0))
+    assert policy.decide(contexts[:1]).arm[0] == arm
+    assert policy.rule.leaf_arms[0] == policy.arm_names[arm]
+
+
+def test_an_arm_with_too_few_rounds_is_not_chosen(market):
+    result = daband.rules(market[1], max_depth=2, min_rounds=600)
+    assert all(leaf.rounds[leaf.arm] >= 600 for leaf in result.leaves)
+
+
+def test_a_source_with_all_rewards():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 10, (3000, 3)).astype(float)
+    rewards = np.stack([x[:, 0] < 4, x[:, 0] >= 4], axis=1) + rng.normal(0, 0.1, (3000, 2))
+    pair = daband.domains.from_arrays(source=(x[:2500], rewards[:2500]), target=x[2500:])
+    candidates = [Candidate("linucb", "linucb")]
+    choice = daband.choose(pair, candidates=candidates, episodes=10, episode_length=64)
+    result = daband.rules(choice, pair=pair, max_depth=1)
+    assert result.proven
+    assert (result.policy.node.value, result.policy.node.feature) == (4.0, 0)
+    assert result.gain == pytest.approx(0.4, abs=0.05)
+
+
+def test_the_report_has_the_figure(market, result):
+    folder, _ = market
+    assert "<svg" not in write_choice_report(folder / "market").read_text()
+    result.save(folder / "market")
+    page = write_choice_report(folder / "market").read_text()
+    assert page.count("<rect") == 3
+    assert "age &lt; " in page
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_depth": 0}, {"max_depth": 4}, {"min_rounds": 0}, {"epsilon": 2.0}]
+)
+def test_wrong_options(market, options):
+    with pytest.raises(InvalidInput, match=next(iter(options))):
+        daband.rules(market[1], **options)
+
+
+def test_a_choice_without_files_needs_its_pair():
+    pair = daband.domains.load("synthetic", tiny=True)
+    candidates = [Candidate("linucb", "linucb")]
+    choice = daband.choose(pair, candidates=candidates, episodes=2, episode_length=16)
+    with pytest.raises(InvalidInput, match="pair"):
+        daband.rules(choice)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(39.0, 40.0, 40.0), (31.2, 47.9, 40.0), (0.123, 0.1239, 0.1235), (-3.0, 2.0, 0.0)],
+)
+def test_cuts_have_few_digits(low, high, expected):
+    cut = _find_short_number(low, high)
+    assert low < cut <= high
+    assert len(repr(cut)) <= len(repr(expected))
