@@ -116,7 +116,7 @@ def measure_experiment(folder: Path, is_reversed: bool) -> list[dict[str, Any]]:
                 "arms": pair.n_arms,
                 "personalises": evidence.personalises,
                 "advantage": assessment.advantage / deviation,
-                "error": assessment.source_error / deviation,
+                "error": estimate.standard_error / deviation,
                 "skewness": estimate.skewness,
                 "dof": estimate.dof,
                 "contenders": values.n_contenders,

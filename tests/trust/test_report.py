@@ -65,6 +65,7 @@ def test_the_page_shows_the_arms_in_both_markets_and_who_gets_what(tmp_path):
     assert html.escape(choice.assessment.sentence) in page
     assert "euros" in choice.assessment.sentence
     assert "http" not in page  # self-contained
+    assert str(tmp_path) not in page  # it is forwarded
     values = choice.policy.values
     for mix in (values.mix, TargetMix(values.mix.weights)):
         for estimate in mix.estimate_all(values.scores):
@@ -98,7 +99,15 @@ def test_one_estimate_is_shown_everywhere(tmp_path):
     values = choice.policy.values
     estimate = values.mix.estimate(values.values - values.scores[:, 0]).mean
     assert assessment.advantage == pytest.approx(estimate.value)
-    assert assessment.source_error == pytest.approx(estimate.standard_error)
+    in_source = values.mix.without_target().estimate(values.values - values.scores[:, 0]).mean
+    assert assessment.source_advantage == pytest.approx(in_source.value)
+    assert assessment.source_error == pytest.approx(in_source.standard_error)
+    # the advantage is a difference between two means of the page, and a sum of two advantages
+    means = np.array([each.mean.value for each in values.mix.estimate_all(values.scores)])
+    policy_mean = values.mix.estimate(values.values).mean.value
+    assert assessment.advantage == pytest.approx(policy_mean - means[0])
+    evidence = choice.policy.evidence
+    assert assessment.advantage == pytest.approx(evidence.gain + means[evidence.arm] - means[0])
 
 
 def test_a_policy_for_everybody_has_no_groups(tmp_path):

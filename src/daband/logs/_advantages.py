@@ -501,22 +501,10 @@ class ScoredLog:
         #: The scores, averaged over the splits, (n, K).
         self.scores = np.mean([split.compute_scores() for split in splits], axis=0)
         #: The estimator of means for the contexts of the target.
-        self.mix = learner.make_mix(np.ones(len(self.scores), np.bool_))
+        self.mix = learner.make_mix(np.ones(len(self.scores), np.bool_), self.scores)
         self.shrunken_means = learner.shrink_means(self.scores, self.mix)
         #: The arm with the largest shrunken mean.
         self.best_arm = int(self.shrunken_means.argmax())
-
-    def compute_weights(self, rows: BoolArray, scores: FloatArray) -> FloatArray:
-        """Return weights of the rounds for which a mask is True, (rows,), with which their mean is
-        for the contexts of the target.
-
-        ``scores`` (rows, K) determine how much the weights depend on the contexts.
-        """
-        mix = self.learner.make_mix(rows)
-        supported = scores[:, self.learner.is_supported]
-        contrasts = supported - supported.mean(axis=1, keepdims=True)
-        factor = max(estimate.factor for estimate in mix.estimate_all(contrasts))
-        return mix.compute_weights(factor)
 
     def evaluate(
         self, choose: Callable[[FloatArray, BoolArray], IntArray], *, rewards_may_differ: bool
@@ -591,26 +579,34 @@ class _Learner:
         folds = (np.random.default_rng(seed).permutation(n_clusters) % _N_FOLDS)[clusters]
         return _NestedScores(self.designs[1][:, 1:], log, folds, self.n_arms)
 
-    def make_mix(self, rows: BoolArray) -> TargetMix:
-        """Return the estimator of means of the rounds for which a mask (n,) is True."""
+    def make_mix(self, rows: BoolArray, scores: FloatArray) -> TargetMix:
+        """Return the estimator of means of the rounds for which a mask (n,) is True, with their
+        scores (rows, K).
+        """
         log = self.log
         clusters = log.clusters
         if clusters is not None:
             clusters = np.unique(clusters[rows], return_inverse=True)[1]
         index = None if self._index is None else self._index[rows]
-        return TargetMix(log.weights[rows], clusters, index, self._target_index)
+        contrasts = self._compute_contrasts(scores)
+        return TargetMix(log.weights[rows], clusters, index, self._target_index, contrasts)
+
+    def _compute_contrasts(self, scores: FloatArray) -> FloatArray:
+        """Return the scores (n, K) of supported arms minus their mean in each round."""
+        supported = scores[:, self.is_supported]
+        return supported - supported.mean(axis=1, keepdims=True)
 
     def shrink_means(self, scores: FloatArray, mix: TargetMix) -> FloatArray:
         """Return the shrunken means (K,) of scores (n, K) minus the mean score of a round; minus
         infinity for unsupported arms.
         """
-        arms = np.flatnonzero(self.is_supported)
-        contrasts = scores[:, arms] - scores[:, arms].mean(axis=1, keepdims=True)
-        estimates = [estimate.mean for estimate in mix.estimate_all(contrasts)]
+        estimates = [
+            estimate.mean for estimate in mix.estimate_all(self._compute_contrasts(scores))
+        ]
         means = np.array([estimate.value for estimate in estimates])
         errors = np.array([estimate.standard_error for estimate in estimates])
         shrunken_means = np.full(self.n_arms, -np.inf)
-        shrunken_means[arms] = _shrink_means(means, np.square(errors))
+        shrunken_means[self.is_supported] = _shrink_means(means, np.square(errors))
         return shrunken_means
 
     def count_contenders(self, scores: FloatArray, mix: TargetMix, best_arm: int) -> int:
@@ -640,7 +636,8 @@ class _Learner:
         for fold in range(_N_FOLDS):
             is_held_out = split.folds == fold
             inner_scores = split.compute_scores(excluded=fold)[~is_held_out]
-            shrunken_means = self.shrink_means(inner_scores, self.make_mix(~is_held_out))
+            mix = self.make_mix(~is_held_out, inner_scores)
+            shrunken_means = self.shrink_means(inner_scores, mix)
             best_arm = int(shrunken_means.argmax())
             held_out_scores = scores[is_held_out]
             fold_weights = weights[is_held_out] / weights.sum()

@@ -8,11 +8,17 @@ of the propensity score", 1983). For values v_i, indices u_i and weights w_i wit
     m = sum_i w_i v_i                       the mean of the log
     q_i = w_i exp(t u_i) / sum              tilted weights, whose mean index is the target's
     d = sum_i q_i v_i - m                   the difference between the domains
-    k = max(0, 1 - (1.645 s / d)^2)         a positive-part James-Stein factor, with the error s of d
     estimate = m + k d
 
-So the factor k is 0 unless d is clear against its standard error. The error of m is the mean of
-n w_i (v_i - m). The error of the tilted mean is the mean of n q_i e_i / (1 - l_i), with the residuals
+The factor k in [0, 1] is the same for all values of a log, so that estimates are consistent: the
+advantage of a policy over an arm is the difference between the estimated mean rewards of both. It
+is fitted to the contrasts of the arms, which are their scores minus the mean score of the round,
+with the differences d_a of the contrasts, and their standard errors s_a:
+
+    k = max(0, 1 - 1.645^2 sum_a s_a^2 / sum_a d_a^2)       a positive-part James-Stein factor
+
+So k is 0 unless the differences are clear against their standard errors. The error of m is the mean
+of n w_i (v_i - m). The error of the tilted mean is the mean of n q_i e_i / (1 - l_i), with the residuals
 e_i of the regression of v on u with the weights q, and the leverages l_i. These are near 1 if few
 rounds resemble the target, so that k is 0.
 
@@ -73,10 +79,6 @@ class MixEstimate(NamedTuple):
     mean: MeanEstimate
     #: The part of each round in the error of the mean, (n,). Their mean is about 0.
     terms: FloatArray
-    #: The fraction of the predicted difference between the domains that was added, in [0, 1].
-    factor: float
-    #: The number of rounds of equal weight that would give the same variance.
-    effective_rounds: float
 
 
 class TargetMix:
@@ -87,6 +89,8 @@ class TargetMix:
         clusters: the index of each round's cluster, (n,); None if rounds are independent.
         index: the index of the log's contexts, (n,); None without a target.
         target_index: the mean index of the target's contexts.
+        contrasts: the contrasts of the arms, (n, k), which determine ``factor``; None without a
+            target.
     """
 
     def __init__(
@@ -95,28 +99,38 @@ class TargetMix:
         clusters: IntArray | None = None,
         index: FloatArray | None = None,
         target_index: float = 0.0,
+        contrasts: FloatArray | None = None,
     ) -> None:
         #: The weights of the rounds, (n,), with sum 1.
         self.weights = weights / weights.sum()
+        #: k, the fraction of the difference between the domains that is added, in [0, 1].
+        self.factor = 0.0
         self._clusters = clusters
         #: q, the weights of the rounds whose mean index is the target's, (n,), with sum 1.
         self._tilted_weights = self.weights
-        #: The index, with mean 0 and variance 1 in the tilted weights, (n,); 0 without a target.
+        #: The index, with mean 0 and variance 1 in the tilted weights, (n,).
         self._scaled_index = np.zeros(len(weights))
-        if index is not None and np.ptp(index) > 0.0:
+        if index is not None and contrasts is not None and np.ptp(index) > 0.0:
             self._tilted_weights = _tilt_weights(self.weights, index, target_index)
             deviations = index - self._tilted_weights @ index
             self._scaled_index = deviations / math.sqrt(self._tilted_weights @ deviations**2)
+            self.factor = self._fit_factor(contrasts)
 
     def without_target(self) -> TargetMix:
         """Return the estimator of means for the contexts of the log."""
         return TargetMix(self.weights, self._clusters)
 
-    def compute_weights(self, factor: float) -> FloatArray:
-        """Return the weights (n,), with sum 1, that give the mean for the contexts of the target if
-        this fraction of the predicted difference is added.
+    @property
+    def target_weights(self) -> FloatArray:
+        """The weights of the rounds, (n,), with sum 1, that give means for the contexts of the
+        target.
         """
-        return self.weights + factor * (self._tilted_weights - self.weights)
+        return self.weights + self.factor * (self._tilted_weights - self.weights)
+
+    @property
+    def effective_rounds(self) -> float:
+        """The number of rounds of equal weight that would give the same variance."""
+        return compute_effective_size(self.target_weights)
 
     def estimate_all(self, values: FloatArray) -> list[MixEstimate]:
         """Return the mean of each column of values (n, t)."""
@@ -124,26 +138,34 @@ class TargetMix:
 
     def estimate(self, values: FloatArray) -> MixEstimate:
         """Return the mean m + k d of values (n,) for the contexts of the target."""
-        n = len(values)
-        mean = float(self.weights @ values)
-        terms = n * self.weights * (values - mean)
-        tilted = self._tilted_weights
-        difference = float(tilted @ values) - mean
-        factor = 0.0
-        if difference:
-            u = self._scaled_index
-            residuals = values - tilted @ values - (tilted * u) @ values * u
-            residuals /= np.maximum(1.0 - tilted * (1.0 + u**2), 1e-9)
-            difference_terms = n * tilted * residuals - terms
-            error = estimate_mean(difference_terms, self._clusters).standard_error
-            factor = max(0.0, 1.0 - (_MIN_STANDARD_ERRORS * error / difference) ** 2)
-            terms = terms + factor * difference_terms
-        return MixEstimate(
-            estimate_mean(terms, self._clusters)._replace(value=mean + factor * difference),
-            terms,
-            factor,
-            compute_effective_size(self.compute_weights(factor)),
-        )
+        terms = self._compute_terms(values)
+        value = float(self.target_weights @ values)
+        if self.factor:
+            terms = terms + self.factor * self._compute_difference_terms(values)
+        return MixEstimate(estimate_mean(terms, self._clusters)._replace(value=value), terms)
+
+    def _fit_factor(self, contrasts: FloatArray) -> float:
+        """Return k for the contrasts of the arms, (n, k)."""
+        differences = (self._tilted_weights - self.weights) @ contrasts
+        if not differences.any():
+            return 0.0
+        errors = [
+            estimate_mean(self._compute_difference_terms(column), self._clusters).standard_error
+            for column in contrasts.T
+        ]
+        ratio = np.square(errors).sum() / np.square(differences).sum()
+        return max(0.0, 1.0 - float(_MIN_STANDARD_ERRORS**2 * ratio))
+
+    def _compute_terms(self, values: FloatArray) -> FloatArray:
+        """Return the part of each round in the error of m, (n,)."""
+        return len(values) * self.weights * (values - self.weights @ values)
+
+    def _compute_difference_terms(self, values: FloatArray) -> FloatArray:
+        """Return the part of each round in the error of d, (n,)."""
+        tilted, index = self._tilted_weights, self._scaled_index
+        residuals = values - tilted @ values - (tilted * index) @ values * index
+        residuals /= np.maximum(1.0 - tilted * (1.0 + index**2), 1e-9)
+        return len(values) * tilted * residuals - self._compute_terms(values)
 
 
 def _tilt_weights(weights: FloatArray, index: FloatArray, target_index: float) -> FloatArray:

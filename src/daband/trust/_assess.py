@@ -497,18 +497,20 @@ def _estimate_advantage(
     forecast = _forecast_gains(policy, rounds, gains, reward_deviation, disagreement, max_advantage)
     kind = infer_kind(policy.context_shape)
     source_advantage = float(gains.mean())
+    source_value = float(rewards.mean())
     effective_rounds = None
     if rounds.values is not None:
         kind = EXPERIMENTS
         source_advantage = rounds.values.estimate_source_mean(gains)
-        estimate = rounds.values.mix.estimate(gains)
-        effective_rounds = estimate.effective_rounds if estimate.factor else None
+        source_value = rounds.values.estimate_source_mean(rewards)
+        mix = rounds.values.mix
+        effective_rounds = mix.effective_rounds if mix.factor else None
     return {
         "advantage": forecast.advantage if disagreement else 0.0,
         "low": forecast.low if disagreement else 0.0,
         "source_advantage": source_advantage,
         "source_error": estimate_gain_error(gains, reward_deviation, rounds),
-        "source_value": float(rewards.mean()),
+        "source_value": source_value,
         "source_rounds": len(gains),
         "kind": kind,
         "shifts": forecast.n_data_sets,
@@ -689,7 +691,7 @@ def estimate_gain_error(gains: FloatArray, reward_deviation: float, rounds: Sour
     incumbent. ``reward_deviation`` is the standard deviation of rewards.
     """
     if rounds.values is not None:
-        return rounds.values.mix.estimate(gains).mean.standard_error
+        return rounds.values.mix.without_target().estimate(gains).mean.standard_error
     n = len(gains)
     # The variance of a few similar rounds may be near 0, so one more round with the usual variance
     # is added.

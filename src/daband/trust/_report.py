@@ -47,7 +47,8 @@ def write_choice_report(folder: Path) -> Path:
         folder: the folder of a choice.
     """
     choice = Choice.load(folder)
-    pair = None if choice.options is None else choice.options.read()
+    options = choice.options
+    pair = None if options is None else options.read()
     template = jinja2.Template(
         Path(__file__).with_name(_REPORT_FILE).read_text(encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
@@ -63,6 +64,7 @@ def write_choice_report(folder: Path) -> Path:
         column_groups=[] if pair is None else _group_target(choice, pair),
         change=_describe_change(choice.assessment),
         confidence=_CONFIDENCE,
+        files=[] if options is None else [Path(options.source).name, Path(options.target).name],
         rule_figure=_read_rule_figure(folder),
         pilot=_describe_pilot(Pilot(folder)) if Pilot.exists(folder) else None,
         format_number=format_number,

@@ -246,7 +246,7 @@ def rules(
 
     def search(scores: FloatArray, rows: BoolArray) -> FoundNode:
         """Return the best tree of the rounds for which a mask is True."""
-        weights = scored.compute_weights(rows, scores[rows])
+        weights = scored.learner.make_mix(rows, scores[rows]).target_weights
         contrasts = scores[rows][:, arms] - scores[rows][:, [scored.best_arm]]
         value, found = search_tree(
             weights[:, None] * contrasts,
@@ -331,7 +331,7 @@ def _describe(
     leaves = policy.find_leaves(contexts)
     target = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0)
     target_leaves = policy.find_leaves(target.contexts)
-    weights = scored.compute_weights(np.ones(len(scores), np.bool_), scores)
+    weights = scored.mix.target_weights
     means = np.zeros((len(leaf_arms), pair.n_arms))
     counts = np.zeros_like(means)
     described = []
