@@ -63,7 +63,7 @@ def test_the_log_lists_the_eligible_arms(exported, log, tmp_path):
     names = daband.load_deployed(exported).arm_names
     log_file = daband.domains.ParquetLog(tmp_path / "week.parquet", n_arms=3, arm_names=names)
     expected = [[listed is None or name in listed for name in names] for listed in eligible]
-    assert log_file.read_offered(np.arange(60)).tolist() == expected
+    assert log_file.read_rounds(np.arange(60)).offered.tolist() == expected
     uniform = daband.evaluate_log(lambda x: np.full((len(x), 3), 1 / 3), log_file)
     assert uniform.value == pytest.approx(1.0, abs=0.5)
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.domains._contract import LoggedRounds
 from daband.errors import InvalidInput
 
 
@@ -92,14 +93,11 @@ def test_a_log_trains_a_policy(pair):
         def __len__(self):
             return 40
 
-        def read(self, indices):
-            return rounds.contexts[indices]
-
-        def read_log(self, indices):
-            return (
-                arms[indices],
-                rounds.rewards[indices, arms[indices]],
-                np.full(len(indices), 1 / pair.n_arms),
+        def read_rounds(self, indices):
+            played = arms[indices]
+            paid = rounds.rewards[indices, played]
+            return LoggedRounds(
+                rounds.contexts[indices], played, paid, np.full(len(indices), 1 / pair.n_arms)
             )
 
     policy = make(pair)

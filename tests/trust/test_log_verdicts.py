@@ -242,11 +242,11 @@ def test_a_table_names_its_clusters(tmp_path):
         ["age"], arm="arm", reward="reward", propensity="propensity", cluster="school"
     )
     pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
-    in_memory = pair.source.read_clusters(np.arange(n))
+    in_memory = pair.source.read_rounds(np.arange(n)).clusters
     assert len(np.unique(in_memory)) == 25
     frame.write_parquet(tmp_path / "log.parquet")
     log = daband.domains.ParquetLog(tmp_path / "log.parquet", n_arms=2, columns=columns)
-    np.testing.assert_array_equal(log.read_clusters(np.arange(n)), in_memory)
+    np.testing.assert_array_equal(log.read_rounds(np.arange(n)).clusters, in_memory)
     policies = []
     for by_file in (False, True):
         policy = daband.LogPolicy(context_shape=(1,), n_arms=2)

@@ -153,6 +153,23 @@ class LoggedRounds:
         guardrail = None if self.guardrail is None else self.guardrail.select(rows)
         return LoggedRounds(**arrays, guardrail=guardrail)
 
+    @classmethod
+    def join(cls, parts: Sequence[LoggedRounds]) -> LoggedRounds:
+        """Return the rounds of several logs, one log after the other.
+
+        Optional fields that one of the logs lacks are None.
+        """
+        columns = {name: [vars(part)[name] for part in parts] for name in vars(parts[0])}
+        guardrails = columns.pop("guardrail")
+        joined: dict[str, Any] = {
+            name: None if any(array is None for array in arrays) else np.concatenate(arrays)
+            for name, arrays in columns.items()
+        }
+        if None not in guardrails:
+            values = np.concatenate([guardrail.values for guardrail in guardrails])
+            joined["guardrail"] = replace(guardrails[0], values=values)
+        return cls(**joined)
+
 
 class Contexts(ABC):
     """A finite collection of contexts, in a random order that depends only on a seed.
@@ -298,33 +315,16 @@ class LoggedDomain(FeedbackDomain):
     log_parts: frozenset[str] = frozenset()
 
     @abstractmethod
+    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+        """Return the rounds at these indices."""
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return self.read_rounds(indices).contexts
+
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         """Return the arms, rewards and propensities at these indices, each (B,)."""
-
-    def read_rounds(self, indices: IntArray) -> LoggedRounds:
-        return LoggedRounds(
-            self.read(indices),
-            *self.read_log(indices),
-            offered=self.read_offered(indices),
-            clusters=self.read_clusters(indices),
-            guardrail=self.read_guardrail(indices),
-        )
-
-    def read_offered(self, indices: IntArray) -> BoolArray | None:  # noqa: ARG002
-        """Return a mask (B, K) of the arms that could be chosen at these indices; None if all
-        could.
-        """
-        return None
-
-    def read_clusters(self, indices: IntArray) -> IntArray | None:  # noqa: ARG002
-        """Return the clusters (B,) of the rounds at these indices; None if rounds are
-        independent.
-        """
-        return None
-
-    def read_guardrail(self, indices: IntArray) -> Guardrail | None:  # noqa: ARG002
-        """Return the second outcome at these indices; None if there is none."""
-        return None
+        rounds = self.read_rounds(indices)
+        return rounds.arms, rounds.rewards, rounds.propensities
 
 
 class EvaluationDomain(ABC):

@@ -14,12 +14,12 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import (
     Contexts,
     EvaluationDomain,
-    Guardrail,
     LoggedDomain,
+    LoggedRounds,
     Pair,
     RewardDomain,
     gather_rows,
@@ -129,37 +129,20 @@ class MixedLog(MixedContexts, LoggedDomain):
 
     _order_seed = LoggedDomain._order_seed
 
-    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        arms, rewards, propensities = self._gather(indices, lambda part, rows: part.read_log(rows))
-        return arms, rewards, propensities
-
-    def read_offered(self, indices: IntArray) -> BoolArray | None:
-        no_rows = np.zeros(0, np.int64)
-        if all(part.read_offered(no_rows) is None for part in self.parts.values()):
-            return None
-
-        def read_mask(part: LoggedDomain, rows: IntArray) -> list[AnyArray]:
-            """Return the mask of these rows of a part.
-
-            All arms are offered in a part without masks.
-            """
-            mask = part.read_offered(rows)
-            return [np.ones((len(rows), self.n_arms), np.bool_) if mask is None else mask]
-
-        return self._gather(indices, read_mask)[0]
-
-    def read_clusters(self, indices: IntArray) -> IntArray | None:
-        no_rows = np.zeros(0, np.int64)
-        if any(part.read_clusters(no_rows) is None for part in self.parts.values()):
-            return None
-        return self._gather(indices, lambda part, rows: [part.read_clusters(rows)])[0]
-
-    def read_guardrail(self, indices: IntArray) -> Guardrail | None:
-        parts = [part.read_guardrail(np.zeros(0, np.int64)) for part in self.parts.values()]
-        if None in parts:
-            return None
-        (values,) = self._gather(indices, lambda part, rows: [part.read_guardrail(rows).values])
-        return replace(parts[0], values=values)
+    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+        part_numbers, local_indices = _locate(self.parts, np.asarray(indices))
+        parts: list[LoggedRounds] = [
+            part.read_rounds(local_indices[part_numbers == number])
+            for number, part in enumerate(self.parts.values())
+        ]
+        if any(part.offered is not None for part in parts):  # without a mask, all are offered
+            all_arms = np.ones((len(part_numbers), self.n_arms), np.bool_)
+            parts = [
+                replace(part, offered=all_arms[: len(part)]) if part.offered is None else part
+                for part in parts
+            ]
+        ranks = np.argsort(np.argsort(part_numbers, kind="stable"), kind="stable")
+        return LoggedRounds.join(parts).select(ranks)
 
 
 class MixedEvaluation(EvaluationDomain):

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from daband.base._arguments import check_fraction
-from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import (
     Contexts,
     EvaluationDomain,
-    Guardrail,
     LoggedDomain,
     RewardDomain,
 )
@@ -134,18 +133,6 @@ class RewardSubset(_Subset, RewardDomain):
 
 class LogSubset(_Subset, LoggedDomain):
     """A subset of the rounds of a log."""
-
-    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        return self._domain.read_log(self._indices[indices])
-
-    def read_offered(self, indices: IntArray) -> BoolArray | None:
-        return self._domain.read_offered(self._indices[indices])
-
-    def read_clusters(self, indices: IntArray) -> IntArray | None:
-        return self._domain.read_clusters(self._indices[indices])
-
-    def read_guardrail(self, indices: IntArray) -> Guardrail | None:
-        return self._domain.read_guardrail(self._indices[indices])
 
 
 class RewardEvaluation(EvaluationDomain):

@@ -276,7 +276,7 @@ def test_log_files_list_the_offered_arms(tmp_path):
     log = daband.domains.ParquetLog(
         tmp_path / "texts.parquet", n_arms=3, arm_names=policy.arm_names
     )
-    assert log.read_offered(np.array([5, 0, 7])).tolist() == offered[[5, 0, 7]].tolist()
+    assert log.read_rounds(np.array([5, 0, 7])).offered.tolist() == offered[[5, 0, 7]].tolist()
     with pytest.raises(
         daband.errors.DataError, match="row 0 has chosen 'c', which 'offered' lacks"
     ):
@@ -326,7 +326,7 @@ def test_a_column_lists_the_offered_arms():
         pair = daband.domains.from_table(
             source=frame, target=frame, columns=columns, source_test=None
         )
-    assert pair.source.read_offered(np.arange(60)).tolist() == offered.tolist()
+    assert pair.source.read_rounds(np.arange(60)).offered.tolist() == offered.tolist()
     wrong = frame.with_columns(shown=pl.lit("a|b"))
     with pytest.raises(daband.errors.DataError, match="has chosen 'c', which 'shown' lacks"):
         daband.domains.from_table(source=wrong, target=frame, columns=columns, source_test=None)

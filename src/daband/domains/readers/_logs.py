@@ -16,7 +16,6 @@ from daband.base._arguments import check_available, check_class_names, check_int
 from daband.base._arrays import (
     ArrayLike,
     BoolArray,
-    FloatArray,
     IntArray,
     as_numpy,
     check_arms,
@@ -24,7 +23,7 @@ from daband.base._arrays import (
     check_propensities,
     check_rewards,
 )
-from daband.domains._contract import About, Guardrail, LoggedDomain, Pair
+from daband.domains._contract import About, Guardrail, LoggedDomain, LoggedRounds, Pair
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
 from daband.domains.readers._arrays import (
@@ -85,34 +84,31 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         arm_array = arm_array.astype(np.int64) if arm_array.dtype == np.bool_ else arm_array
         self.propensity_method = ""
         try:
-            self._arms = check_arms(arm_array, len(self), n_arms)
-            self._rewards = check_rewards(rewards, (len(self),))
+            checked_arms = check_arms(arm_array, len(self), n_arms)
+            checked_rewards = check_rewards(rewards, (len(self),))
             if costs is not None:
-                self._rewards = self._rewards - np.array(costs.means)[self._arms]
-            self._offered = None if offered is None else _check_offered(offered, self._arms, n_arms)
+                checked_rewards = checked_rewards - np.array(costs.means)[checked_arms]
+            mask = None if offered is None else _check_offered(offered, checked_arms, n_arms)
             if propensities is None:
                 propensities, self.propensity_method = estimate_propensities(
-                    self._contexts, self._arms, n_arms, self._offered
+                    self._contexts, checked_arms, n_arms, mask
                 )
-            self._propensities = check_propensities(propensities, len(self))
-            self._clusters = check_clusters(clusters, len(self))
             if guardrail is not None and len(guardrail.values) != len(self):
                 raise InvalidInput(f"guardrail must have {len(self)} values")
-            self._guardrail = guardrail
+            self._rounds = LoggedRounds(
+                self._contexts,
+                checked_arms,
+                checked_rewards,
+                check_propensities(propensities, len(self)),
+                offered=mask,
+                clusters=check_clusters(clusters, len(self)),
+                guardrail=guardrail,
+            )
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error}") from None
 
-    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        return self._arms[indices], self._rewards[indices], self._propensities[indices]
-
-    def read_offered(self, indices: IntArray) -> BoolArray | None:
-        return None if self._offered is None else self._offered[indices]
-
-    def read_clusters(self, indices: IntArray) -> IntArray | None:
-        return None if self._clusters is None else self._clusters[indices]
-
-    def read_guardrail(self, indices: IntArray) -> Guardrail | None:
-        return None if self._guardrail is None else self._guardrail.select(indices)
+    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+        return self._rounds.select(indices)
 
 
 @allow_several_domains(mapped_fields=("target_test", "target_labelled"))

@@ -16,7 +16,7 @@ import copy
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,6 @@ from daband.base._arguments import check_int
 from daband.base._arrays import (
     MAX_WEIGHT,
     AnyArray,
-    BoolArray,
-    FloatArray,
     IntArray,
     check_clusters,
     check_memory,
@@ -319,31 +317,10 @@ class ParquetLog(LoggedDomain):
         n_bytes = 8 * len(self) * math.prod(self._row_shape)
         check_memory(n_bytes, f"a source of {len(self):,} logged rounds (fit_log needs less)")
         batches = [batch for part in self.parts() for batch in self.batches(part)]
-        columns = {"offered": self.columns.offered, "clusters": self.columns.cluster}
-        columns["guardrail"] = None
-        names = [field.name for field in fields(LoggedRounds)]
-        arrays: dict[str, Any] = {
-            name: np.concatenate([getattr(batch, name) for batch in batches])
-            for name in names
-            if columns.get(name, name) is not None
-        }
-        return LoggedRounds(**arrays)
+        return LoggedRounds.join(batches)
 
     def read_rounds(self, indices: IntArray) -> LoggedRounds:
         return self._all_rounds.select(indices)
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return self.read_rounds(indices).contexts
-
-    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        rounds = self.read_rounds(indices)
-        return rounds.arms, rounds.rewards, rounds.propensities
-
-    def read_offered(self, indices: IntArray) -> BoolArray | None:
-        return None if self.columns.offered is None else self.read_rounds(indices).offered
-
-    def read_clusters(self, indices: IntArray) -> IntArray | None:
-        return None if self.columns.cluster is None else self.read_rounds(indices).clusters
 
     # Converting frames to rounds.
 
