@@ -77,7 +77,7 @@ def test_a_crafted_file_with_a_valid_digest_does_not_load(policy, tmp_path):
     write_checkpoint(crafted, "x", saved.arrays, {})
     with pytest.raises(daband.CheckpointError, match="must hold the settings of a policy"):
         daband.load(crafted)
-    for name in ("policy/primal.theta", "policy/primal.gram", "transform/deviation", "rewards"):
+    for name in ("policy/primal.theta", "policy/primal.gram", "transform/0.deviation", "rewards"):
         for value in (np.inf, np.nan):
             arrays = {**saved.arrays, name: np.full_like(saved.arrays[name], value)}
             write_checkpoint(crafted, saved.settings, arrays, {})

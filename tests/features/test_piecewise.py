@@ -94,9 +94,7 @@ def test_state_and_files_hold_all_of_it(by_domain):
     for domain in (0, 1):
         np.testing.assert_array_equal(other(NUMBERS, domain), fitted(NUMBERS, domain))
         step = fitted.get_step(domain)
-        np.testing.assert_array_equal(
-            build_step(step.settings(), step.arrays())(NUMBERS), step(NUMBERS)
-        )
+        np.testing.assert_array_equal(build_step(step.kind, step.arrays())(NUMBERS), step(NUMBERS))
 
 
 def test_no_knot_is_a_number_of_training():
@@ -108,8 +106,10 @@ def test_no_knot_is_a_number_of_training():
 
 def test_arrays_that_do_not_fit_are_refused():
     state = _fitted(NUMBERS).state()
-    with pytest.raises(ValueError, match="column is int64"):
-        _fitted(NUMBERS).restore({**state, "inputs": np.array([1]), "column": 0 * state["column"]})
+    column = state["0.column"]
+    for wrong in ({"0.column": column[1:]}, {"0.column": 5 + column}, {"0.start": np.nan * column}):
+        with pytest.raises((ValueError, IndexError)):
+            _fitted(NUMBERS).restore({**state, **wrong})
 
 
 def test_it_stands_in_front_of_a_policy_and_is_saved_and_exported_with_it(tmp_path):

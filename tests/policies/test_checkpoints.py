@@ -64,7 +64,7 @@ def test_every_length_of_header_loads(tmp_path):
         ("policy/primal.A_inv", lambda array: array * np.nan),
         ("policy/primal.updates", lambda array: array - 9),
         ("policy/primal.counts", lambda array: array.astype(np.float64)),
-        ("transform/axes", lambda array: array[:, :2]),
+        ("transform/0.axes", lambda array: array[:, :2]),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_before_compiled_code_sees_them(saved, name, change):

@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband.base._arguments import check_int
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, read_array, to_floats
-from daband.errors import InvalidInput, NotFitted
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, to_floats
+from daband.errors import InvalidInput
+from daband.features._fitted_steps import Step, StepTransform
 
 
 @dataclass(frozen=True)
-class PcaStep:
+class PcaStep(Step):
     """A fitted PCA for one domain. It maps flat contexts (n, d) to components (n, m)."""
 
     #: The number that is subtracted from each column, (d,).
@@ -30,26 +31,11 @@ class PcaStep:
     kind: ClassVar[str] = "pca"
 
     @property
-    def n_inputs(self) -> int:
-        """The number of dimensions of a context."""
+    def n_inputs(self) -> int:  # type: ignore[override]
         return len(self.centre)
 
-    @property
-    def n_features(self) -> int:
-        """The number of features per context."""
-        return len(self.axes)
-
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Return the components (n, m) of rows (n, d)."""
         return (rows - self.centre).dot(self.axes.T)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings for a file header."""
-        return {"kind": self.kind}
-
-    def arrays(self) -> dict[str, AnyArray]:
-        """Return the arrays for a file."""
-        return {"centre": self.centre, "axes": self.axes}
 
 
 #: Maximum number of dimensions for an exact eigendecomposition of the covariance.
@@ -60,7 +46,7 @@ _N_EXTRA_DIRECTIONS = 16
 _N_POWER_ITERATIONS = 4
 
 
-class PCA:
+class PCA(StepTransform[PcaStep]):
     """A transform of contexts to their leading principal components.
 
     Use it as ``transform=PCA(64)`` of a policy.
@@ -84,35 +70,24 @@ class PCA:
     (2,)
     """
 
+    step_class = PcaStep
+
     def __init__(self, n_components: int, *, seed: int = 0, by_domain: bool = False) -> None:
+        super().__init__()
         self.n_components = check_int("n_components", n_components, minimum=1)
         self.seed = check_int("seed", seed, minimum=0)
         self.by_domain = by_domain
-        #: The centre of each domain, or one centre for all domains, (domains or 1, d).
-        self._centres: FloatArray | None = None
-        self._axes: FloatArray | None = None
 
     def __repr__(self) -> str:
         return f"PCA({self.n_components})"
 
-    @property
-    def fitted(self) -> bool:
-        """True if ``fit`` has been called."""
-        return self._axes is not None
-
     def n_features(self, context_shape: tuple[int, ...]) -> int:  # noqa: ARG002
-        """Return the number of features per context."""
         return self.n_components
 
     @property
     def axes(self) -> FloatArray:
         """The principal axes, (n_components, d): orthonormal, sorted by decreasing variance."""
-        if self._axes is None:
-            raise NotFitted(
-                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to"
-                " policy.prepare(...)"
-            )
-        return self._axes
+        return self.get_step().axes
 
     def fit(self, *contexts: ArrayLike) -> PCA:
         """Fit on batches of contexts (n_i, *C), and return this object.
@@ -157,12 +132,11 @@ class PCA:
         largest_column = np.abs(axes).argmax(axis=1)
         # the sign of an eigenvector is arbitrary
         axes *= np.sign(axes[np.arange(len(axes)), largest_column])[:, None]
-        self._centres = centres
-        self._axes = np.ascontiguousarray(axes)
+        axes = np.ascontiguousarray(axes)
+        self._steps = [PcaStep(centre, axes) for centre in centres]
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
-        """Return the components (n, n_components) of contexts (n, *C) of a domain."""
         step = self.get_step(domain)
         rows = contexts.reshape(-1, step.n_inputs)
         components = np.empty((len(rows), self.n_components))
@@ -172,30 +146,12 @@ class PCA:
             start += len(block)
         return components
 
-    def get_step(self, domain: int = 0) -> PcaStep:
-        """Return the fitted step for contexts of a domain."""
-        axes = self.axes
-        assert self._centres is not None
-        return PcaStep(self._centres[min(domain, len(self._centres) - 1)], axes)
-
-    def settings(self) -> dict[str, int]:
-        """Return the arguments for an unfitted copy: ``PCA(**settings)``."""
-        settings = {"n_components": self.n_components, "seed": self.seed}
-        return {**settings, "by_domain": True} if self.by_domain else settings
-
-    def state(self) -> dict[str, AnyArray]:
-        """Return the fitted arrays; empty before ``fit``."""
-        if self._axes is None or self._centres is None:
-            return {}
-        return {"centre": self._centres if self.by_domain else self._centres[0], "axes": self._axes}
-
-    def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the arrays that ``state`` returned."""
-        if state:
-            centres = np.atleast_2d(read_array(state, "centre", np.zeros(state["centre"].shape)))
-            axes = read_array(state, "axes", np.zeros((self.n_components, centres.shape[1])))
-            self._centres = centres
-            self._axes = axes
+    def settings(self) -> dict[str, Any]:
+        return {
+            "n_components": self.n_components,
+            "seed": self.seed,
+            "by_domain": self.by_domain,
+        }
 
     def _compute_exact_axes(
         self, batches: Sequence[AnyArray], centres: Sequence[FloatArray]

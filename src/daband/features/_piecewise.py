@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray, read_array, to_floats
-from daband.errors import NotFitted
+from daband.base._arrays import ArrayLike, FloatArray, IntArray, to_floats
+from daband.features._fitted_steps import Step, StepTransform
 from daband.features._pca import flatten_batches
 from daband.features._standardise import Standardise, get_feature_scale
 
@@ -39,7 +39,7 @@ PIECEWISE_ARRAY_NAMES = "column", "start", "width", "centre", "scale"
 
 
 @dataclass(frozen=True)
-class PiecewiseStep:
+class PiecewiseStep(Step):
     """A fitted ``Piecewise`` for one domain. It maps flat contexts (n, d) to features (n, m + 1).
 
     The first feature is a constant 1. The others are m ramps, each between two knots of one column.
@@ -61,13 +61,15 @@ class PiecewiseStep:
     #: The index of the constant feature.
     constant_index: ClassVar[int] = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_inputs", int(self.n_inputs))  # in files, it is an array
+
     @property
     def n_features(self) -> int:
         """The number of features per context."""
         return len(self.column) + 1
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Return the features (n, m + 1) of rows (n, d)."""
         features = np.ones((len(rows), self.n_features))
         ramps = features[:, 1:]
         with np.errstate(over="ignore"):  # overflow is clipped
@@ -84,16 +86,8 @@ class PiecewiseStep:
         lower_limits = -self.centre * self.scale
         return np.append(1.0, lower_limits), np.append(1.0, lower_limits + self.scale)
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings for a file header."""
-        return {"kind": self.kind, "inputs": self.n_inputs}
 
-    def arrays(self) -> dict[str, AnyArray]:
-        """Return the arrays for a file."""
-        return {name: getattr(self, name) for name in PIECEWISE_ARRAY_NAMES}
-
-
-class Piecewise:
+class Piecewise(StepTransform[PiecewiseStep]):
     """A transform of each column to piecewise linear features.
 
     Use it as ``transform=Piecewise()`` of a linear policy.
@@ -116,21 +110,17 @@ class Piecewise:
     ((2, 9), True)
     """
 
+    step_class = PiecewiseStep
+
     def __init__(self, *, by_domain: bool | Sequence[int] = False) -> None:
+        super().__init__()
         self.by_domain = Standardise(by_domain=by_domain).by_domain
-        #: The fitted step of each domain, or one step for all domains; empty before ``fit``.
-        self._steps: list[PiecewiseStep] = []
 
     def __repr__(self) -> str:
         return "Piecewise()"
 
-    @property
-    def fitted(self) -> bool:
-        """True if ``fit`` has been called."""
-        return bool(self._steps)
-
     def n_features(self, context_shape: tuple[int, ...]) -> int:
-        """Return the number of features of a context of this shape, including unused ones."""
+        # including unused ones
         dim = math.prod(context_shape)
         return max(dim, min(_MAX_FEATURES, dim * _MAX_PIECES)) + 1
 
@@ -146,9 +136,8 @@ class Piecewise:
         steps_and_samples = [
             (steps[min(i, len(steps) - 1)], rows) for i, rows in enumerate(samples) if len(rows)
         ]
-        z_scores = np.concatenate(
-            [step(sample)[:, :-1] / step.scale for step, sample in steps_and_samples]
-        )
+        standardised = [step(sample)[:, :-1] for step, sample in steps_and_samples]
+        z_scores = np.concatenate(standardised) / get_feature_scale(dim)
         n_ramps = self.n_features((dim,)) - 1
         columns, (starts, widths, centres, scales) = _fit_columns(z_scores, _MAX_PIECES, n_ramps)
         padding = (0, n_ramps - len(columns))  # features without a ramp are 0
@@ -167,52 +156,8 @@ class Piecewise:
         ]
         return self
 
-    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
-        """Return features (n, m + 1) of contexts (n, *C) of a domain."""
-        step = self.get_step(domain)
-        return step(to_floats(contexts.reshape(-1, step.n_inputs)))
-
-    def get_step(self, domain: int = 0) -> PiecewiseStep:
-        """Return the fitted step for contexts of a domain."""
-        if not self._steps:
-            raise NotFitted(
-                f"{self!r} is not fitted: give unlabelled contexts to policy.prepare(...)"
-            )
-        return self._steps[min(domain, len(self._steps) - 1)]
-
     def settings(self) -> dict[str, Any]:
-        """Return the arguments for an unfitted copy: ``Piecewise(**settings)``."""
-        by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
-        return {"by_domain": by_domain} if by_domain else {}
-
-    def state(self) -> dict[str, AnyArray]:
-        """Return the fitted arrays, with a row per domain; empty before ``fit``."""
-        if not self._steps:
-            return {}
-        step_arrays = [step.arrays() for step in self._steps]
-        stacked_arrays = {
-            name: np.stack([arrays[name] for arrays in step_arrays])
-            for name in PIECEWISE_ARRAY_NAMES
-        }
-        return {**stacked_arrays, "inputs": np.array([self._steps[0].n_inputs], np.int64)}
-
-    def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the arrays that ``state`` returned."""
-        if state:
-            n_inputs = int(read_array(state, "inputs", np.zeros(1, np.int64))[0])
-            shape = (len(state["column"]), self.n_features((n_inputs,)) - 1)
-            columns = read_array(state, "column", np.zeros(shape, np.int64))
-            arrays = {
-                name: read_array(state, name, np.zeros(shape)) for name in PIECEWISE_ARRAY_NAMES[1:]
-            }
-            self._steps = [
-                PiecewiseStep(
-                    column=row,
-                    n_inputs=n_inputs,
-                    **{name: rows[domain] for name, rows in arrays.items()},
-                )
-                for domain, row in enumerate(columns)
-            ]
+        return {"by_domain": self.by_domain}
 
 
 def fit_ramps(rows: FloatArray, max_pieces: int, *, clip_quantile: float = 0.0) -> PiecewiseStep:

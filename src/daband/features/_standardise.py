@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband.base._arguments import check_int
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, read_array, to_floats
-from daband.errors import InvalidInput, NotFitted
+from daband.base._arrays import ArrayLike, FloatArray, to_floats
+from daband.errors import InvalidInput
+from daband.features._fitted_steps import Step, StepTransform
 from daband.features._pca import PCA, flatten_batches
 
 #: Division by a standard deviation of at least this size never overflows.
@@ -25,7 +26,7 @@ _MIN_DEVIATION = 1e-200
 
 
 @dataclass(frozen=True)
-class StandardiseStep:
+class StandardiseStep(Step):
     """A fitted ``Standardise`` for one domain. It maps flat contexts (n, d) to features (n, d + 1).
 
     Each column is centred, divided by its standard deviation, clipped and multiplied by ``scale``.
@@ -37,25 +38,14 @@ class StandardiseStep:
     #: The standard deviation of each column, (d,).
     deviation: FloatArray
     #: Principal axes (m, d), for features (n, m + 1); None to keep the columns.
-    axes: FloatArray | None
-    #: Standardised columns are clipped at this many standard deviations.
-    clip: float
-    #: The factor that clipped columns are multiplied by.
-    scale: float
+    axes: FloatArray | None = None
     kind: ClassVar[str] = "standardise"
 
     @property
-    def n_inputs(self) -> int:
-        """The number of dimensions of a context."""
+    def n_inputs(self) -> int:  # type: ignore[override]
         return len(self.mean)
 
-    @property
-    def n_features(self) -> int:
-        """The number of features per context."""
-        return len(self.mean if self.axes is None else self.axes) + 1
-
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Return the features of rows (n, d)."""
         features = np.empty((len(rows), len(self.mean) + 1))
         features[:, -1] = 1.0
         columns = features[:, :-1]
@@ -78,21 +68,13 @@ class StandardiseStep:
         """The lower and upper clipping limit and the scale, as arrays. numpy would convert numbers
         in every call.
         """
-        return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
+        scale = get_feature_scale(len(self.mean))
+        return np.array(-CLIP_DEVIATIONS), np.array(CLIP_DEVIATIONS), np.array(scale)
 
     @functools.cached_property
     def _may_overflow(self) -> bool:
         """True if a division may overflow."""
         return bool(self.deviation.min() < _MIN_DEVIATION)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings for a file header."""
-        return {"kind": self.kind, "clip": self.clip, "scale": self.scale}
-
-    def arrays(self) -> dict[str, AnyArray]:
-        """Return the arrays for a file."""
-        arrays = {"mean": self.mean, "deviation": self.deviation}
-        return arrays if self.axes is None else {**arrays, "axes": self.axes}
 
 
 #: Standardised columns are clipped at this many standard deviations.
@@ -108,7 +90,7 @@ _N_BLOCK_COLUMNS = 64
 _MAX_PCA_VALUES = 1 << 23
 
 
-class Standardise:
+class Standardise(StepTransform[StandardiseStep]):
     """A transform that standardises each column of contexts.
 
     Use it as ``transform=Standardise()`` of a policy.
@@ -140,28 +122,23 @@ class Standardise:
     (3,)
     """
 
+    step_class = StandardiseStep
+
     def __init__(
         self, *, components: int | None = None, by_domain: bool | Sequence[int] = False
     ) -> None:
+        super().__init__()
         self.components = (
             None if components is None else check_int("components", components, minimum=1)
         )
         if not isinstance(by_domain, bool):
             by_domain = tuple(check_int("by_domain", index, minimum=0) for index in by_domain)
         self.by_domain: bool | tuple[int, ...] = by_domain
-        #: The fitted step of each domain, or one step for all domains; empty before ``fit``.
-        self._steps: list[StandardiseStep] = []
 
     def __repr__(self) -> str:
         return f"Standardise(components={self.components})"
 
-    @property
-    def fitted(self) -> bool:
-        """True if ``fit`` has been called."""
-        return bool(self._steps)
-
     def n_features(self, context_shape: tuple[int, ...]) -> int:
-        """Return the number of dimensions or components, plus one for the constant."""
         return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
@@ -202,7 +179,7 @@ class Standardise:
                         all_moments[domain, block][own_columns] = domain_moments[own_columns]
         axes = None
         if self.components is not None:
-            steps = [_make_step(*moments) for moments in zip(mean, deviation, strict=True)]
+            steps = [StandardiseStep(*moments) for moments in zip(mean, deviation, strict=True)]
             max_rows = max(self.components, _MAX_PCA_VALUES // dim)
             steps_and_batches = [
                 (steps[i % n_steps], batch) for i, batch in enumerate(flat_batches) if len(batch)
@@ -218,60 +195,13 @@ class Standardise:
             )
             # with fewer contexts than components
             axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))
-        self._steps = [_make_step(*moments, axes) for moments in zip(mean, deviation, strict=True)]
+        self._steps = [
+            StandardiseStep(*moments, axes) for moments in zip(mean, deviation, strict=True)
+        ]
         return self
 
-    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
-        """Return features (n, d + 1) of contexts (n, *C) of a domain."""
-        step = self.get_step(domain)
-        rows = contexts.reshape(-1, len(step.mean))
-        return step(rows if rows.dtype == np.float64 else to_floats(rows))
-
-    def get_step(self, domain: int = 0) -> StandardiseStep:
-        """Return the fitted step for contexts of a domain."""
-        if not self._steps:
-            raise NotFitted(
-                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to"
-                " policy.prepare(...)"
-            )
-        return self._steps[min(domain, len(self._steps) - 1)]
-
     def settings(self) -> dict[str, Any]:
-        """Return the arguments for an unfitted copy: ``Standardise(**settings)``."""
-        by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
-        return {"components": self.components, **({"by_domain": by_domain} if by_domain else {})}
-
-    def state(self) -> dict[str, AnyArray]:
-        """Return the fitted arrays; empty before ``fit``."""
-        if len(self._steps) < 2:  # with one domain, a file stores vectors
-            return self._steps[0].arrays() if self._steps else {}
-        step_arrays = [step.arrays() for step in self._steps]
-        stacked_arrays = {
-            name: np.stack([arrays[name] for arrays in step_arrays])
-            for name in ("mean", "deviation")
-        }
-        return {**step_arrays[0], **stacked_arrays}
-
-    def restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore the arrays that ``state`` returned."""
-        if state:
-            mean = np.atleast_2d(read_array(state, "mean", np.zeros(state["mean"].shape)))
-            deviation = np.atleast_2d(read_array(state, "deviation", np.zeros(state["mean"].shape)))
-            axes = None
-            if self.components is not None:
-                axes = read_array(state, "axes", np.zeros((self.components, mean.shape[1])))
-            self._steps = [
-                _make_step(*moments, axes) for moments in zip(mean, deviation, strict=True)
-            ]
-
-
-def _make_step(
-    mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None
-) -> StandardiseStep:
-    """Return the step with the default clipping and scale."""
-    return StandardiseStep(
-        mean, deviation, axes, clip=CLIP_DEVIATIONS, scale=get_feature_scale(len(mean))
-    )
+        return {"components": self.components, "by_domain": self.by_domain}
 
 
 def get_feature_scale(dim: int) -> float:

@@ -13,46 +13,23 @@ from typing import Any, TypeAlias
 
 from daband.base._arrays import AnyArray
 from daband.errors import InvalidInput
-from daband.features._pca import PCA, PcaStep
-from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, Piecewise, PiecewiseStep
+from daband.features._fitted_steps import Step
+from daband.features._pca import PCA
+from daband.features._piecewise import Piecewise
 from daband.features._shift import Shift
-from daband.features._standardise import Standardise, StandardiseStep
-
-#: A fitted transform for one domain.
-TransformStep = StandardiseStep | PcaStep | PiecewiseStep
-
-
-def build_step(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> TransformStep:
-    """Return the fitted transform that a file describes by the ``settings`` in its header and its
-    ``arrays``.
-    """
-    if settings["kind"] == "pca":
-        return PcaStep(arrays["centre"], arrays["axes"])
-    if settings["kind"] == "piecewise":
-        return PiecewiseStep(
-            **{name: arrays[name] for name in PIECEWISE_ARRAY_NAMES},
-            n_inputs=int(settings["inputs"]),
-        )
-    if settings["kind"] != "standardise":
-        raise ValueError(
-            f"the transform must be 'pca', 'piecewise' or 'standardise', got {settings['kind']!r}"
-        )
-    mean = arrays["mean"]
-    deviation = arrays["deviation"]
-    axes = arrays.get("axes")
-    return StandardiseStep(
-        mean, deviation, axes, clip=float(settings["clip"]), scale=float(settings["scale"])
-    )
-
+from daband.features._standardise import Standardise
 
 #: A transform, fitted or not.
 Transform: TypeAlias = PCA | Standardise | Piecewise
 #: The transforms, by the name in a saved file.
 _TRANSFORM_CLASSES: dict[str, Any] = {
-    "pca": PCA,
-    "standardise": Standardise,
-    "piecewise": Piecewise,
+    transform.step_class.kind: transform for transform in (PCA, Standardise, Piecewise)
 }
+
+
+def build_step(kind: str, arrays: Mapping[str, AnyArray]) -> Step:
+    """Return the fitted transform of a kind with these arrays of a file."""
+    return _TRANSFORM_CLASSES[kind].step_class(**arrays)
 
 
 def as_transform(transform: Any) -> Transform | None:
@@ -81,12 +58,7 @@ def get_transform_settings(transform: Transform | None) -> dict[str, Any] | None
     """
     if transform is None:
         return None
-    kind = next(
-        name
-        for name, transform_class in _TRANSFORM_CLASSES.items()
-        if type(transform) is transform_class
-    )
-    return {"kind": kind, **transform.settings()}
+    return {"kind": transform.step_class.kind, **transform.settings()}
 
 
 def adapt_transform(transform: Any, shift: Shift, n_features: int) -> Any:

@@ -31,7 +31,7 @@ from daband.policies._registered import policies
 from daband.policies._settings import get_setting_defaults
 
 #: The version of the file format. Files of another version are rejected.
-CHECKPOINT_VERSION = 3
+CHECKPOINT_VERSION = 4
 #: The key of the policy in a JSON file of rules.
 _RULES_KEY = "daband"
 #: The format of saved policies, with the descriptions for errors.

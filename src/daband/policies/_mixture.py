@@ -32,8 +32,8 @@ from daband.base._arrays import (
     drop_prefix,
 )
 from daband.errors import InvalidInput
+from daband.features._fitted_steps import Step
 from daband.features._pair_like import PairLike
-from daband.features._transforms import TransformStep
 from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision, join_decisions
 from daband.linear._joint_ridge import JointHead
@@ -611,7 +611,7 @@ def _weight_arms(member: Member, weights: FloatArray, bonus_weights: FloatArray)
     return dataclasses.replace(member, **changes)
 
 
-def _add_transform(member: Member, transform: TransformStep | None) -> Member:
+def _add_transform(member: Member, transform: Step | None) -> Member:
     """Return a frozen member with this transform, if it is not None and the member uses
     contexts.
     """

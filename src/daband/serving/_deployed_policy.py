@@ -24,7 +24,7 @@ from daband.serving._limits import Limit, Limiter
 from daband.serving._monitor import Monitor, Reference, load_reference
 
 #: The version of the file format that is written and read.
-EXPORT_VERSION = 8
+EXPORT_VERSION = 9
 #: The largest ``round_number``, which must fit in 64 bits.
 _MAX_ROUND_NUMBER = (1 << 63) - 1
 #: Maximum number of arms in one request.

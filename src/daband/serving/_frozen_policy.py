@@ -26,12 +26,13 @@ from daband.base._arrays import (
     to_floats,
 )
 from daband.features._catalogue import Catalogue
+from daband.features._fitted_steps import Step
 from daband.features._image_layout import (
     ImageLayout,
     to_channels_first,
 )
 from daband.features._table_transform import TableTransform
-from daband.features._transforms import TransformStep, build_step
+from daband.features._transforms import build_step
 from daband.linear._draws import DrawFunction, draw_fresh, make_draw_key, make_seeded_draw
 from daband.linear._exploration import Exploration
 from daband.linear._joint_ridge import (
@@ -74,7 +75,7 @@ class Member:
     #: The weight of the bonus, in units of the policy's alpha.
     bonus_weight: float = 1.0
     #: The transform of contexts; None if there is none.
-    transform: TransformStep | None = None
+    transform: Step | None = None
     #: The network that computes features; None if there is none.
     network: Network | None = None
     #: True if the only feature is a constant 1.
@@ -274,7 +275,7 @@ class FrozenPolicy:
     #: The predictors.
     members: tuple[Member, ...]
     #: The transform of contexts before all members; None if there is none.
-    transform: TransformStep | None = None
+    transform: Step | None = None
     #: The layout of images that are transposed to channels first for a network; None for other
     #: contexts.
     layout: ImageLayout | None = None
@@ -433,7 +434,7 @@ class FrozenPolicy:
             "reward_unit": list(self.reward_unit),
             "exploration": asdict(self.exploration),
             "layout": self.layout,
-            "transform": None if self.transform is None else self.transform.settings(),
+            "transform": None if self.transform is None else self.transform.kind,
             "table": None if self.table is None else self.table.state(),
             "catalogue": None if self.catalogue is None else self.catalogue.state(),
             "members": [
@@ -443,7 +444,7 @@ class FrozenPolicy:
                     "constant": member.is_constant,
                     "joint": member.vectors is not None,
                     "new_variance": member.new_effect_variance,
-                    "transform": None if member.transform is None else member.transform.settings(),
+                    "transform": None if member.transform is None else member.transform.kind,
                     "network": None if member.network is None else dict(member.network.settings),
                 }
                 for member in self.members
