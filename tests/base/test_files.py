@@ -1,4 +1,4 @@
-"""Files: digests of finished folders, archives that would fill the memory, and disks that take
+"""Files: archives that would fill the memory, and disks that take
 nothing.
 """
 
@@ -15,33 +15,13 @@ import pytest
 import daband
 from daband.base import _files as files
 from daband.base._files import (
-    finish_folder,
     lock_folder,
     make_folder,
-    read_bytes,
     read_npz,
     write_bytes,
-    write_text,
 )
 from daband.errors import DataError, InvalidInput
 from daband.policies import policies
-
-
-def test_a_finished_folder_knows_its_files(tmp_path):
-    write_text(tmp_path / "a.json", '{"n": 1}')
-    assert read_bytes(tmp_path / "a.json") == b'{"n": 1}'
-    finish_folder(tmp_path, ("a.json", "not-there.json"))
-    assert read_bytes(tmp_path / "a.json") == b'{"n": 1}'
-    (tmp_path / "a.json").write_text('{"n": 3}')  # one bit
-    with pytest.raises(
-        DataError, match=r"a\.json is damaged: its content does not match its digest"
-    ):
-        read_bytes(tmp_path / "a.json")
-    (tmp_path / "done").write_text("{")
-    with pytest.raises(DataError, match="done is damaged"):
-        read_bytes(tmp_path / "a.json")
-    (tmp_path / "done").write_text("")  # of an older version
-    assert read_bytes(tmp_path / "a.json") == b'{"n": 3}'
 
 
 def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):

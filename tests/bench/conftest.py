@@ -7,13 +7,11 @@ import shutil
 
 import pytest
 
-from daband.base._files import finish_folder
 from daband.bench._bench import bench
-from daband.bench._run import _DIGESTED_FILES as RUN_FILES
 from daband.bench._settings import Experiment
 
 
-def copied(folder, record, out, *, accuracy=None, digests=False, **changes):
+def copied(folder, record, out, *, accuracy=None, **changes):
     """A finished run once more, with some fields of its record changed; returns the new record."""
     new = {**record, **changes}
     if accuracy is not None:
@@ -26,7 +24,6 @@ def copied(folder, record, out, *, accuracy=None, digests=False, **changes):
     new["config_hash"] = new["folder"]
     shutil.copytree(folder / record["folder"], out / new["folder"])
     (out / new["folder"] / "result.json").write_text(json.dumps(new))
-    finish_folder(out / new["folder"], RUN_FILES if digests else ())
     return new
 
 

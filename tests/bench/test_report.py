@@ -1,5 +1,4 @@
 import html.parser
-import json
 import shutil
 from urllib.parse import unquote
 
@@ -92,9 +91,9 @@ def test_folders_without_runs_are_errors(tmp_path):
 
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "result.json"])
 def test_a_damaged_file_is_named(vectors, tmp_path, name):
-    record = copied(vectors, read_results(vectors)[0], tmp_path, digests=True)
+    record = copied(vectors, read_results(vectors)[0], tmp_path)
     write_results(tmp_path, [record])
     write_report(tmp_path)
-    (tmp_path / record["folder"] / name).write_text(json.dumps({"run": {}}))
+    (tmp_path / record["folder"] / name).write_text("{")
     with pytest.raises(DataError, match=name):
         write_report(tmp_path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import io
 import json
 import os
@@ -26,8 +25,6 @@ from daband.errors import DataError, FolderInUse, InvalidInput
 
 #: The name of the lock file of a folder.
 _LOCK_FILE = ".lock"
-#: The last file of a finished folder, with the digests of the others.
-_DONE_FILE = "done"
 #: An archive may expand to this many bytes, or to twice its own size if that is more.
 _MAX_EXPANDED_BYTES = 64 << 20
 
@@ -82,56 +79,12 @@ def check_path(path: str | Path, name: str = "path") -> Path:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file.
-
-    Raise an error if it differs from its digest in the folder's ``done``, if any.
-    """
+    """Return the content of a file."""
     path = check_path(path)
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    expected_digest = _read_digests(path.parent).get(path.name)
-    if expected_digest is not None and _compute_digest(content) != expected_digest:
-        raise DataError(
-            f"{path} is damaged: its content does not match its digest, so at least one bit differs"
-            " from what was written; restore it from a copy"
-        )
-    return content
-
-
-def _compute_digest(content: bytes) -> str:
-    """Return the SHA-256 digest of bytes, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def finish_folder(folder: str | Path, file_names: Sequence[str]) -> None:
-    """Write ``done``, the last file of a folder.
-
-    It has the digest of each file in ``file_names`` that exists.
-    """
-    paths = {name: Path(folder) / name for name in file_names}
-    digests = {
-        name: _compute_digest(path.read_bytes()) for name, path in paths.items() if path.is_file()
-    }
-    write_json(Path(folder) / _DONE_FILE, {"sha256": digests}, sort_keys=True)
-
-
-def _read_digests(folder: Path) -> dict[str, str]:
-    """Return the digests in a folder's ``done``, by file name.
-
-    They are empty if the folder is unfinished.
-    """
-    path = folder / _DONE_FILE
-    try:
-        done_text = path.read_text(encoding="utf-8")
-        return dict(json.loads(done_text)["sha256"]) if done_text.strip() else {}
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise DataError(
-            f"{path} is damaged ({error}); remove the folder and run it again"
-        ) from None
 
 
 def read_json(path: str | Path) -> Any:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from daband.base._files import finish_folder, lock_folder, read_json, write_json
+from daband.base._files import lock_folder, read_json, write_json
 from daband.bench._environment import describe_environment
 from daband.bench._methods import build_policy
 from daband.bench._records import Record, read_results
@@ -25,9 +25,6 @@ from daband.training._phase import build_source_phase
 from daband.training._trainer import Run
 from daband.training._zero_shot import Evaluation, count_chosen_arms, evaluate
 
-#: The files whose digests are stored in ``done``. The policy's file is not listed, because it
-#: contains its own digest.
-_DIGESTED_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "environment.json", "result.json")
 #: Called after every episode with its record.
 Progress = Callable[[dict[str, float]], None]
 
@@ -137,7 +134,7 @@ def finish_run(spec: RunSpec, pair: Pair, policy: Policy, run: Run, folder: Path
             return read_json(folder / "result.json")
         write_json(folder / "environment.json", environment)
         write_json(folder / "result.json", record)
-        finish_folder(folder, _DIGESTED_FILES)
+        (folder / "done").touch()
     return record
 
 
