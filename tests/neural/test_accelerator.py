@@ -18,7 +18,7 @@ from daband.neural import _accelerator as accelerator
 from daband.neural._accelerator import adapt_together
 from daband.neural._learner import Learner
 from daband.neural._recipes import recipe_for
-from daband.neural._settings import EncoderSettings, ReplaySettings
+from daband.neural._settings import ReplaySettings
 from daband.neural.daband import DABand
 from daband.neural.neural_linucb import NeuralLinUCB
 from tests.neural.test_learner import with_terms
@@ -30,53 +30,28 @@ def copies(policies):
     return [copy.deepcopy(policy) for policy in policies]
 
 
-def test_policies_adapted_together_take_their_own_steps_to_the_bit():
-    policies = [trained(make(seed=seed)) for seed in range(3)]
-    for company in ((0, 1), (1,), (0, 1), (1, 2), (2, 1, 0)):
-        some = [policies[index] for index in company]
-        alone = copies(some)
-        for one, other, measured in zip(some, alone, adapt_together(some), strict=True):
-            assert measured == other.adapt()
-            assert fingerprint(one) == fingerprint(other)
-            one.play(*problem(16, seed=one.learner.step_number))
+def test_a_policy_alone_takes_the_steps_of_adapt_to_the_bit():
+    (policy,) = [trained(make(seed=0))]
+    (alone,) = copies([policy])
+    for _ in range(2):
+        assert adapt_together([policy]) == [alone.adapt()]
+        assert fingerprint(policy) == fingerprint(alone)
 
 
-def test_what_policies_have_seen_and_are_may_differ():
-    wide = replace(small(), encoder=EncoderSettings(name="mlp", options={"widths": (32,)}))
-    policies = [
-        trained(make(seed=0)),
-        trained(make(NeuralLinUCB, seed=1)),
-        trained(make(recipe=wide)),
-        make(seed=3),
-    ]
-    policies[0].play(*problem(16, seed=5, shift=1.0), "target")
-    with pytest.warns(UserWarning, match="no target context"):
-        trained(policies[3], target=False)
-    alone = copies(policies)
-    for one, other, measured in zip(policies, alone, adapt_together(policies), strict=True):
-        assert measured == other.adapt()
-        assert fingerprint(one) == fingerprint(other)
+def test_nothing_is_learned_without_rounds():
+    policies = [make(seed=seed) for seed in range(2)]
+    assert adapt_together(policies) == [{}, {}]
+    assert [policy.learner.step_number for policy in policies] == [0, 0]
 
 
-def test_each_takes_the_steps_of_its_own_plan_and_nothing_without_rounds():
-    policies = [make(seed=seed) for seed in range(4)]
-    for policy, steps in zip(policies[:3], (8, 32, 8), strict=True):
-        policy.steps_per_adapt = steps
-        trained(policy, episodes=0)
-        policy.play(*problem(32))
-        policy.observe_target(problem(32)[0])
-    assert adapt_together(policies)[3] == {}
-    assert [policy.learner.step_number for policy in policies] == [8, 32, 8, 0]
-
-
-def test_a_policy_that_diverges_leaves_the_others_alone():
-    policies = [trained(make(seed=seed)) for seed in range(2)]
-    (alone,) = copies(policies[1:])
+def test_a_policy_that_diverges_is_rewound_and_the_others_are_adapted():
+    policies = committee()
     policies[0].buffers.rounds[0].contexts.fill_(np.nan)
-    broken, measured = adapt_together(policies)
-    assert isinstance(broken, daband.TrainingDiverged)
-    assert measured == alone.adapt()
-    assert fingerprint(policies[1]) == fingerprint(alone)
+    before = policies[0].learner.step_number
+    with pytest.raises(daband.TrainingDiverged):
+        adapt_together(policies)
+    steps = [policy.learner.step_number for policy in policies]
+    assert steps[0] == before < steps[1] == steps[2]
 
 
 def committee(**changes):
@@ -113,7 +88,7 @@ def test_the_common_prediction_is_the_mean(monkeypatch):
 
     monkeypatch.setattr(Learner, "teach", watched_teach)
     monkeypatch.setattr(Learner, "descend", watched_descend)
-    adapt_together(policies, committee=True)
+    adapt_together(policies)
     assert len(asked) == len(taught) == 6
     for step in (0, 3):
         expected = torch.stack(asked[step : step + 3]).mean(dim=0)
@@ -126,7 +101,7 @@ def test_a_mixture_of_seeds_is_a_committee_and_other_members_adapt_alone(monkeyp
     asked = []
     monkeypatch.setattr(
         "daband.neural._encoder_policy.adapt_together",
-        lambda members, steps, committee: asked.append(len(members)) or [{}] * len(members),
+        lambda members, steps: asked.append(len(members)) or [{}] * len(members),
     )
     shape = {"context_shape": (5,), "n_arms": ARMS}
     same = {str(seed): make(seed=seed) for seed in range(2)}
@@ -175,15 +150,15 @@ def numbers(policy):
     return {name: array.tobytes() for name, array in policy.learner.state().items()}
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_recorded_steps_are_the_plain_steps_to_the_bit(recorder, shared):
-    members = committee() if shared else [trained(make(seed=seed)) for seed in range(2)]
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_recorded_steps_are_the_plain_steps_to_the_bit(recorder, n_members):
+    members = committee()[:n_members]
     plain = copies(members)
     for steps in (5, 3, 70):  # the last are two blocks
-        adapt_together(members, steps, committee=shared)
+        adapt_together(members, steps)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(accelerator, "_uses_graphs", lambda _: False)
-            adapt_together(plain, steps, committee=shared)
+            adapt_together(plain, steps)
         for one, other in zip(members, plain, strict=True):
             assert numbers(one) == numbers(other)
     assert recorder.calls == ["record"] + ["replay"] * (5 - 3 + 3 + 70)
@@ -261,7 +236,7 @@ def test_a_device_without_memory_is_named_with_a_smaller_batch(monkeypatch):
     policies = [trained(make(seed=seed)) for seed in range(2)]
     before = [fingerprint(policy) for policy in policies]
     monkeypatch.setattr(Learner, "encode", full)
-    with pytest.raises(daband.errors.DeviceOutOfMemory, match="fewer than 2 runs"):
+    with pytest.raises(daband.errors.DeviceOutOfMemory, match="fewer than 2 members"):
         adapt_together(policies)
     assert [fingerprint(policy) for policy in policies] == before
 
@@ -331,15 +306,14 @@ def test_replayed_steps_move_parameters_as_plain_steps_do(monkeypatch, kind, rep
 
 @needs_gpu
 @pytest.mark.usefixtures("_every_digit")
-@pytest.mark.parametrize("shared", [False, True])
-def test_several_recorded_together_are_the_plain_steps_of_each(monkeypatch, shared):
+def test_several_recorded_together_are_the_plain_steps_of_each(monkeypatch):
     start = [on_gpu(seed=seed) for seed in range(7)]
     recorded = copies(start)
     plain = copies(start)
-    adapt_together(recorded, 10, committee=shared)
+    adapt_together(recorded, 10)
     assert accelerator._recordings[recorded[0].learner]._graph is not None
     monkeypatch.setattr(accelerator, "_uses_graphs", lambda _: False)
-    adapt_together(plain, 10, committee=shared)
+    adapt_together(plain, 10)
     for one, other, before in zip(recorded, plain, start, strict=True):
         assert_same_way(one, other, before)
 

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 
-from daband.errors import DeviceOutOfMemory
+from daband.errors import DeviceOutOfMemory, TrainingDiverged
 from daband.neural._learner import Learner, StepInputs
 from daband.neural._replay import ReplayBuffers
 from daband.neural._torch_settings import use_tf32_matmul
@@ -39,55 +39,45 @@ class AdaptedPolicy(Protocol):
     buffers: ReplayBuffers
 
 
-def adapt_together(
-    policies: Sequence[Any], steps: int | None = None, *, committee: bool = False
-) -> list[dict[str, float] | Exception]:
-    """Adapt several policies, and return the metrics of each, as ``adapt`` does.
+def adapt_together(policies: Sequence[Any], steps: int | None = None) -> list[dict[str, float]]:
+    """Adapt a committee, and return the metrics of each policy, as ``adapt`` does.
 
-    If a policy fails, its result is the exception, and the others are not affected.
+    The mean prediction of all EMA encoders gives the pseudo-labels of each policy. If a policy
+    fails, the others are adapted before its error is raised.
 
     Args:
-        policies: different neural policies on one device.
-        steps: the number of gradient steps; by default each policy's own number.
-        committee: the mean prediction of all EMA encoders gives the pseudo-labels of each policy.
-            The policies must differ in their seed only, and have learned the same rounds.
+        policies: neural policies that differ in their seed only, and have learned the same rounds.
+        steps: the number of gradient steps; by default the policies' own number.
     """
-    results: list[dict[str, float] | Exception] = [{} for _ in policies]
-    groups: dict[tuple[int, int], list[int]] = {}
     with ExitStack() as locks:
-        for policy in sorted(
-            policies, key=id
-        ):  # the same order in every thread, to avoid deadlocks
+        # the same order in every thread, to avoid deadlocks
+        for policy in sorted(policies, key=id):
             locks.enter_context(policy._locks.write)
-        for index, policy in enumerate(policies):
+        n_steps = max(policy.start_steps(steps) for policy in policies)
+        if not n_steps:
+            return [{} for _ in policies]
+        try:
+            take_steps(policies, n_steps)
+        except BaseException:
+            for policy in policies:
+                policy.learner.rewind()
+            raise
+        metrics: list[dict[str, float]] = []
+        failure: TrainingDiverged | None = None
+        for policy in policies:
             try:
-                n_steps = policy.start_steps(steps)
-            except Exception as error:
-                results[index] = error
-                continue
-            if n_steps:
-                key = (n_steps, policy.learner.steps_per_block)
-                groups.setdefault(key, []).append(index)
-        for (n_steps, _), indices in groups.items():
-            try:
-                take_steps([policies[index] for index in indices], n_steps, committee=committee)
-            except BaseException:
-                for index in indices:
-                    policies[index].learner.rewind()
-                raise
-            for index in indices:
-                try:
-                    results[index] = policies[index].finish_steps(n_steps)
-                except Exception as error:
-                    results[index] = error
-    return results
+                metrics.append(policy.finish_steps(n_steps))
+            except TrainingDiverged as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return metrics
 
 
-def take_steps(policies: Sequence[AdaptedPolicy], n_steps: int, *, committee: bool = False) -> None:
+def take_steps(policies: Sequence[AdaptedPolicy], n_steps: int) -> None:
     """Take ``n_steps`` gradient steps of each policy, after ``start_steps``.
 
-    The policies must draw equally many steps at once (``Learner.steps_per_block``). ``committee`` is
-    as in ``adapt_together``.
+    Several policies are a committee, as in ``adapt_together``.
     """
     learners = [policy.learner for policy in policies]
     n_left = n_steps
@@ -101,35 +91,34 @@ def take_steps(policies: Sequence[AdaptedPolicy], n_steps: int, *, committee: bo
                 block_steps = min(n_left, learners[0].steps_per_block)
                 blocks: list[StepInputs] = []
                 for policy in policies:
-                    common = blocks[0] if committee and blocks else None
+                    common = blocks[0] if blocks else None
                     blocks.append(policy.learner.draw_block(policy.buffers, block_steps, common))
-                _take_block(learners, blocks, committee)
+                _take_block(learners, blocks)
                 n_left -= block_steps
     except torch.OutOfMemoryError as error:
         size = learners[0].recipe.learning.batch
-        others = "" if len(learners) == 1 else f", or fewer than {len(learners)} runs at once"
+        others = "" if len(learners) == 1 else f", or fewer than {len(learners)} members"
         raise DeviceOutOfMemory(
             f"the device ran out of memory with batch={size}; try"
             f" LearningSettings(batch={max(1, size // 2)}){others}"
         ) from error
 
 
-def _take_block(learners: Sequence[Learner], blocks: Sequence[StepInputs], committee: bool) -> None:
+def _take_block(learners: Sequence[Learner], blocks: Sequence[StepInputs]) -> None:
     """Take the steps of one block: a recorded graph on a GPU, plain calls on a CPU."""
     if not _uses_graphs(learners[0].device):
         for inputs in zip(*(map(StepInputs, *block) for block in blocks), strict=True):
-            _step_together(learners, inputs, committee)
+            _step_together(learners, inputs)
         return
     recording = _recordings.get(learners[0])
-    if recording is None or not recording.matches(learners, blocks, committee):
-        recording = _recordings[learners[0]] = Recording(learners, blocks, committee)
+    if recording is None or not recording.matches(learners, blocks):
+        recording = _recordings[learners[0]] = Recording(learners, blocks)
     recording.run(learners, blocks)
 
 
 def _step_together(
     learners: Sequence[Learner],
     inputs: Sequence[StepInputs],
-    committee: bool,
     streams: Sequence[tuple[Any, Any]] | None = None,
 ) -> None:
     """Take one step of each learner.
@@ -137,9 +126,9 @@ def _step_together(
     Args:
         learners: the learners.
         inputs: the inputs of each.
-        committee: the mean prediction of all EMA encoders gives the pseudo-labels.
         streams: on a GPU, two CUDA streams of each learner. The EMA encoder runs on the second.
     """
+    is_committee = len(learners) > 1
     streams = [(None, None)] * len(learners) if streams is None else streams
     main = None if streams[0][0] is None else torch.cuda.current_stream()
     for stream, side_stream in streams:
@@ -153,9 +142,9 @@ def _step_together(
         with torch.cuda.stream(stream):
             encodings.append(learners[index].encode(inputs[index]))
     for stream, side_stream in streams:
-        _wait(main if committee else stream, side_stream)
+        _wait(main if is_committee else stream, side_stream)
     predictions = [teacher for teacher in teachers if teacher is not None]
-    if committee and predictions:
+    if is_committee and predictions:
         teachers = [torch.stack(predictions).mean(dim=0)] * len(learners)
     for index, (stream, _) in enumerate(streams):
         _wait(stream, main)
@@ -181,11 +170,8 @@ class Recording:
     recorded again.
     """
 
-    def __init__(
-        self, learners: Sequence[Learner], blocks: Sequence[StepInputs], committee: bool
-    ) -> None:
+    def __init__(self, learners: Sequence[Learner], blocks: Sequence[StepInputs]) -> None:
         self._learners = [ref(learner) for learner in learners]
-        self._committee = committee
         self._key = _make_key(learners, blocks)
         n_steps = learners[0].steps_per_block
         self._blocks = [
@@ -202,12 +188,10 @@ class Recording:
         #: True if the step cannot be recorded.
         self.is_eager = False
 
-    def matches(
-        self, learners: Sequence[Learner], blocks: Sequence[StepInputs], committee: bool
-    ) -> bool:
+    def matches(self, learners: Sequence[Learner], blocks: Sequence[StepInputs]) -> bool:
         """Return True if the recorded step is that of these learners and inputs."""
         is_same = [learner() for learner in self._learners] == list(learners)
-        return is_same and committee == self._committee and self._key == _make_key(learners, blocks)
+        return is_same and self._key == _make_key(learners, blocks)
 
     def run(self, learners: Sequence[Learner], blocks: Sequence[StepInputs]) -> None:
         """Take the steps of one block. The first steps are warm-ups, then the step is recorded."""
@@ -235,7 +219,7 @@ class Recording:
             StepInputs(*(tensor.index_select(0, self._position).squeeze(0) for tensor in block))
             for block in self._blocks
         ]
-        _step_together(learners, inputs, self._committee, self._streams)
+        _step_together(learners, inputs, self._streams)
         self._position += 1
 
     def _record(self, learners: Sequence[Learner]) -> None:

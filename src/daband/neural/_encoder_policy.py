@@ -159,7 +159,7 @@ class EncoderPolicy(Policy):
     @staticmethod
     def adapt_together(
         members: Sequence[Policy], steps: int | None
-    ) -> list[dict[str, float] | Exception] | None:
+    ) -> list[dict[str, float]] | None:
         """Adapt the members of a mixture with common pseudo-labels, and return their metrics.
 
         Return None if the members differ in more than their seed.
@@ -167,7 +167,7 @@ class EncoderPolicy(Policy):
         settings = [{**member.settings(), "name": member.name, "seed": 0} for member in members]
         if any(member_settings != settings[0] for member_settings in settings):
             return None
-        return adapt_together(members, steps, committee=True)
+        return adapt_together(members, steps)
 
     # Features.
 

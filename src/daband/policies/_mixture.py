@@ -520,8 +520,6 @@ class Mixture(Policy):
         )
         metrics: dict[str, float] = {}
         for result in (member.adapt(steps) for member in members) if results is None else results:
-            if isinstance(result, Exception):
-                raise result
             metrics |= result
         return metrics
 

@@ -138,8 +138,6 @@ class Trainer:
             self.stop()
             raise
         self.policy.plan(phase.n_episodes)
-        #: The time at which the current episode started, from ``time.perf_counter``.
-        self._episode_start = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -159,28 +157,16 @@ class Trainer:
 
     def play_episode(self) -> None:
         """Play the next episode, let the policy adapt, and record the episode."""
-        self.play_rounds()
-        self.record_episode(self.policy.adapt())
-
-    def play_rounds(self) -> None:
-        """Play the rounds of the next episode, and pass its target contexts to the policy."""
-        self._episode_start = time.perf_counter()
+        start_time = time.perf_counter()
         rounds, target_contexts = self.phase.read_episode(self.next_episode)
         _play_rounds(self.phase, rounds, self.history)
         for name, contexts in target_contexts:
             self.policy.observe_target(contexts, name)
-
-    def record_episode(self, metrics: dict[str, float] | Exception) -> None:
-        """Record the episode with ``metrics``, the result of ``adapt``.
-
-        If it is an exception, raise it.
-        """
-        if isinstance(metrics, Exception):
-            raise metrics
+        metrics = self.policy.adapt()
         history = self.history
         record = _build_record(self.next_episode, history, metrics)
         history.records.append(record)
-        history.seconds += time.perf_counter() - self._episode_start
+        history.seconds += time.perf_counter() - start_time
         if self.folder is not None and (self.folder.is_save_due() or self.is_finished):
             self.save()
         if self.phase.progress is not None:
