@@ -8,7 +8,6 @@ policy.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -154,38 +153,20 @@ class Catalogue:
         An arm is an id, or a mapping with its "id" and its features. An arm is new if the catalogue
         does not have its id. The vectors are None if no arm has features.
         """
-        try:  # the usual case: known ids without features
-            indices = list(map(self.index_by_name.__getitem__, arms))
-        except (KeyError, TypeError):
-            indices = []
-        if indices and len(set(indices)) == len(indices):
-            return list(arms), indices, None
-        arm_types = set(map(type, arms))
-        mapping_types = {arm_type for arm_type in arm_types if issubclass(arm_type, Mapping)}
-        all_have_features = arm_types == mapping_types and min(map(len, arms)) > 1
+        rows = [arm if isinstance(arm, Mapping) else {"id": arm} for arm in arms]
         names = [
-            arm.get("id", arm) if all_have_features or type(arm) in mapping_types else arm
-            for arm in arms
+            str(row["id"]) if isinstance(arm, Mapping) and "id" in row else arm
+            for arm, row in zip(arms, rows, strict=True)
         ]
-        if set(map(type, names)) != {str}:
-            names = [
-                str(name) if type(arm) in mapping_types and name is not arm else name
-                for name, arm in zip(names, arms, strict=True)
-            ]
-            invalid = next((name for name in names if not isinstance(name, str)), None)
-            if invalid is not None:
-                raise InvalidInput(
-                    'arms must be ids, or mappings with an "id" and features, got'
-                    f" {repr(invalid)[:80]}"
-                )
+        invalid = next((name for name in names if not isinstance(name, str)), None)
+        if invalid is not None:
+            raise InvalidInput(
+                f'arms must be ids, or mappings with an "id" and features, got {repr(invalid)[:80]}'
+            )
         if len(set(names)) < len(names):
             raise InvalidInput("arms must have different ids, but one is given twice")
-        indices = list(map(self.index_by_name.get, names, itertools.repeat(-1)))
-        if all_have_features:
-            return names, indices, self._compute_request_vectors(arms)
-        featured_positions = [
-            i for i, arm in enumerate(arms) if type(arm) in mapping_types and len(arm) > 1
-        ]
+        indices = [self.index_by_name.get(name, -1) for name in names]
+        featured_positions = [position for position, row in enumerate(rows) if len(row) > 1]
         unknown_positions = {i for i, index in enumerate(indices) if index < 0}.difference(
             featured_positions
         )

@@ -7,7 +7,6 @@ domain, which files contain.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +19,6 @@ from daband.base._arrays import ArrayLike, FloatArray, to_floats
 from daband.errors import InvalidInput
 from daband.features._fitted_steps import Step, StepTransform
 from daband.features._pca import PCA, flatten_batches
-
-#: Division by a standard deviation of at least this size never overflows.
-_MIN_DEVIATION = 1e-200
 
 
 @dataclass(frozen=True)
@@ -50,31 +46,14 @@ class StandardiseStep(Step):
         features[:, -1] = 1.0
         columns = features[:, :-1]
         np.subtract(rows, self.mean, out=columns)
-        if self._may_overflow:
-            with np.errstate(over="ignore"):  # overflow is clipped
-                columns /= self.deviation
-        else:
+        with np.errstate(over="ignore"):  # overflow is clipped
             columns /= self.deviation
-        low, high, scale = self._clip_arrays
-        np.maximum(columns, low, out=columns)
-        np.minimum(columns, high, out=columns)
-        columns *= scale
+        np.maximum(columns, -CLIP_DEVIATIONS, out=columns)
+        np.minimum(columns, CLIP_DEVIATIONS, out=columns)
+        columns *= get_feature_scale(len(self.mean))
         if self.axes is None:
             return features
         return np.concatenate([columns @ self.axes.T, features[:, -1:]], axis=1)
-
-    @functools.cached_property
-    def _clip_arrays(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The lower and upper clipping limit and the scale, as arrays. numpy would convert numbers
-        in every call.
-        """
-        scale = get_feature_scale(len(self.mean))
-        return np.array(-CLIP_DEVIATIONS), np.array(CLIP_DEVIATIONS), np.array(scale)
-
-    @functools.cached_property
-    def _may_overflow(self) -> bool:
-        """True if a division may overflow."""
-        return bool(self.deviation.min() < _MIN_DEVIATION)
 
 
 #: Standardised columns are clipped at this many standard deviations.
