@@ -299,7 +299,7 @@ def choose_command(
     assert pair.options is not None
     _claim_folder(folder, pair.options)
     try:
-        with show_candidates_bar() as show_progress, raise_on_stop(show_progress) as listener:
+        with show_candidates_bar() as show_progress, raise_on_stop():
             choice = choose(
                 pair,
                 incumbent=incumbent,
@@ -310,7 +310,7 @@ def choose_command(
                 quick=quick,
                 directory=folder,
                 unit=unit or data.reward or "",
-                progress=listener,
+                progress=show_progress,
             )
     except KeyboardInterrupt as stop_exception:
         raise report_stop(folder, stop_exception) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -17,9 +17,6 @@ from daband.cli._data import split_names
 from daband.cli._shared import console, print_line
 from daband.domains._registry import check_data, get_data_directory, pairs
 from daband.trust._choose import CHOICE_FILE
-
-if TYPE_CHECKING:
-    pass
 
 #: Packages that the demo on digits needs.
 _DIGIT_PACKAGES = ("torch", "skimage", "PIL")

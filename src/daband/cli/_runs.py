@@ -122,8 +122,8 @@ def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int = 1) -> Records:
     before the error is raised.
     """
     try:
-        with show_progress(specs) as show_event, raise_on_stop(show_event) as listener:
-            return bench(specs, out, jobs=jobs, on_event=listener)
+        with show_progress(specs) as show_event, raise_on_stop():
+            return bench(specs, out, jobs=jobs, on_event=show_event)
     except BenchError as error:
         if error.records:
             print_results(error.records)

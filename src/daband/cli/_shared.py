@@ -1,10 +1,4 @@
-"""Define what commands share: options, and the output of lines, tables and progress bars.
-
-``raise_on_stop`` handles Ctrl-C. Python raises ``KeyboardInterrupt`` at any point of the program.
-If this point is in a callback of a compiled library, the
-exception is lost, and the work continues. Therefore the request to stop is stored, and checked
-again at every event of the work. SIGTERM is handled in the same way.
-"""
+"""Define what commands share: options, and the output of lines, tables and progress bars."""
 
 from __future__ import annotations
 
@@ -15,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,7 +20,6 @@ from rich.table import Table
 from daband.domains.readers._columns import Columns
 from daband.errors import InvalidInput
 
-T = TypeVar("T")
 #: The console of all commands; it writes to the current ``sys.stdout``.
 console = Console()
 #: The console of error messages; it writes to the current ``sys.stderr``.
@@ -128,44 +121,22 @@ class Terminated(KeyboardInterrupt):
     """Raised when the process receives SIGTERM."""
 
 
-#: The exception that each signal raises.
-_SIGNAL_EXCEPTIONS: dict[int, type[KeyboardInterrupt]] = {
-    signal.SIGINT: KeyboardInterrupt,
-    signal.SIGTERM: Terminated,
-}
-
-
 @contextmanager
-def raise_on_stop(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
-    """Yield a listener that raises an exception at the next event after Ctrl-C or SIGTERM.
-
-    Ctrl-C raises ``KeyboardInterrupt``, and SIGTERM raises ``Terminated``. The signal handler also
-    raises the exception immediately, but a compiled library may swallow it.
-    """
+def raise_on_stop() -> Iterator[None]:
+    """Let SIGTERM raise ``Terminated`` in this block, as Ctrl-C raises ``KeyboardInterrupt``."""
     # only the main thread gets signals
     if threading.current_thread() is not threading.main_thread():
-        yield listener
+        yield
         return
-    stop_request: type[KeyboardInterrupt] | None = None
 
-    def handle_signal(number: int, _frame: FrameType | None) -> None:
-        nonlocal stop_request
-        stop_request = _SIGNAL_EXCEPTIONS[number]
-        raise stop_request
+    def handle_signal(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
 
-    def handle_event(event: T) -> None:
-        if stop_request is not None:
-            raise stop_request
-        listener(event)
-
-    previous_handlers = {
-        number: signal.signal(number, handle_signal) for number in _SIGNAL_EXCEPTIONS
-    }
+    previous_handler = signal.signal(signal.SIGTERM, handle_signal)
     try:
-        yield handle_event
+        yield
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 @contextmanager
