@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import daband
 from daband.checks import check_policy
@@ -26,3 +27,19 @@ def test_the_policy_of_contributing_passes_every_check(monkeypatch, tmp_path):
     policy = mine.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
     assert np.ptp(policy.decide(np.zeros((1, *pair.context_shape)), rule="greedy").mean) > 0
+
+
+def test_every_name_of_the_map_is_in_its_file():
+    rows = re.findall(
+        r"^\| [^|]+ \| `([\w/]+)\.py` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE
+    )
+    assert len(rows) >= 10
+    for path, names in rows:
+        if path == "neural/daband":
+            pytest.importorskip("torch")
+        module = importlib.import_module(f"daband.{path.replace('/', '.')}")
+        for name in re.findall(r"`([\w.]+)`", names):
+            thing = module
+            for part in name.split("."):
+                thing = getattr(thing, part)
+            assert thing.__module__ == module.__name__, name
