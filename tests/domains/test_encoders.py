@@ -84,16 +84,18 @@ def test_features_are_computed_once(folders, monkeypatch):
     assert not np.allclose(other.target.read(np.arange(1)), first.target.read(np.arange(1)))
 
 
-def test_a_saved_module_and_an_onnx_file_are_the_module(folders, tmp_path):
+def test_an_onnx_file_is_the_module(folders, tmp_path):
     net = Net()
     encoder = as_input_encoder(net, (16, 16))
-    torch.save(net, tmp_path / "net.pt")
     (tmp_path / "net.onnx").write_bytes(encoder.program.content)
     photo = (folders["source"] / "cat" / "cat_000.png").read_bytes()
-    for given, framing in ((tmp_path / "net.pt", (16, 16)), (str(tmp_path / "net.onnx"), None)):
-        np.testing.assert_allclose(
-            as_input_encoder(given, framing).encode_one(photo), encoder.encode_one(photo), atol=1e-6
-        )
+    np.testing.assert_allclose(
+        as_input_encoder(str(tmp_path / "net.onnx")).encode_one(photo),
+        encoder.encode_one(photo),
+        atol=1e-6,
+    )
+    with pytest.raises(InvalidInput):
+        as_input_encoder(tmp_path / "net.pt")
 
 
 def test_the_shorter_side_is_resized_and_the_centre_cropped():

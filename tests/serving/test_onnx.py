@@ -283,7 +283,6 @@ def test_the_command_line_reads_pictures_by_an_encoder(folders, tmp_path):
     from tests.cli.test_choose import daband as run
 
     module = build("group norm")
-    torch.save(module, tmp_path / "net.pt")
     (tmp_path / "net.onnx").write_bytes(
         to_onnx(nn.Sequential(module, nn.Flatten()), (torch.rand(3, *SHAPE),)).content
     )

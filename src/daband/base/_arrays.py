@@ -189,11 +189,8 @@ def use_one_blas_thread() -> Iterator[None]:
     other. On a loaded machine that takes many times as long as one thread. Without threadpoolctl,
     which comes with scikit-learn, nothing changes.
     """
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        yield
-        return
+    from threadpoolctl import threadpool_limits  # not a dependency of daband-serving
+
     with threadpool_limits(limits=1, user_api="blas"):
         yield
 

@@ -360,10 +360,10 @@ encoder_builders: list[Callable[[Any, tuple[int, int] | None], InputEncoder]] = 
 def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> InputEncoder:
     """Return the encoder for the argument ``encoder`` of a reader.
 
-    ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or a
-    path. The path is a module written by ``torch.save``, an ONNX file, or a folder with model.onnx
-    and tokenizer.json. ``framing`` is (resize, crop), the sides in pixels to which images are
-    resized and then cropped, for a module or an ONNX file. Named models have their own sizes.
+    ``encoder`` is an ``InputEncoder``, a name such as "timm:resnet18", a ``torch.nn.Module``, or the
+    path of an ONNX file or of a folder with model.onnx and tokenizer.json. ``framing`` is (resize,
+    crop), the sides in pixels to which images are resized and then cropped, for a module or an ONNX
+    file. Named models have their own sizes.
     """
     if isinstance(encoder, InputEncoder):
         return encoder

@@ -11,6 +11,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from daband.base._arrays import AnyArray
 from daband.errors import InvalidInput
 from daband.features._fitted_steps import Step
@@ -71,16 +73,10 @@ def adapt_transform(transform: Any, shift: Shift, n_features: int) -> Any:
     separate_columns = shift.mask_separate_columns(n_features)
     if transform is None or not any(separate_columns) or transform.fitted or transform.by_domain:
         return transform
-    if isinstance(transform, PCA):
-        return PCA(transform.n_components, seed=transform.seed, by_domain=True)
-    by_domain = (
-        True
-        if all(separate_columns)
-        else [index for index in range(n_features) if separate_columns[index]]
-    )
-    if isinstance(transform, Piecewise):
-        return Piecewise(by_domain=by_domain)
-    return Standardise(components=transform.components, by_domain=by_domain)
+    adapted = copy.copy(transform)
+    is_common = isinstance(transform, PCA) or all(separate_columns)
+    adapted.by_domain = is_common or tuple(np.flatnonzero(separate_columns).tolist())
+    return adapted
 
 
 def build_transform(settings: Mapping[str, Any] | None) -> Transform | None:

@@ -182,9 +182,8 @@ def from_images(
             this size.
         encoder: a frozen encoder whose features are the contexts, instead of pixels:
             "timm:resnet18", "efficientnet_lite0", a
-            ``torch.nn.Module`` from (B, 3, H, W) in [0, 1] to (B, ...), or the path of an ONNX file
-            or of a module that ``torch.save`` wrote (which runs the code in that file). Features
-            are computed once and kept in the cache folder.
+            ``torch.nn.Module`` from (B, 3, H, W) in [0, 1] to (B, ...), or the path of an ONNX
+            file. Features are computed once and kept in the cache folder.
         passes: how many times each source image may be shown.
         target_passes: how many times each target image may be shown; by default equal to
             ``passes``.

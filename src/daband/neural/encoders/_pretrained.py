@@ -58,7 +58,7 @@ def load_backbone(name: str) -> Backbone:
     load_model = loaders.get(library)
     if load_model is None:
         raise InvalidInput(
-            f"encoder {name!r} must start with one of {', '.join(loaders)}, or be a path or a"
+            f"encoder {name!r} must start with one of {', '.join(loaders)}, or be an ONNX file or a"
             " module"
         )
     try:
@@ -166,20 +166,11 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
     """Return the frozen encoder of a pair's inputs.
 
     Args:
-        encoder: a name as in ``load_backbone``, the path of a module that ``torch.save`` wrote, or
-            a module.
+        encoder: a name as in ``load_backbone``, or a module.
         framing: for a module, the side to which images are resized and the side of the crop, in
             pixels; (224, 224) by default. A named model has its own.
     """
     name = encoder if isinstance(encoder, str) else type(encoder).__name__
-    if isinstance(encoder, str | Path) and Path(encoder).is_file():
-        name = Path(encoder).name
-        try:
-            encoder = torch.load(encoder, map_location="cpu", weights_only=False)
-        except Exception as error:  # a pickle may raise anything
-            raise InvalidInput(
-                f"encoder {name} must be a module that torch.save wrote: {error}"
-            ) from None
     if isinstance(encoder, nn.Module):
         resize, crop = framing or (224, 224)
         backbone = Backbone(encoder, ImageReader(resize, crop, squash=True))
