@@ -476,13 +476,12 @@ def gather_rows(
     Args:
         part_of_row: the number of the part from which each row is read, (B,).
         read: ``read(part, rows)`` returns a list of arrays from one part, for these rows of the
-            result. If a part has fewer arrays than the others, only the first arrays of the others
-            are used.
+            result.
     """
     part_numbers = np.unique(part_of_row) if len(part_of_row) else [0]
     arrays_by_part = [read(int(part), np.flatnonzero(part_of_row == part)) for part in part_numbers]
     ranks = np.argsort(np.argsort(part_of_row, kind="stable"), kind="stable")
-    return [np.concatenate(arrays)[ranks] for arrays in zip(*arrays_by_part, strict=False)]
+    return [np.concatenate(arrays)[ranks] for arrays in zip(*arrays_by_part, strict=True)]
 
 
 @lru_cache(maxsize=32)  # enough for the sources and targets of ten seeds that are trained together

@@ -113,15 +113,14 @@ class MixedRewards(MixedContexts, RewardDomain):
         self.full_feedback = all(part.full_feedback for part in parts.values())
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        reward_arrays = self._gather(
-            indices,
-            lambda part, rows: [array for array in part.read_rewards(rows) if array is not None],
-        )
         no_rows = np.zeros(0, np.int64)
         has_expected = all(
             part.read_rewards(no_rows)[1] is not None for part in self.parts.values()
         )
-        return reward_arrays[0], reward_arrays[1] if has_expected else None
+        arrays = self._gather(
+            indices, lambda part, rows: part.read_rewards(rows)[: 1 + has_expected]
+        )
+        return arrays[0], arrays[1] if has_expected else None
 
 
 class MixedLog(MixedContexts, LoggedDomain):

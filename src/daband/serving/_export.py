@@ -340,16 +340,7 @@ def _warn_about_unused_features(frozen: FrozenPolicy) -> None:
 
 def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
     """Raise an error if the policy cannot have been trained on this pair."""
-    pair_attributes = (
-        "class_names",
-        "table",
-        "source",
-        "target",
-        "context_shape",
-        "arms",
-        "feature_names",
-    )
-    if not all(hasattr(pair, name) for name in pair_attributes):
+    if not hasattr(pair, "class_names"):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     if pair.context_shape != frozen.context_shape or pair.arms != frozen.arms:
         raise InvalidInput(
