@@ -9,14 +9,17 @@ it. A round's reward is drawn from the target: for a log from the rounds with th
 the inverse propensity, so the expectations are exact. Values are rounded to at most 60 numbers.
 
 Targets are as they are, reversed (policy and incumbent exchange their rewards) or shuffled (both
-have the same rewards). The pilot, the 50/50 tests and Thompson sampling have the same error and
-look once a week for 20 weeks. Only the pilot also runs with delayed or missing rewards, and with a
-change of mix. The planned rounds are twice those that a 50/50 test needs for the assessed
-advantage, and at least 24,000 (12 weeks of 2,000). Data sets are sorted by name: those with even
-positions are for development, the others are held out.
+have the same rewards). The pilot, the 50/50 tests and Thompson sampling have the same error and the
+same stopping rule. They look once a week for 20 weeks, or daily. Only the pilot also runs with
+delayed or missing rewards, and with a change of mix. A decision is ``wrong`` about the mean effect
+of its rounds so far, and ``wrong_later`` about all planned rounds.
 
-``expected`` costs are those of the plan, which simulates the assessment's advantage, and ``given``
-those of a plan that knows the advantage. Both count gains as 0, as the cost that is measured.
+The planned rounds are twice those that a 50/50 test needs for the assessed advantage, and at least
+24,000 (12 weeks of 2,000). Data sets are sorted by name: those with even positions are for
+development, the others are held out.
+
+``expected`` costs are those of the plan, which simulates the assessment's advantage. They count
+gains as 0, as the cost that is measured.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from verdicts import list_experiments, load_pair
 import daband
 from daband.domains import Columns
 from daband.logs._controlled_trial import Moments, TrialRule, estimate_effect
-from daband.trust._pilot import make_normal_draw
+from daband.trust._pilot import draw_surprises, make_normal_draw
 from daband.trust._pilot_simulation import (
     DEPLOY,
     GO_ON,
@@ -53,6 +56,7 @@ from daband.trust._pilot_simulation import (
 DATA = Path(os.environ.get("DABAND_DATA", ""))
 N_WEEKS = 20
 MAX_LOSS = 0.01
+DRIFT = 0.5
 #: Squared standard errors after which a 50/50 test that is checked every week usually decides.
 _Z_SQUARED = 9.0
 #: Smallest and largest number of planned rounds.
@@ -277,17 +281,24 @@ TARGETS: dict[str, Callable[[Mix], Mix]] = {
     "reversed": reverse,
     "shuffled": shuffle,
 }
-CONDITIONS = ("plain", "delayed", "missing", "changing mix")
+CONDITIONS = ("plain", "daily", "delayed", "missing", "changing mix")
+#: Conditions in which all methods run.
+COMPARED = ("plain", "daily")
+_DAYS = 7
 
 
 def make_draw(
-    mixes: list[Mix], n: float, keep: float, seed: int, *, all_rounds: bool
+    mixes: list[Mix], n: float, keep: float, seed: int, course: np.ndarray, *, all_rounds: bool
 ) -> Callable[[int, np.ndarray], WeekRewards]:
-    """Return a function that draws the rewards of a week of n rounds, of which ``keep`` arrive."""
+    """Return a function that draws the rewards of a week of n rounds, of which ``keep`` arrive.
+
+    It writes the fractions of the policy to ``course`` (R, weeks).
+    """
     rng = np.random.default_rng(seed)
 
     def draw(week: int, fractions: np.ndarray) -> WeekRewards:
         mix = mixes[week]
+        course[:, week] = fractions
         pools = mix.all if all_rounds else mix.differing
         n_rounds = rng.poisson(n if all_rounds else n * mix.fraction, len(fractions))
         n_policy = rng.binomial(n_rounds, fractions)
@@ -324,14 +335,15 @@ def replay(
     """Return a row per method."""
     mix = TARGETS[target](problem.mix)
     changing = [TARGETS[target](part) for part in problem.changing]
-    mixes = [mix] * N_WEEKS
+    looks = N_WEEKS * (_DAYS if condition == "daily" else 1)
+    mixes = [mix] * looks
     if condition == "changing mix":
         mixes = [changing[week >= N_WEEKS // 2] for week in range(N_WEEKS)]
     incumbent = mix.all[1]
     variance = float(incumbent.values**2 @ incumbent.probabilities) - incumbent.mean**2
     planned = 2.0 * _Z_SQUARED * 4.0 * variance / problem.advantage**2
     planned = float(np.clip(planned, *_PLANNED_ROUNDS))
-    per_week = planned / N_WEEKS
+    per_look = planned / looks
     advantage = mix.fraction * (mix.differing[0].mean - mix.differing[1].mean)
     if condition == "changing mix":
         advantage = float(
@@ -346,9 +358,11 @@ def replay(
         "expected_effect": problem.advantage / mix.fraction,
         "expected_error": deviation / mix.fraction,
     }
+    loss = (incumbent.mean - problem.min_reward) / mix.fraction
     limits = {
         "max_cost": MAX_LOSS * planned * incumbent.mean,
-        "worst_loss": (incumbent.mean - problem.min_reward) / mix.fraction,
+        "worst_loss": (1.0 + DRIFT) * loss,
+        "drift": DRIFT * loss,
     }
     methods: dict[str, tuple[TrialRule, Any, bool]] = {
         "pilot": (TrialRule(**source, **limits), TrialRule.choose_fraction, False),
@@ -362,52 +376,62 @@ def replay(
         "Thompson sampling": (TrialRule(**source), choose_thompson, False),
     }
     effect = problem.advantage / mix.fraction
-    draws = np.random.default_rng(seed).standard_normal(runs)
+    draws = draw_surprises(np.random.default_rng(seed), runs)
     differing = mix.differing[1]
     spread = float(np.sqrt(differing.values**2 @ differing.probabilities - differing.mean**2))
     if condition != "plain":
-        methods = {"pilot": methods["pilot"]}
-    costs = {}
-    for name, effects in {
-        "expected": effect + deviation / mix.fraction * draws,
-        "given": np.full(runs, advantage / mix.fraction),
-    }.items():
-        simulated = simulate_pilots(
-            methods["pilot"][0],
-            make_normal_draw(
-                np.random.default_rng(seed),
-                np.maximum(effects, problem.min_reward - incumbent.mean),
-                incumbent.mean,
-                spread,
-                per_week * mix.fraction,
+        kept = ("pilot", "50/50 where they differ", "Thompson sampling")
+        kept = kept if condition in COMPARED else kept[:1]
+        methods = {name: methods[name] for name in kept}
+    simulated = simulate_pilots(
+        methods["pilot"][0],
+        make_normal_draw(
+            np.random.default_rng(seed),
+            np.maximum(
+                effect + deviation / mix.fraction * draws, problem.min_reward - incumbent.mean
             ),
-            n_pilots=runs,
-            rounds_per_week=per_week * mix.fraction,
-            n_weeks=N_WEEKS,
-            delay=int(condition == "delayed"),
-        )
-        costs[name] = float(np.maximum(simulated.costs, 0.0).mean() / limits["max_cost"])
+            incumbent.mean,
+            spread,
+            per_look * mix.fraction,
+        ),
+        n_pilots=runs,
+        rounds_per_week=per_look * mix.fraction,
+        n_weeks=looks,
+        delay=int(condition == "delayed"),
+    )
+    expected = float(np.maximum(simulated.costs, 0.0).mean() / limits["max_cost"])
+    weights = np.array([part.fraction for part in mixes])
+    effects = np.array([part.differing[0].mean - part.differing[1].mean for part in mixes])
     rows = []
     for method, (rule, choose, all_rounds) in methods.items():
+        fractions = np.zeros((runs, looks))
         courses: Courses = simulate_pilots(
             rule,
             make_draw(
                 mixes,
-                per_week,
+                per_look,
                 0.7 if condition == "missing" else 1.0,
                 seed,
+                fractions,
                 all_rounds=all_rounds,
             ),
             n_pilots=runs,
-            rounds_per_week=per_week * (1.0 if all_rounds else mix.fraction),
-            n_weeks=N_WEEKS,
+            rounds_per_week=per_look * (1.0 if all_rounds else mix.fraction),
+            n_weeks=looks,
             delay=int(condition == "delayed"),
             choose_fraction=choose,
         )
         decisions = courses.decisions
         is_right = decisions == DEPLOY if advantage > 0.0 else decisions != DEPLOY
-        is_wrong = decisions == (KEEP if advantage > 0.0 else DEPLOY)
-        weeks = np.where(is_right & (decisions != GO_ON), courses.weeks, N_WEEKS)
+        is_wrong_later = decisions == (KEEP if advantage > 0.0 else DEPLOY)
+        # the mean effect of the rounds whose rewards had arrived
+        ends = np.maximum(courses.weeks - int(condition == "delayed"), 1)
+        is_before = np.arange(looks) < ends[:, None]
+        so_far = (is_before * fractions * (1.0 - fractions) * weights) @ effects
+        is_wrong = ((decisions == KEEP) & (so_far > 0.0)) | (
+            (decisions == DEPLOY) & (so_far <= 0.0)
+        )
+        weeks = np.where(is_right & (decisions != GO_ON), courses.weeks, looks)
         limit = limits["max_cost"]
         rows.append(
             {
@@ -422,10 +446,11 @@ def replay(
                 "advantage": advantage,
                 "right": float(is_right.mean()),
                 "wrong": float(is_wrong.mean()),
+                "wrong_later": float(is_wrong_later.mean()),
                 "limit_reached": float((decisions == LIMIT).mean()),
-                "rounds": float(weeks.mean() * per_week),
+                "rounds": float(weeks.mean() * per_look),
                 "cost": float(np.maximum(courses.costs, 0.0).mean() / limit),
-                **costs,
+                "expected": expected,
                 "largest_cost": float(courses.largest_costs.mean() / limit),
                 "broken": float((courses.largest_costs > limit).mean()),
             }
@@ -448,18 +473,22 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "largest_broken": part["broken"].max(),
             "wrong": part["wrong"].mean(),
             "largest_wrong": part["wrong"].max(),
+            "wrong_later": part["wrong_later"].mean(),
+            "largest_wrong_later": part["wrong_later"].max(),
             "right": part["right"].mean(),
             "cost": part["cost"].mean(),
             "expected": part["expected"].mean(),
-            "given": part["given"].mean(),
         }
         # where the source helps: the policy is better, and some method can show it
         others = table["method"].unique(maintain_order=True).to_list()[1:]
-        for method in others if condition == "plain" else []:
-            other = table.filter(pl.col("method") == method).select(
+        for method in others if condition in COMPARED else []:
+            is_other = (pl.col("method") == method) & (pl.col("condition") == condition)
+            other = table.filter(is_other).select(
                 *keys, other="rounds", other_right="right", other_wrong="wrong"
             )
             joined = part.join(other, on=keys)
+            if joined.is_empty():
+                continue
             row[f"wrong, {method}"] = joined["other_wrong"].mean()
             row[f"right, {method}"] = joined["other_right"].mean()
             if target == "as it is":

@@ -112,21 +112,122 @@ def test_small_groups_and_equal_rewards_have_no_interval():
     assert rule.compute_interval(estimate_effect(counts.moments)) == (-math.inf, math.inf)
 
 
-def test_evidence_that_is_right_decides_sooner_and_wrong_evidence_later():
+def test_evidence_that_is_right_decides_sooner_and_too_high_evidence_later():
     effect = estimate_effect(count(2000, policy=0.58, fraction=0.5).moments)
     rules = [
         TrialRule(expected_effect=expected, expected_error=0.01)
-        for expected in (float(effect.value), None, -0.3)
+        for expected in (float(effect.value), None, 0.3)
     ]
     lows = [rule.compute_interval(effect)[0] for rule in rules]
     assert lows[0] > lows[1] > lows[2]
 
 
+def test_evidence_for_the_other_side_does_not_delay_a_proof():
+    effect = estimate_effect(count(2000, policy=0.42, fraction=0.5).moments)
+    vague, wrong = (TrialRule(expected_effect=e, expected_error=0.01) for e in (None, 0.3))
+    assert wrong.compute_interval(effect)[1] == pytest.approx(vague.compute_interval(effect)[1])
+
+
+@pytest.mark.parametrize("expected", [None, 0.02, 0.1, -0.1])
+def test_more_rewards_that_agree_never_revise_a_proof(expected):
+    """The evidence is convex in the number of rewards if the estimate remains, and starts at 0."""
+    rule = TrialRule(expected_effect=expected, expected_error=0.02)
+    n_proven = 0
+    for policy in (0.3, 0.45, 0.52, 0.55, 0.6):
+        for n in (200, 500, 2000):
+            moments = count(n, policy=policy, fraction=0.5).moments
+            found = [
+                rule.decide(Moments(moments.fractions, *(times * sums for sums in moments[1:])))
+                for times in (1.0, 1.3, 2.0, 10.0, 100.0)
+            ]
+            for side in range(2):
+                is_proven = [bool(decision[side]) for decision in found]
+                assert is_proven == sorted(is_proven)
+                n_proven += is_proven[0]
+    assert n_proven
+
+
+def draw_weeks(rng, losses, fractions, *, n=1000, n_trials=300, missing=0.0):
+    """Return sums for weeks in which the policy loses this much a round, (n_trials, weeks)."""
+    shape = (n_trials, len(losses))
+    n_policy = rng.binomial(n, np.broadcast_to(fractions, shape))
+    played = np.stack([n_policy, n - n_policy], axis=-1)
+    counts = rng.binomial(played, 1.0 - missing)
+    means = np.stack([0.6 - np.asarray(losses), np.full(len(losses), 0.6)], axis=-1)
+    sums = rng.binomial(counts, np.broadcast_to(means, counts.shape)).astype(float)
+    fractions = np.broadcast_to(fractions, shape).astype(float)
+    return Moments(fractions, n_policy.astype(float), counts.astype(float), sums, sums)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "losses", [[0.1] * 12, [-0.2] * 6 + [0.3] * 6, [0.3, -0.3] * 6], ids=["same", "later", "turns"]
+)
+def test_the_limit_of_the_cost_is_above_it_at_all_times_also_if_weeks_differ(losses, missing):
+    rng = np.random.default_rng(0)
+    fractions = rng.uniform(0.02, 0.5, 12)
+    rule = TrialRule(max_cost=60.0, worst_loss=0.6)
+    moments = draw_weeks(rng, losses, fractions, missing=missing)
+    costs = (moments.n_policy * losses).cumsum(axis=1)
+    limits = [rule.limit_cost(moments.select(slice(week + 1))) for week in range(12)]
+    assert (np.stack(limits, axis=1) < costs).any(axis=1).mean() <= 0.05
+    assert (limits[-1] < costs[:, -1] + 300.0).mean() > 0.9  # and not far above it
+
+
+def test_the_cost_stays_below_its_limit_if_the_policy_gets_worse_within_the_drift():
+    rng = np.random.default_rng(1)
+    rule = TrialRule(max_cost=60.0, worst_loss=0.45, drift=0.15)
+    moments = draw_weeks(rng, [], np.zeros(0))
+    costs, largest = np.zeros(300), np.zeros(300)
+    for week in range(20):
+        loss = -0.1 if week < 5 else 0.05
+        fractions = rule.choose_fraction(moments, 1000.0)
+        assert week or (fractions > 0.0).all()
+        new = draw_weeks(rng, [loss], fractions[:, None])
+        moments = Moments(
+            *(np.concatenate(pair, axis=1) for pair in zip(moments, new, strict=True))
+        )
+        costs += new.n_policy[:, 0] * loss
+        largest = np.maximum(largest, costs)
+    assert (largest > rule.max_cost).mean() <= 0.05
+    # a smaller drift allows more rounds
+    careful, bold = (
+        TrialRule(max_cost=60.0, worst_loss=0.45, drift=drift).choose_fraction(moments, 1e6)
+        for drift in (0.3, 0.1)
+    )
+    assert (careful <= bold).all()
+    assert (careful < bold).any()
+
+
+def test_effects_that_differ_between_weeks_wait_for_the_later_ones():
+    rng = np.random.default_rng(2)
+    rule = TrialRule()
+    for sign, side in ((1.0, 0), (-1.0, 1)):
+        loss = -0.3 * sign
+        alike = rule.decide(draw_weeks(rng, [loss] * 4, np.full(4, 0.5)))
+        changed = draw_weeks(rng, [loss] * 2 + [0.02 * sign] * 2, np.full(4, 0.5))
+        proven = (rule.is_better, rule.is_worse)[side](estimate_effect(changed))
+        assert alike[side].all()
+        assert proven.all()
+        assert rule.decide(changed)[side].mean() <= 0.05
+
+
+def test_a_trial_is_futile_if_no_proof_can_be_expected():
+    rule = TrialRule(max_cost=10.0, worst_loss=0.5)
+    worse, equal, better = (count(2000, policy=mean).moments for mean in (0.4, 0.48, 0.52))
+    assert rule.is_futile(worse, 0.1, 1e6)
+    assert rule.is_futile(equal, 0.1, 100.0)
+    assert not rule.is_futile(equal, 0.1, 1e6)
+    assert not rule.is_futile(better, 0.1, 500.0)
+    assert rule.is_futile(better, 0.0, 500.0)
+    assert not rule.is_futile(TrialCounts().moments, 0.1, 500.0)
+
+
 def test_the_fraction_follows_the_limit_of_the_cost():
     rule = TrialRule(max_cost=10.0, worst_loss=0.5)
     empty = TrialCounts()
-    # 20 rounds of 200, less 2.1 standard deviations of their number
-    expected = (20 - 2.1 * math.sqrt(20)) / 200
+    # 20 rounds of 200, less 1.645 standard deviations of their number
+    expected = (20 - 1.645 * math.sqrt(20)) / 200
     assert rule.choose_fraction(empty.moments, 200) == pytest.approx(expected)
     assert rule.limit_cost(empty.moments) == 0.0
     for _ in range(20):  # their rewards are missing
@@ -135,5 +236,7 @@ def test_the_fraction_follows_the_limit_of_the_cost():
     assert rule.limit_cost(empty.moments) == pytest.approx(10.0)
     worse, better = count(2000, policy=0.3), count(2000, policy=0.7)
     assert rule.choose_fraction(worse.moments, 200) == 0.0
-    assert rule.choose_fraction(better.moments, 200) == 0.5
-    assert rule.limit_cost(better.moments) == 0.0
+    assert rule.choose_fraction(better.moments, 200) < 0.5  # a change is possible
+    alike = TrialRule(max_cost=10.0, worst_loss=0.5, drift=0.0)
+    assert alike.choose_fraction(better.moments, 200) == 0.5
+    assert rule.limit_cost(better.moments) < 0.0

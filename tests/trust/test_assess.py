@@ -227,6 +227,21 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     assert (more.rewards, more.verdict) == (150, "keep the incumbent")
 
 
+@pytest.mark.parametrize("rewards", [10, 49, 50, 1000])
+@pytest.mark.parametrize("spread", [0.05, 0.5, 5.0])
+def test_rewards_that_agree_do_not_revise_a_verdict(assessment, rewards, spread):
+    value = Interval(0.8, 0.7, 0.9)
+    assert assessment.verdict == "deploy"
+    for gain in (0.01, assessment.low, 3.0 * assessment.advantage):
+        interval = Interval(gain, gain - spread, max(gain + spread, assessment.low))
+        assert assessment.with_rewards(interval, value, rewards).verdict == "deploy"
+    keep = replace(assessment, advantage=-0.1, low=-0.3).with_verdict()
+    assert keep.verdict == "keep the incumbent"
+    for gain in (0.0, -0.01, -3.0):
+        interval = Interval(gain, gain - spread, gain + spread)
+        assert keep.with_rewards(interval, value, rewards).verdict == "keep the incumbent"
+
+
 def test_the_page_and_the_file(assessment, tmp_path):
     page = str(assessment)
     assert page.startswith(assessment.sentence)

@@ -43,6 +43,12 @@ def plan_command(
         float | None,
         typer.Option(help="Smallest possible mean reward of an arm; by default the source's."),
     ] = None,
+    drift: Annotated[
+        str,
+        typer.Option(
+            help="Largest change of the loss between weeks, in percent of incumbent_mean."
+        ),
+    ] = "50%",
     min_advantage: Annotated[
         float, typer.Option(help="Smallest advantage per round that is worth a deployment.")
     ] = 0.0,
@@ -62,13 +68,14 @@ def plan_command(
             )
     plan = plan_pilot(
         choice,
-        max_loss=_parse_percent(max_loss),
+        max_loss=_parse_percent("--max-loss", max_loss),
         per_week=per_week,
         weeks=weeks,
         delay=delay,
         incumbent_mean=incumbent_mean,
         reward_deviation=reward_deviation,
         min_reward=min_reward,
+        drift=_parse_percent("--drift", drift),
         min_advantage=min_advantage,
         unit=unit,
     )
@@ -127,9 +134,9 @@ def print_status(folder: Path, pilot: Pilot, status: PilotStatus) -> None:
         print_line(f"Next: continue with {plan.incumbent}; daband report {quoted}")
 
 
-def _parse_percent(text: str) -> float:
+def _parse_percent(option: str, text: str) -> float:
     """Return a fraction from a text such as "1%" or "0.01"."""
     try:
         return float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
     except ValueError:
-        raise InvalidInput(f"--max-loss must be like 1% or 0.01, got {text!r}") from None
+        raise InvalidInput(f"{option} must be like 1% or 0.01, got {text!r}") from None

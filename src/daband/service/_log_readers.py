@@ -291,6 +291,7 @@ class Statistics:
                     1.0 - event.control,
                     is_policy=event.mode != "control",
                     differs=event.propensity < 1.0,
+                    period=_find_day(event),
                 )
                 if self.settings.wait is not None:
                     self._pending_rewards[event.event_id] = None
@@ -343,15 +344,20 @@ class Statistics:
             assert event.control is not None
             if event.propensity < 1.0:
                 self._trial.add_reward(
-                    1.0 - event.control, entry.reward, is_policy=event.mode != "control"
+                    1.0 - event.control,
+                    entry.reward,
+                    is_policy=event.mode != "control",
+                    period=_find_day(event),
                 )
 
     def _update_verdict(self) -> None:
         """Compare the policy with the control group, and add a point to the curve."""
-        effect = estimate_effect(self._trial.moments)
-        if not self.verdict and self._rule.is_better(effect):
+        moments = self._trial.moments
+        effect = estimate_effect(moments)
+        is_better, is_worse = self._rule.decide(moments)
+        if not self.verdict and is_better:
             self.verdict = "better"
-        if not self.verdict and self._rule.is_worse(effect):
+        if not self.verdict and is_worse:
             self.verdict = "worse"
         n_rounds = self._trial.n_rounds
         if not math.isfinite(effect.error) or (self._curve and n_rounds == self._curve[-1][0]):
@@ -374,10 +380,10 @@ class Statistics:
         rounds_ahead = _AHEAD_WEEKS * pilot["rounds"]
         fraction = float(self._rule.choose_fraction(moments, rounds_ahead))
         has_missing = self._trial.n_differing > moments.counts.sum()
-        if self._trial.n_differing >= self._rule.reference_rounds:
+        n_left = max(self._rule.reference_rounds - self._trial.n_differing, 0.0)
+        if self._rule.is_futile(moments, fraction, n_left):
             fraction = 0.0
-        if fraction == 0.0 and not has_missing:
-            self.verdict = "over"
+            self.verdict = "" if has_missing else "over"
         # two digits, so that there are few groups of rounds
         digits = 1 - math.floor(math.log10(fraction)) if fraction else 0
         return 1.0 - math.floor(fraction * 10**digits) / 10**digits
@@ -468,6 +474,11 @@ class Statistics:
             "at_event": self._alarm_event,
             "scores": [{name: getattr(score, name) for name in field_names} for score in scores],
         }
+
+
+def _find_day(event: Event) -> int:
+    """Return the number of the day of an event."""
+    return int(event.time // 86_400.0)
 
 
 def _to_limits(estimate: MeanEstimate) -> dict[str, float | None]:

@@ -281,9 +281,10 @@ class Assessment:
     def with_rewards(self, advantage: Interval, value: Interval, rewards: int) -> Assessment:
         """Return the assessment with estimates from target rewards, and the verdict that follows.
 
-        Without finite limits, the assessment is returned unchanged. Rewards do not revise "deploy"
-        if they agree with it: their estimate is positive, and their upper limit is not below the
-        lower limit so far.
+        Without finite limits, the assessment is returned unchanged. Rewards do not revise a verdict
+        with which they agree. They agree with "deploy" if their estimate is positive, and their
+        upper limit is not below the lower limit so far. They agree with "keep the incumbent" if
+        their estimate is not positive.
 
         Args:
             advantage: two-sided interval of level ``VERDICT_CONFIDENCE`` for the advantage over the
@@ -305,6 +306,8 @@ class Assessment:
         if not math.isfinite(advantage.high - advantage.low):
             return self
         if self.verdict == DEPLOY and advantage.value > 0.0 and advantage.high >= self.low:
+            return updated
+        if self.verdict == KEEP and advantage.value <= 0.0:
             return updated
         return updated.with_verdict()
 

@@ -23,7 +23,7 @@ from daband.base._lazy_polars import pl
 from daband.domains._contract import LoggedDomain
 from daband.domains.readers._reading import read_table
 from daband.errors import DataError, InvalidInput
-from daband.logs._controlled_trial import TrialCounts, TrialRule, estimate_effect
+from daband.logs._controlled_trial import PROOF_ERRORS, TrialCounts, TrialRule, estimate_effect
 from daband.trust._assessment import DEPLOY, KEEP, format_number
 from daband.trust._choose import Choice
 from daband.trust._pilot_simulation import DEPLOY as DEPLOYED
@@ -39,13 +39,12 @@ _ROUNDS_FILE = "rounds.parquet"
 _COURSE_FILE = "course.json"
 #: Number of simulated pilots of a plan.
 _N_SIMULATED = 1000
-#: The one-sided quantile of ``Assessment.low``.
+#: The one-sided quantile of ``Assessment.low`` in a normal and in a Cauchy distribution.
 _LOW_QUANTILE = 1.2816
+_CAUCHY_QUANTILE = 3.0777
 #: Without a source, true effects are simulated with a standard deviation of this many standard
 #: errors after the planned rounds.
 _VAGUE_EFFECT = 4.0
-#: Standard errors that a decision usually needs.
-_DECISION_ERRORS = 3.0
 
 
 @dataclass(frozen=True)
@@ -147,6 +146,7 @@ def plan_pilot(
     incumbent_mean: float | None = None,
     reward_deviation: float | None = None,
     min_reward: float | None = None,
+    drift: float = 0.5,
     min_advantage: float = 0.0,
     unit: str = "",
     seed: int = 0,
@@ -169,8 +169,11 @@ def plan_pilot(
         incumbent_mean: mean reward of the incumbent in the target; by default its mean reward in
             the source.
         reward_deviation: standard deviation of rewards; by default the source's.
-        min_reward: smallest possible mean reward of an arm, by which the loss in a round is bounded
-            before rewards arrive; by default the smallest reward of the source.
+        min_reward: smallest possible mean reward of an arm; by default the smallest reward of the
+            source.
+        drift: largest increase of the policy's mean loss in a round from the pilot so far to the
+            next week, as a fraction of ``incumbent_mean`` (above ``min_reward``). The limit of the
+            cost holds for such changes. With 0, weeks are assumed to be alike.
         min_advantage: the smallest advantage per round for which the policy should be deployed.
         unit: unit of the rewards; by default the assessment's.
         seed: seed of the simulation.
@@ -224,6 +227,8 @@ def plan_pilot(
             "incumbent_mean must be above 0 and above min_reward, and reward_deviation above 0, got"
             f" {mean:g}, {lowest:g} and {deviation:g}"
         )
+    if not check_finite("drift", drift) >= 0.0:
+        raise InvalidInput(f"drift must be at least 0, got {drift:g}")
     planned_rounds = round(weeks * per_week)
     standard_error = 2.0 * deviation / math.sqrt(planned_rounds * fraction)
     expected_effect, expected_error = 0.0, _VAGUE_EFFECT * standard_error
@@ -233,16 +238,18 @@ def plan_pilot(
     rule = TrialRule(
         max_cost=max_loss * mean * planned_rounds,
         # all of the incumbent's rewards may come from the rounds in which the two differ
-        worst_loss=(mean - lowest) / fraction,
+        worst_loss=(1.0 + drift) * (mean - lowest) / fraction,
+        drift=drift * (mean - lowest) / fraction,
         expected_effect=None if assessment is None else expected_effect,
         expected_error=expected_error,
         min_effect=min_advantage / fraction,
         reference_rounds=planned_rounds * fraction,
     )
     rng = np.random.default_rng(check_int("seed", seed, minimum=0))
-    effects = np.maximum(
-        expected_effect + expected_error * rng.standard_normal(_N_SIMULATED), lowest - mean
-    )
+    draws = rng.standard_normal(_N_SIMULATED)
+    if assessment is not None:
+        draws = draw_surprises(rng, _N_SIMULATED)
+    effects = np.maximum(expected_effect + expected_error * draws, lowest - mean)
     courses = simulate_pilots(
         rule,
         make_normal_draw(rng, effects, mean, deviation, per_week * fraction),
@@ -281,6 +288,15 @@ def _find_min_reward(choice: Choice) -> float | None:
     if isinstance(source, LoggedDomain):
         return float(source.read_log(np.arange(len(source)))[1].min())
     return 0.0  # labels have rewards of 0 and 1
+
+
+def draw_surprises(rng: np.random.Generator, n: int) -> FloatArray:
+    """Return differences of true from assessed effects, in units of the expected error.
+
+    Effects in other domains are sometimes far from the assessment, so the distribution is Cauchy's
+    with the quantile ``Assessment.low``. ``benchmarks/pilots.py`` compares the costs.
+    """
+    return _LOW_QUANTILE / _CAUCHY_QUANTILE * rng.standard_cauchy(n)
 
 
 def make_normal_draw(
@@ -413,10 +429,16 @@ class Pilot:
                 f"{log}: column {id_column} has equal ids; every round needs its own"
             )
         path = self.folder / _ROUNDS_FILE
+        # the number of the log in which a round was added first
+        rounds = rounds.with_columns(log=pl.lit(0, pl.Int64))
         if path.is_file():
             earlier = pl.read_parquet(path)
-            rounds = rounds.join(earlier.select("id", earlier="reward"), on="id", how="left")
-            rounds = rounds.with_columns(reward=pl.coalesce("reward", "earlier")).drop("earlier")
+            columns = earlier.select("id", earlier="reward", earlier_log="log")
+            rounds = rounds.join(columns, on="id", how="left").with_columns(
+                reward=pl.coalesce("reward", "earlier"),
+                log=pl.coalesce("earlier_log", pl.lit(earlier["log"].n_unique())),
+            )
+            rounds = rounds.select(earlier.columns)
             rounds = pl.concat([earlier.join(rounds, on="id", how="anti"), rounds])
         content = io.BytesIO()
         rounds.write_parquet(content)
@@ -449,10 +471,11 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
     """Return the status of a pilot from its rounds, or from none."""
     counts = TrialCounts()
     if rounds is not None:
-        for fraction, is_policy, reward in rounds["fraction", "is_policy", "reward"].iter_rows():
-            counts.add_round(fraction, is_policy=is_policy, differs=fraction > 0.0)
+        columns = rounds.sort("log")["log", "fraction", "is_policy", "reward"]
+        for log, fraction, is_policy, reward in columns.iter_rows():
+            counts.add_round(fraction, is_policy=is_policy, differs=fraction > 0.0, period=log)
             if fraction > 0.0 and reward is not None:
-                counts.add_reward(fraction, reward, is_policy=is_policy)
+                counts.add_reward(fraction, reward, is_policy=is_policy, period=log)
     moments = counts.moments
     rule = plan.rule
     effect = estimate_effect(moments)
@@ -465,15 +488,18 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
     low, high = rule.compute_interval(effect)
     z_squared = (effect.value / effect.error) ** 2 if is_known else 0.0
     n_left = max(plan.planned_rounds - n_rounds, 0)
-    needed = n_rounds * (_DECISION_ERRORS**2 / z_squared - 1.0) if z_squared else math.inf
+    needed = n_rounds * (PROOF_ERRORS**2 / z_squared - 1.0) if z_squared else math.inf
     decision, reason = GO_ON, "The rewards do not decide yet."
-    if rule.is_better(effect):
+    is_better, is_worse = rule.decide(moments)
+    if is_better:
         decision, reason, fraction = DEPLOY, "The policy is proven to be better.", 1.0
-    elif rule.is_worse(effect):
+    elif is_worse:
         decision, reason, fraction = KEEP, "The incumbent is proven to be better.", 0.0
-    elif not n_left or fraction == 0.0:
+    elif not n_left or rule.is_futile(moments, fraction, n_left * share):
+        event = "The planned rounds are over"
+        if n_left:
+            event = "A proof is unlikely" if fraction else "The cost may be at its limit"
         fraction = 0.0
-        event = "The cost may be at its limit" if n_left else "The planned rounds are over"
         reason = f"{event}, and the policy is not proven to be better."
         if missing:
             reason = f"{event}. The pilot waits for {missing:,} missing rewards."

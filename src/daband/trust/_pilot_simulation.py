@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daband.base._arrays import FloatArray, IntArray
-from daband.logs._controlled_trial import Moments, TrialRule, estimate_effect
+from daband.logs._controlled_trial import Moments, TrialRule
 
 #: Codes of decisions.
 GO_ON, DEPLOY, KEEP, LIMIT = range(4)
@@ -78,7 +78,9 @@ def simulate_pilots(
         is_active = decisions == GO_ON
         fraction = np.where(is_active, choose_fraction(rule, past, rounds_per_week), 0.0)
         has_missing = n_policy[:, seen:week].any(axis=1)
-        decisions[is_active & (fraction == 0.0) & ~has_missing] = LIMIT
+        is_futile = rule.is_futile(past, fraction, (n_weeks - week) * rounds_per_week)
+        fraction = np.where(is_futile, 0.0, fraction)
+        decisions[is_active & is_futile & ~has_missing] = LIMIT
         weeks[is_active & (decisions == LIMIT)] = week
         fractions[:, week] = fraction
         rewards = draw(week, fraction)
@@ -87,10 +89,11 @@ def simulate_pilots(
         costs += rewards.n_policy * rewards.loss
         largest_costs = np.maximum(largest_costs, costs)
         seen = max(week + 1 - delay, 0)
-        effect = estimate_effect(_read_weeks(fractions, n_policy, moments, seen, week + 1))
+        past = _read_weeks(fractions, n_policy, moments, seen, max(seen, 1))
         is_active = decisions == GO_ON
-        decisions[is_active & rule.is_better(effect)] = DEPLOY
-        decisions[is_active & rule.is_worse(effect)] = KEEP
+        is_better, is_worse = rule.decide(past)
+        decisions[is_active & is_better] = DEPLOY
+        decisions[is_active & is_worse] = KEEP
         weeks[is_active & (decisions != GO_ON)] = week + 1
         if (decisions != GO_ON).all():
             break
