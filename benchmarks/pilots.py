@@ -380,26 +380,29 @@ def replay(
     differing = mix.differing[1]
     spread = float(np.sqrt(differing.values**2 @ differing.probabilities - differing.mean**2))
     if condition != "plain":
-        kept = ("pilot", "50/50 where they differ", "Thompson sampling")
-        kept = kept if condition in COMPARED else kept[:1]
+        kept = ["pilot"]
+        if condition in COMPARED:
+            kept += ["50/50 where they differ", "Thompson sampling"]
         methods = {name: methods[name] for name in kept}
-    simulated = simulate_pilots(
-        methods["pilot"][0],
-        make_normal_draw(
-            np.random.default_rng(seed),
-            np.maximum(
-                effect + deviation / mix.fraction * draws, problem.min_reward - incumbent.mean
+    expected = None
+    if target == "as it is":
+        simulated = simulate_pilots(
+            methods["pilot"][0],
+            make_normal_draw(
+                np.random.default_rng(seed),
+                np.maximum(
+                    effect + deviation / mix.fraction * draws, problem.min_reward - incumbent.mean
+                ),
+                incumbent.mean,
+                spread,
+                per_look * mix.fraction,
             ),
-            incumbent.mean,
-            spread,
-            per_look * mix.fraction,
-        ),
-        n_pilots=runs,
-        rounds_per_week=per_look * mix.fraction,
-        n_weeks=looks,
-        delay=int(condition == "delayed"),
-    )
-    expected = float(np.maximum(simulated.costs, 0.0).mean() / limits["max_cost"])
+            n_pilots=runs,
+            rounds_per_week=per_look * mix.fraction,
+            n_weeks=looks,
+            delay=int(condition == "delayed"),
+        )
+        expected = float(np.maximum(simulated.costs, 0.0).mean() / limits["max_cost"])
     weights = np.array([part.fraction for part in mixes])
     effects = np.array([part.differing[0].mean - part.differing[1].mean for part in mixes])
     rows = []
@@ -510,6 +513,7 @@ def main() -> None:
     parser.add_argument("--half", choices=("development", "held-out"), default="held-out")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--conditions", nargs="*", default=list(CONDITIONS))
+    parser.add_argument("--daily-step", type=int, default=1, help="1 of N problems runs daily")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", help="the commit, if this is not a git checkout")
     arguments = parser.parse_args()
@@ -523,10 +527,14 @@ def main() -> None:
         "half": arguments.half,
         "runs": arguments.runs,
         "max_loss": MAX_LOSS,
+        "drift": DRIFT,
+        "daily_step": arguments.daily_step,
     }
     for seed, problem in enumerate(problems):
         for target in TARGETS:
             for condition in arguments.conditions:
+                if condition == "daily" and seed % arguments.daily_step:
+                    continue
                 rows += replay(problem, target, condition, arguments.runs, seed)
         record["problems"] = f"{seed + 1} of {len(problems)}"
         record["seconds"] = time.perf_counter() - start

@@ -311,8 +311,10 @@ def pilots(record: Record) -> str:
             row["target"],
             row["condition"],
             *(percent(row[name], 1) for name in ("broken", "largest_broken")),
-            *(percent(row[name], 1) for name in ("wrong", "largest_wrong", "right")),
+            *(percent(row[name], 1) for name in ("wrong", "largest_wrong", "wrong_later")),
+            percent(row["right"], 1),
             number(row["cost"]),
+            number(row["expected"]),
         ]
         for row in summary
     ]
@@ -323,7 +325,14 @@ def pilots(record: Record) -> str:
                 method = key.removeprefix("ratio, ")
                 others = (percent(row[f"{name}, {method}"], 1) for name in ("wrong", "right"))
                 ratios.append(
-                    [row["target"], method, row[f"problems, {method}"], number(value, 2), *others]
+                    [
+                        row["target"],
+                        "daily" if row["condition"] == "daily" else "weekly",
+                        method,
+                        row[f"problems, {method}"],
+                        number(value, 2),
+                        *others,
+                    ]
                 )
     return fill(
         "pilots",
@@ -334,7 +343,10 @@ def pilots(record: Record) -> str:
         n_runs=record["runs"] * sum(row["problems"] for row in summary),
         broken=float(np.mean([row["broken"] for row in summary])),
         wrong=float(np.mean([row["wrong"] for row in summary])),
-        expected=max(row["expected"] for row in summary),
+        largest_broken=max(row["largest_broken"] for row in summary),
+        largest_wrong=max(row["largest_wrong"] for row in summary),
+        later=max(summary, key=lambda row: row["largest_wrong_later"]),
+        plain=summary[0],
     )
 
 

@@ -121,7 +121,7 @@ def pilot_file(tmp_path):
     policy = daband.Constant(context_shape=(DIM,), n_arms=len(ARMS), seed=0, alpha=0.0)
     policy.update(np.zeros((30, DIM)), [2] * 30, [1.0] * 30)
     policy.update(np.zeros((60, DIM)), [0, 1] * 30, [0.0] * 60)
-    rule = TrialRule(max_cost=100.0, worst_loss=0.5, reference_rounds=5000.0)
+    rule = TrialRule(max_cost=100.0, worst_loss=0.5, drift=0.25, reference_rounds=5000.0)
     pilot = {"control": 0.5, "rounds": 2800.0, "rule": asdict(rule)}
     path = tmp_path / "pilot.daband"
     assessment = {"advantage": 0.05, "low": 0.01, "incumbent": "always call", "verdict": "deploy"}

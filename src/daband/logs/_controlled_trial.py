@@ -157,7 +157,7 @@ def _sum_terms(moments: Moments) -> tuple[FloatArray, FloatArray]:
     return (factors * differences).sum(axis=-1), np.stack(variances, axis=-1)
 
 
-def _estimate_cost(moments: Moments) -> tuple[FloatArray, FloatArray, FloatArray]:
+def estimate_cost(moments: Moments) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the estimated cost, its variance, and the number of the policy's rounds without it.
 
     The rewards that are missing in a group are assumed to be like the others. A group in which no
@@ -253,7 +253,7 @@ class TrialRule:
         Rounds without any reward in their group lose ``worst_loss``.
         """
         n_policy = moments.n_policy.sum(axis=-1)
-        cost, variance, n_unknown = _estimate_cost(moments)
+        cost, variance, n_unknown = estimate_cost(moments)
         is_small = moments.counts.sum(axis=-2).min(axis=-1) < _MIN_REWARDS
         worst = n_policy * self.worst_loss
         scale = max((self.max_cost / _MIXTURE_SCALE) ** 2, _TINY)

@@ -26,7 +26,7 @@ from daband.base._files import check_writable, write_bytes
 from daband.base._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
 from daband.features._costs import ArmCosts
-from daband.logs._controlled_trial import TrialCounts, TrialRule, estimate_effect
+from daband.logs._controlled_trial import TrialCounts, TrialRule, estimate_cost, estimate_effect
 from daband.logs._mean_estimates import MeanEstimate
 from daband.service._decider import load_model, with_added_arms
 from daband.service._event_log import Event, LoggedReward, Store
@@ -416,7 +416,7 @@ class Statistics:
         costs: dict[str, Any] = {}
         if self.deployed.pilot is not None:
             costs = {
-                "cost": -float(moments.n_policy.sum() * effect.value),
+                "cost": float(estimate_cost(moments)[0]),
                 "cost_limit": float(self._rule.limit_cost(moments)),
                 "max_cost": self._rule.max_cost,
             }

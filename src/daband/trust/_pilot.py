@@ -23,7 +23,13 @@ from daband.base._lazy_polars import pl
 from daband.domains._contract import LoggedDomain
 from daband.domains.readers._reading import read_table
 from daband.errors import DataError, InvalidInput
-from daband.logs._controlled_trial import PROOF_ERRORS, TrialCounts, TrialRule, estimate_effect
+from daband.logs._controlled_trial import (
+    PROOF_ERRORS,
+    TrialCounts,
+    TrialRule,
+    estimate_cost,
+    estimate_effect,
+)
 from daband.trust._assessment import DEPLOY, KEEP, format_number
 from daband.trust._choose import Choice
 from daband.trust._pilot_simulation import DEPLOY as DEPLOYED
@@ -480,7 +486,6 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
     rule = plan.rule
     effect = estimate_effect(moments)
     n_rounds, n_differing = counts.n_rounds, counts.n_differing
-    n_policy = float(moments.n_policy.sum())
     share = n_differing / n_rounds if n_rounds else plan.disagreement
     missing = n_differing - int(effect.counts.sum())
     fraction = float(rule.choose_fraction(moments, plan.per_week * plan.disagreement))
@@ -517,7 +522,7 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
         low=share * low if is_known and math.isfinite(low) else None,
         high=share * high if is_known and math.isfinite(high) else None,
         means=((means[0][0], means[1][0]), (means[0][1], means[1][1])) if is_known else None,
-        cost=-n_policy * float(effect.value),
+        cost=float(estimate_cost(moments)[0]),
         cost_limit=float(rule.limit_cost(moments)),
         fraction=fraction,
         rounds_left=0 if decision != GO_ON else int(min(max(needed, 1.0), n_left)),
