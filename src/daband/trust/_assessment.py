@@ -319,7 +319,7 @@ class Assessment:
         is "keep the incumbent", because target rewards do not have the second outcome. It is also
         "keep the incumbent" if the advantage is not positive, and otherwise "collect rewards". If
         the interval from fewer than 50 target rewards includes 0, a positive estimate does not
-        change the verdict, and a negative one changes it to "collect rewards".
+        change the verdict, and a negative one changes "deploy" to "collect rewards".
         """
         is_early = 0 < self.rewards < _MIN_REWARDS
         if self.advantage <= 0.0:
