@@ -314,7 +314,7 @@ def pilots(record: Record) -> str:
             *(percent(row[name], 1) for name in ("wrong", "largest_wrong", "wrong_later")),
             percent(row["right"], 1),
             number(row["cost"]),
-            number(row["expected"]),
+            "-" if row["expected"] is None else number(row["expected"]),
         ]
         for row in summary
     ]
