@@ -48,11 +48,13 @@ def test_a_pilot_from_the_plan_to_the_decision(folder):
     from typer.testing import CliRunner
 
     runner = CliRunner()
-    planned = run(runner, "pilot plan market --max-loss 2% --per-week 1000 --weeks 8")
+    planned = run(runner, "pilot plan market --max-loss 2% --per-week 1000 --weeks 8 --drift 30%")
     assert "daband export market pilot.daband --pilot" in planned
     assert Pilot(folder).plan.largest_cost == pytest.approx(
         0.02 * 8000 * Pilot(folder).plan.incumbent_mean
     )
+    rule = Pilot(folder).plan.rule
+    assert rule.worst_loss == pytest.approx(1.3 / 0.3 * rule.drift)
     assert "Go on" in run(runner, "pilot status market")
     rng = np.random.default_rng(1)
     learned = ""

@@ -7,6 +7,7 @@ import pytest
 import daband
 from daband.errors import InvalidInput
 from daband.trust import Pilot, plan_pilot
+from daband.trust._pilot import draw_surprises
 from daband.trust._report import write_choice_report
 
 SIMPLE = {"incumbent_mean": 0.2, "reward_deviation": 0.4, "min_reward": 0.0}
@@ -101,11 +102,29 @@ def test_a_plan_without_a_source_is_a_test_of_two_arms():
         ({"incumbent_mean": -1.0}, "incumbent_mean"),
         ({"incumbent_mean": None}, "incumbent_mean"),
         ({"reward_deviation": 0.0}, "reward_deviation"),
+        ({"drift": -0.1}, "drift"),
     ],
 )
 def test_a_plan_that_cannot_be(options, name):
     with pytest.raises(InvalidInput, match=name):
         plan_pilot(**{"per_week": 2000, **SIMPLE, **options})
+
+
+def test_a_larger_drift_leaves_a_smaller_chance_of_a_proof():
+    careful, usual, alike = (
+        plan_pilot(per_week=2000, drift=drift, **SIMPLE) for drift in (1.0, 0.5, 0.0)
+    )
+    assert usual == plan_pilot(per_week=2000, **SIMPLE)
+    # the incumbent's mean is 0.2
+    assert [plan.rule.drift for plan in (careful, usual, alike)] == [0.2, 0.1, 0.0]
+    assert [plan.rule.worst_loss for plan in (careful, alike)] == [0.4, 0.2]
+    assert careful.deploy + careful.keep < alike.deploy + alike.keep
+
+
+def test_simulated_advantages_have_the_quantile_of_the_assessment():
+    draws = draw_surprises(np.random.default_rng(0), 100_000)
+    assert np.quantile(draws, [0.1, 0.5]) == pytest.approx([-1.2816, 0.0], abs=0.03)
+    assert (draws < -4.0).mean() > 0.02  # a normal distribution has 0.00003
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):

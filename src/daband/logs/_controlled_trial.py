@@ -311,13 +311,11 @@ class TrialRule:
 
     def is_better(self, effect: Effect, than: float | FloatArray | None = None) -> BoolArray:
         """Return True if the effect is proven to be above ``than``, by default ``min_effect``."""
-        limit = self.min_effect if than is None else than
-        return self._find_evidence(effect, limit, 1.0) >= -math.log(self.error)
+        return self._find_evidence(effect, than, 1.0) >= -math.log(self.error)
 
     def is_worse(self, effect: Effect, than: float | FloatArray | None = None) -> BoolArray:
         """Return True if the effect is proven to be below ``than``, by default ``min_effect``."""
-        limit = self.min_effect if than is None else than
-        return self._find_evidence(effect, limit, -1.0) >= -math.log(self.error)
+        return self._find_evidence(effect, than, -1.0) >= -math.log(self.error)
 
     def compute_interval(self, effect: Effect) -> tuple[float, float]:
         """Return the limits of the effect: what ``is_better`` and ``is_worse`` have not excluded.
@@ -333,10 +331,13 @@ class TrialRule:
         high = effect.value + steps[int(np.argmax(is_excluded))] if is_excluded.any() else math.inf
         return float(low), float(high)
 
-    def _find_evidence(self, effect: Effect, limit: float | FloatArray, sign: float) -> FloatArray:
-        """Return the logarithm of the e-process against effects at or below ``limit`` (above it for
+    def _find_evidence(
+        self, effect: Effect, than: float | FloatArray | None, sign: float
+    ) -> FloatArray:
+        """Return the logarithm of the e-process against effects at or below ``than`` (above it for
         the sign -1).
         """
+        limit = self.min_effect if than is None else than
         z = sign * (effect.value - limit) / effect.error
         growth = np.sqrt(effect.weight / (0.25 * self.reference_rounds))
         sizes = np.stack([factor * growth + 0.0 * z for factor in _VAGUE_EFFECTS])
