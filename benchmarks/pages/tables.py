@@ -308,32 +308,27 @@ def pilots(record: Record) -> str:
     summary = record["summary"]
     rows = [
         [
-            row["target"],
+            row["target"].replace("as it is", "as is"),
             row["condition"],
-            *(percent(row[name], 1) for name in ("broken", "largest_broken")),
-            *(percent(row[name], 1) for name in ("wrong", "largest_wrong", "wrong_later")),
-            percent(row["right"], 1),
+            *(percent(row[name], 1) for name in ("wrong", "largest_wrong", "right")),
             number(row["cost"]),
-            "-" if row["expected"] is None else number(row["expected"]),
         ]
         for row in summary
     ]
-    ratios = []
-    for row in summary:
-        for key, value in row.items():
-            if key.startswith("ratio, ") and key != "ratio, 50/50":
-                method = key.removeprefix("ratio, ")
-                others = (percent(row[f"{name}, {method}"], 1) for name in ("wrong", "right"))
-                ratios.append(
-                    [
-                        row["target"],
-                        "daily" if row["condition"] == "daily" else "weekly",
-                        method,
-                        row[f"problems, {method}"],
-                        number(value, 2),
-                        *others,
-                    ]
-                )
+    # shuffled rewards have no right proof, which takes rounds
+    ratios = [
+        [
+            row["target"].replace("as it is", "as is"),
+            "daily" if row["condition"] == "daily" else "weekly",
+            method.removesuffix(" where they differ").removesuffix(" sampling"),
+            row[f"problems, {method}"],
+            number(row[f"ratio, {method}"], 2),
+            percent(row[f"right, {method}"], 1),
+        ]
+        for row in summary
+        for method in ("pilot without a source", "50/50 where they differ", "Thompson sampling")
+        if f"ratio, {method}" in row and row["target"] != "shuffled"
+    ]
     return fill(
         "pilots",
         record=record,
@@ -341,10 +336,8 @@ def pilots(record: Record) -> str:
         ratios=ratios,
         problems=summary[0]["problems"],
         n_runs=record["runs"] * sum(row["problems"] for row in summary),
-        broken=float(np.mean([row["broken"] for row in summary])),
         wrong=float(np.mean([row["wrong"] for row in summary])),
         largest_broken=max(row["largest_broken"] for row in summary),
-        largest_wrong=max(row["largest_wrong"] for row in summary),
         later=max(summary, key=lambda row: row["largest_wrong_later"]),
         plain=summary[0],
     )
