@@ -325,11 +325,12 @@ class TrialRule:
         if not math.isfinite(effect.error):
             return -math.inf, math.inf
         steps = effect.error * np.linspace(0.0, _MAX_LIMIT_ERRORS, _N_LIMITS)
-        is_excluded = self.is_better(effect, effect.value - steps)
-        low = effect.value - steps[int(np.argmax(is_excluded))] if is_excluded.any() else -math.inf
-        is_excluded = self.is_worse(effect, effect.value + steps)
-        high = effect.value + steps[int(np.argmax(is_excluded))] if is_excluded.any() else math.inf
-        return float(low), float(high)
+        limits = []
+        for sign, prove in ((-1.0, self.is_better), (1.0, self.is_worse)):
+            values = effect.value + sign * steps
+            excluded = values[prove(effect, values)]
+            limits.append(float(excluded[0]) if len(excluded) else sign * math.inf)
+        return limits[0], limits[1]
 
     def _find_evidence(
         self, effect: Effect, than: float | FloatArray | None, sign: float
