@@ -9,6 +9,9 @@ three-fold cross-validation: maximum likelihood for labels, least squares for re
 protect against a learner that is better in the source only. On 60 tables with a shift, this mean
 was closer to the best learner of each table than either part of it.
 
+The held-out predictions of cross-validation also show how much the ensemble overestimates the
+rewards of the arms that it predicts to be best.
+
 The result is an ``EnsembleNetwork``, which needs only numpy. It does not depend on the order of
 rows.
 """
@@ -24,6 +27,7 @@ import numpy as np
 from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.features._piecewise import fit_ramps
 from daband.linear._mixture_weights import solve_on_simplex
+from daband.logs._mean_estimates import MeanEstimate, estimate_mean
 from daband.policies._trees import round_to_16_bits
 from daband.serving._numpy_networks import EnsembleNetwork, make_empty_trees
 
@@ -76,6 +80,7 @@ def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool)
     n_folds = min(_N_FOLDS, n_rows)
     is_used = np.array([True, _uses_boosting(contexts, rewards), True])
     weights = is_used / is_used.sum()
+    held_out_error = MeanEstimate(0.0, rewards.std())
     if n_folds > 1:
         # every fold has the same fraction of each label
         shuffled = np.random.default_rng(0).permutation(n_rows)
@@ -91,8 +96,16 @@ def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool)
             predictions[:, is_left_out] = network.predict(contexts[is_left_out])
         fit_weights = _fit_likelihood if has_labels else _fit_least_squares
         weights[is_used] = 0.5 * weights[is_used] + 0.5 * fit_weights(predictions[is_used], rewards)
+        mixed = np.tensordot(weights, predictions, axes=1)
+        rows = np.arange(n_rows)
+        arms = mixed.argmax(axis=1)
+        held_out_error = estimate_mean(rewards[rows, arms] - mixed[rows, arms])
     arrays = _fit_learners(contexts, rewards, has_labels)
-    arrays |= {"weights": weights, "unit": np.array([rewards.mean(), rewards.std() or 1.0])}
+    arrays |= {
+        "weights": weights,
+        "unit": np.array([rewards.mean(), rewards.std() or 1.0]),
+        "held_out_error": np.array(held_out_error[:2]),
+    }
     return make_ensemble(arrays, contexts.shape[1], has_labels)
 
 

@@ -27,6 +27,7 @@ from daband.base._arguments import check_one_of
 from daband.base._arrays import AnyArray, FloatArray, IntArray, drop_prefix, to_floats
 from daband.errors import InvalidInput
 from daband.linear._arm_frequencies import estimate_frequencies
+from daband.logs._mean_estimates import MeanEstimate
 from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._ensemble import fit_ensemble, make_ensemble
 from daband.policies._incoming_rounds import PlayedRounds
@@ -125,6 +126,15 @@ class Supervised(Policy):
         names = ("linear", "boosted trees", "extra trees")
         weights = [] if ensemble is None else ensemble.arrays["weights"].tolist()
         return dict(zip(names, weights, strict=False))
+
+    @property
+    def held_out_error(self) -> MeanEstimate | None:
+        """The mean reward of the ensemble's arms minus the mean of their predicted rewards, by
+        cross-validation in the source; None without ``learn_full``.
+        """
+        with self._locks.write, self._locks.state:
+            ensemble = self._fit()
+        return None if ensemble is None else MeanEstimate(*ensemble.arrays["held_out_error"])
 
     # Decisions.
 

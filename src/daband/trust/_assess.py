@@ -44,6 +44,7 @@ from daband.logs._advantages import (
     assess_choices,
 )
 from daband.logs._learned_logs import has_learned_all
+from daband.logs._mean_estimates import MeanEstimate, estimate_mean
 from daband.logs._weighted_log import score_rounds
 from daband.policies._incoming_rounds import PlayedRounds, compute_importance_weights
 from daband.policies._log_policy import LogPolicy
@@ -54,6 +55,7 @@ from daband.trust._assessment import Assessment, count_rewards_needed
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._reference import (
     EXPERIMENTS,
+    FULL,
     Forecast,
     forecast_effect,
     infer_kind,
@@ -451,9 +453,9 @@ def build_assessment(
     new_arms = _find_new_arms(policy)
     costs = [] if policy.costs is None else list(policy.costs.means)
     disagreement = float((choices.target_arms != incumbent_arms).mean())
-    max_advantage = _predict_advantage(policy, choices, incumbent_arms)
+    prediction = _predict_advantage(policy, choices, incumbent_arms)
     assessment = Assessment(
-        **_estimate_advantage(policy, rounds, choices, incumbent, disagreement, max_advantage),
+        **_estimate_advantage(policy, rounds, choices, incumbent, disagreement, prediction),
         disagreement=disagreement,
         guardrail=_forecast_guardrail(policy, rounds, choices, incumbent, disagreement),
         doubts=_collect_doubts(policy, rounds, choices, outside_fraction, new_arms, is_gain_proven),
@@ -483,19 +485,19 @@ def _estimate_advantage(
     choices: Choices,
     incumbent: Incumbent,
     disagreement: float,
-    max_advantage: float,
+    prediction: MeanEstimate | None,
 ) -> dict[str, Any]:
     """Return the fields of ``Assessment`` on the advantage over the incumbent, by name.
 
     The advantage is measured in the source, and forecast for the target. If the policy has learned
     the rounds of a log, both use its cross-fitted values (``rounds.values``). ``disagreement`` and
-    ``max_advantage`` are as in ``_forecast_gains``.
+    ``prediction`` are as in ``_forecast_gains``.
     """
     rewards = rounds.get_policy_rewards(choices.source_arms)
     gains = rewards - rounds.get_incumbent_rewards(incumbent)
     reward_deviation = estimate_reward_deviation(rounds, choices)
-    forecast = _forecast_gains(policy, rounds, gains, reward_deviation, disagreement, max_advantage)
-    kind = infer_kind(policy.context_shape)
+    forecast = _forecast_gains(policy, rounds, gains, reward_deviation, disagreement, prediction)
+    kind = infer_kind(policy.context_shape) if prediction is None else FULL
     source_advantage = float(gains.mean())
     source_value = float(rewards.mean())
     effective_rounds = None
@@ -609,7 +611,7 @@ def _forecast_gains(
     gains: FloatArray,
     deviation: float,
     disagreement: float,
-    max_advantage: float = math.inf,
+    prediction: MeanEstimate | None = None,
 ) -> Forecast:
     """Return the expected gain in the target, and its limit, from the gains in ``rounds``, (N,).
 
@@ -619,18 +621,16 @@ def _forecast_gains(
         gains: the outcome of the policy minus that of the incumbent, (N,).
         deviation: the standard deviation of the outcome.
         disagreement: the fraction of target contexts with different arms.
-        max_advantage: an upper limit of the mean gain, without values of a log.
+        prediction: the mean gain that the policy predicts for the target, which replaces the gains
+            in ``rounds``; None if it predicts none.
     """
     if rounds.values is None:
-        return (
-            load_reference_class()
-            .select_kind(infer_kind(policy.context_shape))
-            .forecast(
-                min(float(gains.mean()), max_advantage),
-                estimate_gain_error(gains, deviation, rounds),
-                deviation,
-            )
-        )
+        kind = infer_kind(policy.context_shape) if prediction is None else FULL
+        if prediction is None:
+            error = estimate_gain_error(gains, deviation, rounds)
+            prediction = MeanEstimate(float(gains.mean()), error)
+        reference_class = load_reference_class().select_kind(kind)
+        return reference_class.forecast(*prediction[:2], deviation)
     return forecast_effect(
         rounds.values.mix.estimate(gains).mean,
         fraction=disagreement if policy.shift.rewards_may_differ else None,
@@ -639,20 +639,23 @@ def _forecast_gains(
     )
 
 
-def _predict_advantage(policy: Policy, choices: Choices, incumbent_arms: IntArray) -> float:
-    """Return the advantage that a policy predicts for the target, or infinity if its predictions
-    are not reliable enough.
+def _predict_advantage(
+    policy: Policy, choices: Choices, incumbent_arms: IntArray
+) -> MeanEstimate | None:
+    """Return the advantage that a policy predicts for the target; None if it has not learned the
+    rewards of all arms.
 
-    Predictions of ``Supervised`` contain the frequencies of arms in the target, so that an incumbent
-    that becomes right more often is visible. On 44 tables, the error of the predicted advantage was
-    0.08, and that of the source advantage 0.14. The smaller one of both is used.
+    The predictions contain the frequencies of arms in the target, so that an incumbent that becomes
+    right more often is visible. If the policy overestimates rewards in cross-validation in the
+    source, its error there is added.
     """
-    if not isinstance(policy, Supervised):
-        return math.inf
+    error = policy.held_out_error if isinstance(policy, Supervised) else None
+    if error is None:
+        return None
     rows = np.arange(len(incumbent_arms))
     predictions = choices.target_predictions
     gains = predictions[rows, choices.target_arms] - predictions[rows, incumbent_arms]
-    return float(gains.mean())
+    return estimate_mean(gains).plus(error._replace(value=min(error.value, 0.0)))
 
 
 def _find_new_arms(policy: Policy) -> dict[str, float]:

@@ -15,6 +15,7 @@ from typing import Any
 from daband.base._files import read_json, write_json
 from daband.errors import DataError, InvalidInput
 from daband.trust._questions import Interval
+from daband.trust._reference import FULL
 
 #: The three verdicts, as they are printed and stored.
 DEPLOY = "deploy"
@@ -78,8 +79,8 @@ class Assessment:
     target_contexts: int
     #: Fraction of target contexts on which the policy and the incumbent choose different arms.
     disagreement: float
-    #: Kind of data in the reference class: "tables", "features", "images", or "experiments" for the
-    #: policy of a log.
+    #: Kind of data in the reference class: "tables", "features", "images", "full" for a policy that
+    #: learned the rewards of all arms, or "experiments" for the policy of a log.
     kind: str
     #: Number of shifts between real domains in the reference class.
     shifts: int
@@ -193,9 +194,10 @@ class Assessment:
                 f"Effects of {self.shifts} real experiments differed between their sites or domains;"
                 f" for this advantage, by a standard deviation of {movement}."
             )
+        advantage = "predicted advantage" if self.kind == FULL else "advantage"
         return (
             f"In {self.shifts} shifts between real domains with data of this kind, half kept"
-            f" {self.median_kept:.0%} of their advantage or more; one in ten kept less than"
+            f" {self.median_kept:.0%} of their {advantage} or more; one in ten kept less than"
             f" {max(self.tenth_percentile_kept, 0.0):.0%}, and {self.lost_fraction:.0%} lost all"
             " of it."
         )

@@ -2,19 +2,19 @@
 real domains.
 
 ``reference.json`` has a row per data set: the advantage of a policy over the source's best arm on
-held-out source rounds, its standard error, and the advantage that was left in the target. The
-expected target advantage of a policy is ``_KEPT_FRACTION`` times its source advantage. The score of
-a row is its target advantage minus the expected one, divided by the standard deviation of this
-difference, which is
+held-out source rounds, its standard error, and the advantage that was left in the target. If the
+policy learned the rewards of all arms (``FULL``), the first number is the advantage that it
+predicts for the target instead. The expected target advantage of a policy is a fraction k of the
+first number. The score of a row is its target advantage minus the expected one, divided by the
+standard deviation of this difference, which is
 
-    sqrt((_KEPT_FRACTION * standard error)^2 + (_KEPT_FRACTION_DEVIATION * advantage)^2
-         + (_ZERO_ADVANTAGE_DEVIATION * standard deviation of rewards)^2).
+    sqrt((k * standard error)^2 + (d * advantage)^2 + (z * standard deviation of rewards)^2).
 
 For a new policy, the 0.1 quantile of the scores of its kind of data is multiplied by the standard
 deviation of the new policy, and added to its expected advantage. The result is the lower limit.
 This is conformal prediction with data sets as the exchangeable units. If a new data set is like
-those in the file, the limit holds with probability 0.9 for any values of the three constants. The
-constants only determine how tight the limit is. ``benchmarks/reference_class.py`` writes the file,
+those in the file, the limit holds with probability 0.9 for any values of the constants k, d and z.
+The constants only determine how tight the limit is. ``benchmarks/reference_class.py`` writes the file,
 and measures the coverage of the limits by leaving out each data set.
 """
 
@@ -39,16 +39,19 @@ from daband.logs._experiments import (
 )
 from daband.logs._mean_estimates import MeanEstimate
 
-#: Kinds of data that have a reference class in the file.
-KINDS = ("tables", "features", "images")
+#: Kind of a policy that learned the rewards of all arms, whose predictions are assessed.
+FULL = "full"
+#: Kinds that have a reference class in the file. All but the first are kinds of data.
+KINDS = (FULL, "tables", "features", "images")
 #: Kind of a log's policy, whose reference class are experiments (``_experiments.py``).
 EXPERIMENTS = "experiments"
-#: Expected fraction of a source advantage that is left in the target.
-_KEPT_FRACTION = 0.85
-#: Standard deviation of that fraction.
-_KEPT_FRACTION_DEVIATION = 0.6
-#: Standard deviation of an advantage that is 0 in the source, in standard deviations of the reward.
-_ZERO_ADVANTAGE_DEVIATION = 0.03
+#: The constants k, d and z: the expected fraction of an advantage that is left in the target, its
+#: standard deviation, and the standard deviation of an advantage that is expected to be 0, in
+#: standard deviations of the reward.
+_CONSTANTS = 0.85, 0.6, 0.03
+#: These constants for ``FULL``: d and z are a maximum likelihood fit, with a t distribution with 4
+#: degrees of freedom, to every other data set (``benchmarks/table_verdicts.py``).
+_FULL_CONSTANTS = 1.0, 0.27, 0.09
 #: Probability that the advantage is below the lower limit.
 _MISS_PROBABILITY = 0.1
 #: Smallest source advantage for which the kept fraction is computed, in standard deviations of the
@@ -112,7 +115,7 @@ class ReferenceClass:
     data_sets: Sequence[str]
     #: Kind of data of each row, one of ``KINDS``, (n,).
     kinds: Sequence[str]
-    #: Advantage on held-out source rounds, (n,).
+    #: Advantage on held-out source rounds, (n,); predicted for the target if the kind is ``FULL``.
     source_advantages: FloatArray
     #: Standard error of ``source_advantages``, (n,).
     standard_errors: FloatArray
@@ -151,10 +154,10 @@ class ReferenceClass:
     def forecast(
         self, advantage: float, standard_error: float, reward_deviation: float
     ) -> Forecast:
-        """Return the expected target advantage of a policy.
+        """Return the expected target advantage of a policy. All rows have its kind.
 
         Args:
-            advantage: advantage on held-out source rounds.
+            advantage: advantage on held-out source rounds, or the predicted one of ``FULL``.
             standard_error: standard error of ``advantage``.
             reward_deviation: standard deviation of source rewards.
         """
@@ -163,13 +166,13 @@ class ReferenceClass:
         )
         weights = 1.0 / row_counts[set_indices]
         n_data_sets = len(row_counts)
+        constants = _FULL_CONSTANTS if self.kinds[0] == FULL else _CONSTANTS
         deviations = _compute_deviations(
-            self.source_advantages, self.standard_errors, self.reward_deviations
+            self.source_advantages, self.standard_errors, self.reward_deviations, constants
         )
-        scores = (self.target_advantages - _KEPT_FRACTION * self.source_advantages) / deviations
-        deviation = float(
-            _compute_deviations(*np.array([advantage, standard_error, reward_deviation]))
-        )
+        scores = (self.target_advantages - constants[0] * self.source_advantages) / deviations
+        new_row = np.array([advantage, standard_error, reward_deviation])
+        deviation = float(_compute_deviations(*new_row, constants))
         # The new data set counts as one of n_data_sets + 1, as in conformal prediction.
         low_level = _MISS_PROBABILITY * (n_data_sets + 1) / n_data_sets
         low_score = _find_quantile(scores, weights, low_level, from_below=True)
@@ -179,7 +182,7 @@ class ReferenceClass:
             self.target_advantages[has_advantage] / self.source_advantages[has_advantage]
         )
         kept_weights = weights[has_advantage]
-        expected_advantage = _KEPT_FRACTION * advantage
+        expected_advantage = constants[0] * advantage
         return Forecast(
             advantage=min(expected_advantage + deviation * median_score, advantage),
             low=min(expected_advantage + deviation * low_score, advantage),
@@ -193,15 +196,17 @@ class ReferenceClass:
 
 
 def _compute_deviations(
-    advantages: FloatArray, standard_errors: FloatArray, reward_deviations: FloatArray
+    advantages: FloatArray,
+    standard_errors: FloatArray,
+    reward_deviations: FloatArray,
+    constants: tuple[float, float, float],
 ) -> FloatArray:
     """Return the standard deviations of target advantages around the expected ones, as in the
     module's formula.
     """
-    variances = np.square(_KEPT_FRACTION * standard_errors) + np.square(
-        _KEPT_FRACTION_DEVIATION * advantages
-    )
-    return np.sqrt(variances + np.square(_ZERO_ADVANTAGE_DEVIATION * reward_deviations) + 1e-300)
+    k, d, z = constants
+    variances = np.square(k * standard_errors) + np.square(d * advantages)
+    return np.sqrt(variances + np.square(z * reward_deviations) + 1e-300)
 
 
 def _find_quantile(
