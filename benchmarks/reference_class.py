@@ -1,13 +1,17 @@
 """Write the reference class of ``assess``, and measure its coverage by leaving each data set out.
 
     python benchmarks/predictions.py --sets natural_tables more_tables amazon ... --out predictions
+    python benchmarks/table_verdicts.py --out benchmarks/records/table-verdicts.json
     python benchmarks/reference_class.py --predictions predictions       # write src/daband/trust/reference.json
+    python benchmarks/reference_class.py --full                          # replace its rows of the kind "full"
     python benchmarks/reference_class.py                                 # measure the file that is there
 
 A row is a data set: the advantage of the default of ``choose`` over the source's best arm on
 held-out source rounds, its standard error, the standard deviation of rewards, and the advantage
 over the same arm in the target. Rows of data sets without new predictions come from the records of
 earlier defaults, in which the estimated value of the best arm stands for its value in the source.
+Rows of the kind "full" have the predicted advantage instead of the one in the source, and come from
+``table_verdicts.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.trust._reference import KINDS, ReferenceClass, infer_kind, load_reference_class
+from daband.trust._reference import FULL, KINDS, ReferenceClass, infer_kind, load_reference_class
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE_FILE = ROOT / "src" / "daband" / "trust" / "reference.json"
@@ -111,6 +115,31 @@ def build_earlier_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def drop_stale_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows without those of earlier defaults if the data set has newer rows of the same
+    kind.
+    """
+
+    def describe(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["set"], *(round(float(row[name]), 4) for name in COLUMNS[2:])
+
+    earlier_rows = {describe(row) for row in build_earlier_rows()}
+    newer_sets = {(row["kind"], row["set"]) for row in rows if describe(row) not in earlier_rows}
+    return [
+        row
+        for row in rows
+        if describe(row) not in earlier_rows or (row["kind"], row["set"]) not in newer_sets
+    ]
+
+
+def read_reference() -> tuple[str, list[dict[str, Any]]]:
+    """Return the description of the class that is there, and its rows."""
+    content = json.loads(REFERENCE_FILE.read_text())
+    return content["about"], [
+        dict(zip(content["columns"], row, strict=True)) for row in content["rows"]
+    ]
+
+
 def write_reference(rows: list[dict[str, Any]], about: str) -> None:
     """Write the class, a line per row."""
     values = [
@@ -160,15 +189,25 @@ def main() -> None:
     )
     parser.add_argument("--predictions", type=Path)
     parser.add_argument("--commit", default="", help="commit of the stored predictions")
+    parser.add_argument("--full", action="store_true", help="replace the rows of the kind full")
     arguments = parser.parse_args()
     if arguments.predictions:
         new_rows = build_new_rows(arguments.predictions)
         new_sets = {row["set"] for row in new_rows}
-        rows = [*new_rows, *(row for row in build_earlier_rows() if row["set"] not in new_sets)]
+        full_rows = [row for row in read_reference()[1] if row["kind"] == FULL]
+        earlier_rows = [row for row in build_earlier_rows() if row["set"] not in new_sets]
         write_reference(
-            rows,
+            [*full_rows, *new_rows, *earlier_rows],
             f"{len(new_sets)} data sets at commit {arguments.commit}; others by earlier defaults",
         )
+        load_reference_class.cache_clear()
+    if arguments.full:
+        from table_verdicts import RECORD, as_reference_rows
+
+        about, rows = read_reference()
+        full_rows = as_reference_rows(json.loads(RECORD.read_text())["rows"])
+        other_rows = drop_stale_rows([row for row in rows if row["kind"] != FULL])
+        write_reference([*full_rows, *other_rows], about)
         load_reference_class.cache_clear()
     for kind in KINDS:
         print(kind, leave_one_out(load_reference_class().select_kind(kind)))

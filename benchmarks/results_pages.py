@@ -43,7 +43,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "tables": (tables.tables, ("full-labels",)),
     "target-streams": (tables.target_streams, ("target-streams",)),
     "trials": (tables.trials, ("trials",)),
-    "trust": (tables.trust, ("questions",)),
+    "trust": (tables.trust, ("questions", "table-verdicts")),
     "verdicts": (tables.verdicts, ("verdicts",)),
 }
 """By page, the function that writes it and its records."""

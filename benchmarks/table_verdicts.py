@@ -1,6 +1,7 @@
 """Measure verdicts on tables whose labels are all learned, without a target reward.
 
-    python benchmarks/table_verdicts.py --out benchmarks/records/table-verdicts.json
+    python benchmarks/table_verdicts.py              # benchmarks/records/table-verdicts.json
+    python benchmarks/table_verdicts.py --summary    # the same from the rows that are there
     python benchmarks/reference_class.py --full      # write the rows into the reference class
 
 The tables are those of ``full_labels.py`` and all that ``fresh.py`` can read here: three collections
@@ -43,6 +44,7 @@ from daband.trust._assess import (
 from daband.trust._incumbent import decide
 from daband.trust._reference import FULL, ReferenceClass
 
+RECORD = Path(__file__).parent / "records" / "table-verdicts.json"
 PACKAGES = "packages"
 GOOD_ADVANTAGE = 0.05
 _MAX_CONTEXTS = 2000
@@ -82,6 +84,7 @@ def measure(collection: str, name: str, seed: int) -> dict[str, Any]:
     arm = assessment.incumbent_arm
     prediction = _predict_advantage(policy, choices, np.full(len(sample.contexts), arm))
     assert pair.target_test is not None
+    assert prediction is not None
     n = len(pair.target_test)
     rewards = np.asarray(pair.target_test.read_expected(0, n), np.float64)
     arms = decide(policy, pair.target_test.read(0, n), "target")[0]
@@ -139,12 +142,11 @@ def compute_limits(rows: list[dict[str, Any]], finer: bool) -> list[float]:
 
 
 def summarise(rows: list[dict[str, Any]], finer: bool) -> dict[str, Any]:
-    """Return the rates of each collection that is left out, and of all tables with labels."""
+    """Return the rates of each collection that is left out, and of all tables."""
     limits = np.array(compute_limits(rows, finer))
     truth = np.array([row["target advantage"] for row in rows])
     has_doubts = np.array([row["doubts"] > 0 for row in rows])
     names = np.array([name_collection(row, finer) for row in rows])
-    has_labels = np.array([row["labels"] for row in rows])
     is_deployed = (limits > 0.0) & ~has_doubts
     is_good = truth >= GOOD_ADVANTAGE
     return {
@@ -158,7 +160,7 @@ def summarise(rows: list[dict[str, Any]], finer: bool) -> dict[str, Any]:
         }
         for name, mask in {
             **{name: names == name for name in sorted(set(names))},
-            "all with labels": has_labels,
+            "all": np.ones(len(rows), np.bool_),
         }.items()
     }
 
@@ -182,26 +184,37 @@ def fit_constants(rows: list[dict[str, Any]]) -> list[float]:
     return [round(float(value), 3) for value in np.exp(fit.x)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    rows: list[dict[str, Any]] = []
+def measure_all(seed: int) -> dict[str, Any]:
+    """Return the rows of all tables that can be read, and the names of the others."""
+    rows = []
     missing = []
     for collection, name in list_data_sets():
         try:
-            rows.append(measure(collection, name, arguments.seed))
+            rows.append(measure(collection, name, seed))
         except (ImportError, OSError, SystemExit) as error:  # a package that is not installed
             missing.append(f"{collection}/{name}")
             print(missing[-1], error, file=sys.stderr, flush=True)
             continue
         print(json.dumps(rows[-1]), flush=True)
+    return {"rows": rows, "missing": missing}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--summary", action="store_true", help="only summarise the record again")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if arguments.summary:
+        record = json.loads(arguments.out.read_text())
+    else:
+        record = {"commit": commit(), **measure_all(arguments.seed)}
+    rows = record["rows"]
     record = {
-        "commit": commit(),
+        "commit": record["commit"],
         "summary": {
             "collections": summarise(rows, finer=False),
             "finer collections": summarise(rows, finer=True),
@@ -211,7 +224,7 @@ def main() -> None:
             "report": fit_constants(rows[1::2]),
             "all": fit_constants(rows),
         },
-        "missing": missing,
+        "missing": record["missing"],
         "rows": rows,
     }
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -98,7 +98,7 @@ def _by_data_set(runs: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     return found
 
 
-def trust(questions: Record) -> str:
+def trust(questions: Record, full: Record) -> str:
     """Return the page of advantages without target rewards, and of what target rewards buy."""
     from reference_class import build_earlier_rows, leave_one_out
 
@@ -137,6 +137,16 @@ def trust(questions: Record) -> str:
         for row in questions["rows"]
         if row["half"] == "report" and row["way"] == "questions" and row["rewards"] == 50
     )
+    collections = [
+        [
+            name.replace("_", " "),
+            str(row["tables"]),
+            percent(row["true"]),
+            f"{row['good deployed']} of {row['good']}",
+            f"{row['wrong']} of {row['deployed']}",
+        ]
+        for name, row in full["summary"]["collections"].items()
+    ]
     verdicts = {row["target"]: row for row in questions["verdicts"]}
     sets = {(row["half"], row["way"]): row["sets"] for row in questions["rows"]}
     return fill(
@@ -148,6 +158,9 @@ def trust(questions: Record) -> str:
         commit=questions["commit"],
         development_sets=sets["development", "questions"],
         coda_sets=sets["report", "coda"],
+        collections=collections,
+        finer=full["summary"]["finer collections"]["all"],
+        full_commit=full["commit"],
         class_rows=len(reference.data_sets),
         class_sets=len(all_rows),
         earlier_sets=len(set(all_rows) - newer_sets),

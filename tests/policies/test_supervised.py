@@ -45,6 +45,18 @@ def test_it_learns_all_arms_of_rows(feedback):
     assert sum(policy.weights.values()) == pytest.approx(1.0)
 
 
+def test_the_held_out_error_shows_labels_that_contexts_do_not_explain():
+    assert make().held_out_error is None
+    rng = np.random.default_rng(1)
+    policy = daband.Supervised(context_shape=(8,), n_arms=2, feedback="one_hot")
+    policy.learn_full(rng.normal(size=(300, 8)), np.eye(2)[rng.integers(2, size=300)])
+    noise = policy.held_out_error
+    assert noise.value < -2.0 * noise.standard_error  # right for half, and predicted for more
+    error = fit("one_hot").held_out_error
+    assert error.value > 0.0
+    assert 0.0 < error.standard_error < 0.02
+
+
 def test_rows_in_parts_are_learned_as_at_once():
     x, rewards = make_rows()
     parts = make()
@@ -89,6 +101,7 @@ def test_saved_and_frozen_policies_decide_the_same(tmp_path, feedback, grows):
     loaded = daband.load(tmp_path / "policy.safetensors")
     expected = policy.decide(x, "target")
     assert (loaded.decide(x, "target").mean == expected.mean).all()
+    assert loaded.held_out_error == policy.held_out_error
     policy.update(x, np.ones(60, int), rewards[:, 1], domain="target")
     loaded.update(x, np.ones(60, int), rewards[:, 1], domain="target")
     assert (loaded.decide(x, "target").mean == policy.decide(x, "target").mean).all()

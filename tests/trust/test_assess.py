@@ -330,3 +330,20 @@ def test_an_incumbent_that_becomes_right_more_often_lowers_the_expected_advantag
     assert alike.source_advantage > 0.3
     assert one_arm.source_advantage > 0.3
     assert one_arm.advantage < 0.1 < alike.advantage
+    assert {alike.kind, one_arm.kind} == {"full"}
+    assert "predicted advantage" in alike.reference
+
+
+def test_labels_that_contexts_do_not_explain_give_no_advantage():
+    draw = np.random.default_rng(1)
+    pair = daband.domains.from_arrays(
+        source=(draw.normal(size=(120, 5)), draw.integers(2, size=120)),
+        target=draw.normal(size=(200, 5)),
+        shift="covariate",
+    )
+    policy = daband.Supervised.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    assessment = daband.assess(policy, source=pair.source_test, target=pair.target)
+    assert assessment.low < 0.0
+    assert assessment.advantage < 0.1
+    assert assessment.verdict != "deploy"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daband.trust._reference import KINDS, ReferenceClass, infer_kind, load_reference_class
+from daband.trust._reference import FULL, KINDS, ReferenceClass, infer_kind, load_reference_class
 
 
 def rows_of(kept, advantage=0.2, error=0.0, scale=0.5):
@@ -68,6 +68,16 @@ def test_units_change_nothing():
     assert (thousand.advantage, thousand.low) == pytest.approx(
         (1000 * one.advantage, 1000 * one.low)
     )
+
+
+def test_a_predicted_advantage_has_a_limit_of_its_own():
+    class_ = load_reference_class()
+    predicted, measured = (class_.select_kind(kind) for kind in (FULL, "tables"))
+    assert set(predicted.kinds) == {FULL}
+    assert predicted.forecast(0.2, 0.01, 0.4).low > measured.forecast(0.2, 0.01, 0.4).low
+    # collections differ more than tables: no collection may be the whole class
+    families = [name.partition("/")[0] for name in predicted.data_sets]
+    assert max(map(families.count, families)) < len(families) / 2
 
 
 def test_kinds():

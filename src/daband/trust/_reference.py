@@ -51,7 +51,7 @@ EXPERIMENTS = "experiments"
 _CONSTANTS = 0.85, 0.6, 0.03
 #: These constants for ``FULL``: d and z are a maximum likelihood fit, with a t distribution with 4
 #: degrees of freedom, to every other data set (``benchmarks/table_verdicts.py``).
-_FULL_CONSTANTS = 1.0, 0.27, 0.09
+_FULL_CONSTANTS = 1.0, 0.22, 0.09
 #: Probability that the advantage is below the lower limit.
 _MISS_PROBABILITY = 0.1
 #: Smallest source advantage for which the kept fraction is computed, in standard deviations of the
@@ -168,11 +168,11 @@ class ReferenceClass:
         n_data_sets = len(row_counts)
         constants = _FULL_CONSTANTS if self.kinds[0] == FULL else _CONSTANTS
         deviations = _compute_deviations(
-            self.source_advantages, self.standard_errors, self.reward_deviations, constants
+            constants, self.source_advantages, self.standard_errors, self.reward_deviations
         )
         scores = (self.target_advantages - constants[0] * self.source_advantages) / deviations
         new_row = np.array([advantage, standard_error, reward_deviation])
-        deviation = float(_compute_deviations(*new_row, constants))
+        deviation = float(_compute_deviations(constants, *new_row))
         # The new data set counts as one of n_data_sets + 1, as in conformal prediction.
         low_level = _MISS_PROBABILITY * (n_data_sets + 1) / n_data_sets
         low_score = _find_quantile(scores, weights, low_level, from_below=True)
@@ -196,10 +196,10 @@ class ReferenceClass:
 
 
 def _compute_deviations(
+    constants: tuple[float, float, float],
     advantages: FloatArray,
     standard_errors: FloatArray,
     reward_deviations: FloatArray,
-    constants: tuple[float, float, float],
 ) -> FloatArray:
     """Return the standard deviations of target advantages around the expected ones, as in the
     module's formula.
