@@ -57,8 +57,7 @@ def tables(labels: Record) -> str:
         shown.append(number(min(gains), sign=True))
         rows.append([label, *means, *(shown if method != "supervised" else [""] * 3)])
     streams = [
-        [f"{name}, {world}", *map(number, labels["summary"][name][f"stream, {world}, {_PENALTY}"])]
-        for name in ("development", "report")
+        [world, *map(number, labels["summary"]["report"][f"stream, {world}, {_PENALTY}"])]
         for world in ("as it is", "reversed")
     ]
     return fill(
@@ -124,7 +123,8 @@ def trust(questions: Record, full: Record) -> str:
     ]
     rows = []
     for row in questions["rows"]:
-        if row["half"] == "report" and row["rewards"] in _SHOWN_REWARDS:
+        n_shown = len(_SHOWN_REWARDS) if row["way"] == "questions" else 1
+        if row["half"] == "report" and row["rewards"] in _SHOWN_REWARDS[:n_shown]:
             interval = (
                 [percent(row["true"], 1), number(row["width"], 2)] if "true" in row else ["", ""]
             )
@@ -146,6 +146,7 @@ def trust(questions: Record, full: Record) -> str:
             f"{row['wrong']} of {row['deployed']}",
         ]
         for name, row in full["summary"]["collections"].items()
+        if name != "full_rewards"
     ]
     verdicts = {row["target"]: row for row in questions["verdicts"]}
     sets = {(row["half"], row["way"]): row["sets"] for row in questions["rows"]}

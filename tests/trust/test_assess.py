@@ -210,11 +210,11 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     assert bad.verdict == "keep the incumbent"
     assert bad.sentence.endswith(", at most -0.200: keep the incumbent.")
     # the source promised much more
-    unrelated = assessment.with_rewards(Interval(0.01, -0.19, 0.21), value, 50)
+    unrelated = assessment.with_rewards(Interval(0.01, -0.09, 0.11), value, 50)
     assert unrelated.verdict == "collect rewards"
-    # the limit is 0.20 from the estimate, and must be 20 times closer
-    assert unrelated.rewards_needed == 20_000
-    assert unrelated.sentence.endswith(", at least -0.190: collect 20,000 more target rewards.")
+    # the limit is 0.10 from the estimate, and must be 10 times closer
+    assert unrelated.rewards_needed == 5_000
+    assert unrelated.sentence.endswith(", at least -0.090: collect 5,000 more target rewards.")
     few = assessment.with_rewards(Interval(assessment.advantage, -0.9, 2.5), value, 10)
     assert few.verdict == "deploy"  # few rewards that agree with the source cost nothing
     assert "too few to change the verdict: deploy" in few.sentence
