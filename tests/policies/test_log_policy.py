@@ -256,3 +256,44 @@ def test_rare_arms_of_the_target_do_not_outvote_the_source(sign):
     expected = variances[0] / variances[1] if sign > 0 else 1.0
     assert policy.evidence.rounds == 300
     assert weights.min() / weights.max() == pytest.approx(expected)
+
+
+def draw_families(rng, n):
+    """Return rounds whose contexts have at most one of four numbers. Arm 2 is best with the first
+    number. Arm 1 is never best, and a sum over several numbers would be.
+    """
+    x = np.eye(5)[rng.integers(0, 5, n)][:, :4]
+    means = np.stack([np.full(n, 0.6), 0.4 * x.any(axis=1), 1.2 * x[:, 0]], axis=1)
+    arms = rng.integers(0, 3, n)
+    rewards = means[np.arange(n), arms] + 0.5 * rng.normal(size=n)
+    return x, arms, rewards, np.full(n, 1 / 3)
+
+
+@pytest.mark.parametrize("shift", [None, "covariate"])
+def test_regressions_do_not_extrapolate_to_target_contexts(shift):
+    """Before, a linear regression chose arm 1 for target contexts with all four numbers."""
+    target = np.ones((400, 4))
+    for seed in range(3):
+        log = draw_families(np.random.default_rng(seed), 4000)
+        pair = daband.domains.from_log(
+            source=log, target=target, n_arms=3, source_test=None, shift=shift
+        )
+        policy = daband.LogPolicy.for_pair(pair)
+        daband.train(policy, source=pair.source, target=pair.target)
+        assert policy.evidence.personalises
+        assert set(policy.decide(target, "target").arm) == {2}
+
+
+def test_a_gain_of_few_rounds_is_no_evidence():
+    """A mean of few rounds is not approximately normal. Here the context matters in one of 80
+    rounds.
+    """
+    rng = np.random.default_rng(0)
+    for n, personalises in ((4000, False), (24_000, True)):
+        x = (rng.random((n, 1)) < 1 / 80).astype(float)
+        arms = rng.integers(0, 2, n)
+        rewards = np.where(x[:, 0] == arms, 1.0, 0.0) + 0.1 * rng.normal(size=n)
+        policy = daband.LogPolicy(context_shape=(1,), n_arms=2)
+        policy.update(x, arms, rewards, propensities=np.full(n, 0.5))
+        assert policy.evidence.gain == pytest.approx(1 / 80, abs=0.005)
+        assert policy.evidence.personalises == personalises

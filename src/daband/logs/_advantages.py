@@ -18,14 +18,19 @@ hypothesis that the log tests:
    depends on the fold that it is evaluated on. Values depend on the split of rounds into five
    folds, so they are averaged over three such splits.
 4. The candidate with the highest lower limit of its gain over the best arm is used if this limit is
-   above 0. Otherwise the best arm is always chosen.
+   above 0, and if it chooses another arm in at least 100 rounds, so that its gain is approximately
+   normal. Otherwise the best arm is always chosen.
 
-Limits hold for all candidates at once with probability 99%, by the largest of correlated
+Limits hold for all candidates at once with probability 95%, by the largest of correlated
 studentised means (Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for
 cross-validation (Bayle, Bayle, Janson, Mackey 2020). So the probability of using a candidate that
-loses to the best arm, in the domain of the log, is at most 1%. If there are target contexts, and
+loses to the best arm, in the domain of the log, is at most 5%. If there are target contexts, and
 rewards given contexts may differ between the domains, the limit must also exceed what gains
 usually lose between the domains of an experiment (``_experiments.py``).
+
+The log does not show how a regression extrapolates to target contexts that the log does not have.
+Trees do not extrapolate. So with target contexts, a limit is at most the gain plus the difference
+between the mean gains that trees predict for the target and for the log.
 
 ``PolicyValues`` has the values of the final policy, from which the advantage over any incumbent is
 estimated. If it chooses by context, they are values of policies learned from four fifths of the
@@ -67,7 +72,7 @@ from daband.logs._target_mix import MixEstimate, TargetMix, compute_shift_index
 _N_FOLDS = 5
 #: The number of random splits into folds, over which gains and scores are averaged.
 _N_SPLITS = 3
-#: Minimum effective number of rounds in a log for choices by context.
+#: Minimum effective number of rounds in which a candidate chooses another arm than the best one.
 _MIN_LOG_ROUNDS = 100
 #: Minimum effective number of rounds for cross-fitting.
 MIN_CROSS_FITTED_ROUNDS = 20
@@ -77,7 +82,9 @@ MIN_CLUSTERS = 10
 _MIN_ARM_ROUNDS = 10
 #: Minimum effective number of rounds for boosted trees.
 _MIN_TREE_ROUNDS = 400
-#: The confidence level of the lower limits of gains.
+#: The confidence level of the lower limits of the gains of all candidates.
+_CANDIDATES_LEVEL = 0.95
+#: The confidence level of other tests.
 _CONFIDENCE_LEVEL = 0.99
 #: The number of random draws from which the quantile of the maximum of correlated normal variables
 #: is estimated.
@@ -197,7 +204,8 @@ class LogEvidence:
     target_contexts: int = 0
     #: The standard error of the gain.
     error: float = math.inf
-    #: The lower limit of the gain, which holds with probability 99%.
+    #: The lower limit of the gain, which holds with probability 95%; for contexts of the target, it
+    #: is at most the gain that trees predict there.
     low: float = -math.inf
 
     @property
@@ -322,8 +330,22 @@ def learn_advantages(
     moves = target is not None and rewards_may_differ
     limits = [
         _compute_gain_limit(estimate.mean, quantile, fraction, deviation if moves else 0.0)
+        if n * fraction >= _MIN_LOG_ROUNDS
+        else -math.inf
         for estimate, fraction in zip(estimates, fractions.tolist(), strict=True)
     ]
+    proven = np.flatnonzero(np.array(limits) > 0.0).tolist()
+    if proven and target is not None and n_candidates > _FIRST_TREES:
+        fits = learner.fit([*proven, _FIRST_TREES], everything, scores, splits[0], (), fit_trees)
+        *target_predictions, target_trees = (
+            fitted.step(target) @ fitted.theta.T for fitted in fits
+        )
+        trees = predictions[_FIRST_TREES]
+        for index, target_rows in zip(proven, target_predictions, strict=True):
+            in_log = learner.predict_gains(predictions[index], trees, best_arm)
+            in_target = learner.predict_gains(target_rows, target_trees, best_arm)
+            change = float(in_target.mean() - mix.target_weights @ in_log)
+            limits[index] = min(limits[index], estimates[index].mean.value + change)
     candidate = int(np.argmax(limits[1:])) + 1 if n_candidates > 1 else 0
     mean_scores = np.array([estimate.mean.value for estimate in mix.estimate_all(scores)])
     is_proven = candidate > 0 and limits[candidate] > 0.0
@@ -686,8 +708,10 @@ class _Learner:
                     fits[name] = _FittedCandidate(step, features, theta)
                 else:
                     design = self.designs[candidate - 1]
-                    theta = _fit_contrasts(design[rows], scores, weights, self.is_supported)
-                    theta = theta + _fit_mean_score(design[rows], scores, weights)
+                    supported = scores[:, self.is_supported]
+                    contrasts = supported - supported.mean(axis=1, keepdims=True)
+                    theta = self._fit_mean_score(design[rows], scores, weights)
+                    theta[self.is_supported] += _fit_ridge(design[rows], contrasts, weights)
                     step = self.steps[candidate - 1]
                     fits[name] = _FittedCandidate(step, design[evaluated], theta)
             factor = _FACTORS[candidate]
@@ -698,14 +722,31 @@ class _Learner:
             results.append(fitted._replace(theta=theta))
         return results
 
+    def predict_gains(
+        self, predictions: FloatArray, rewards: FloatArray, best_arm: int
+    ) -> FloatArray:
+        """Return the gains (n,) over ``best_arm`` of choices by ``predictions`` (n, K), by the
+        predicted ``rewards`` (n, K) of another model.
+        """
+        arms = _choose_arms(predictions, self.is_supported, best_arm)
+        return rewards[np.arange(len(arms)), arms] - rewards[:, best_arm]
+
+    def _fit_mean_score(
+        self, design: FloatArray, scores: FloatArray, weights: FloatArray
+    ) -> FloatArray:
+        """Return coefficients (K, features) of the mean score of all arms, which does not affect
+        choices.
+        """
+        theta = _fit_ridge(design, scores.mean(axis=1, keepdims=True), weights)
+        return np.repeat(theta, self.n_arms, axis=0)
+
     def fit_constant(self, means: FloatArray, scores: FloatArray) -> _FittedCandidate:
         """Return predictions whose differences between supported arms are those of ``means``
         (K,).
         """
         design = self.designs[1]
-        theta = np.zeros((self.n_arms, design.shape[1]))
-        theta[self.is_supported, 0] = means[self.is_supported] - means[self.is_supported].mean()
-        theta += _fit_mean_score(design, scores[:, self.is_supported], self.log.weights)
+        theta = self._fit_mean_score(design, scores[:, self.is_supported], self.log.weights)
+        theta[self.is_supported, 0] += means[self.is_supported] - means[self.is_supported].mean()
         return _FittedCandidate(self.steps[1], design, theta)
 
 
@@ -799,35 +840,15 @@ class _NestedScores:
         return compute_doubly_robust_scores(predictions, log.arms, log.rewards, log.propensities)
 
 
-def _fit_contrasts(
-    design: FloatArray, scores: FloatArray, weights: FloatArray, is_supported: BoolArray
-) -> FloatArray:
-    """Return coefficients (K, features) of each arm's score minus the mean score of
-    supported arms.
-    """
-    contrasts = scores - scores[:, is_supported].mean(axis=1, keepdims=True)
-    path = _build_ridge_path(design, contrasts[:, is_supported], weights)
-    theta = np.zeros((scores.shape[1], design.shape[1]))
-    theta[is_supported] = path.compute_coefficients(path.choose_penalty()).T
-    return theta
-
-
-def _fit_mean_score(design: FloatArray, scores: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return coefficients (features,) of the mean score of all arms, which does not affect
-    choices.
-    """
-    path = _build_ridge_path(design, scores.mean(axis=1, keepdims=True), weights)
-    return path.compute_coefficients(path.choose_penalty())[:, 0]
-
-
-def _build_ridge_path(design: FloatArray, targets: FloatArray, weights: FloatArray) -> RidgePath:
-    """Return the ridge regressions of targets (n, m) on a design (n, features) with a leading 1,
-    for rounds with weights (n,).
+def _fit_ridge(design: FloatArray, targets: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the coefficients (m, features) of ridge regressions of targets (n, m) on a design
+    (n, features) with a leading 1, for rounds with weights (n,).
     """
     weighted_design = (weights[:, None] * design).T
-    return RidgePath(
+    path = RidgePath(
         weighted_design @ design, weighted_design @ targets, weights @ np.square(targets)
     )
+    return path.compute_coefficients(path.choose_penalty()).T
 
 
 def _choose_arms(predictions: FloatArray, is_supported: BoolArray, best_arm: int) -> IntArray:
@@ -841,11 +862,11 @@ def _choose_arms(predictions: FloatArray, is_supported: BoolArray, best_arm: int
 def _estimate_maximum_quantile(
     estimates: Sequence[MixEstimate], clusters: IntArray | None
 ) -> float:
-    """Return the 99% quantile of the largest studentised mean, if all expectations are 0.
+    """Return the 95% quantile of the largest studentised mean, if all expectations are 0.
 
     The studentised means are approximately normal, with the correlations of their terms.
     """
-    single_quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
+    single_quantile = NormalDist().inv_cdf(_CANDIDATES_LEVEL)
     terms = np.stack([estimate.terms for estimate in estimates])
     if clusters is not None:
         terms = np.stack([np.bincount(clusters, row) for row in terms])
@@ -855,4 +876,4 @@ def _estimate_maximum_quantile(
     eigenvalues, eigenvectors = np.linalg.eigh(np.corrcoef(terms))
     draws = np.random.default_rng(0).standard_normal((_N_NORMAL_DRAWS, len(eigenvalues)))
     maxima = (draws * np.sqrt(np.maximum(eigenvalues, 0.0)) @ eigenvectors.T).max(axis=1)
-    return max(single_quantile, float(np.quantile(maxima, _CONFIDENCE_LEVEL)))
+    return max(single_quantile, float(np.quantile(maxima, _CANDIDATES_LEVEL)))
