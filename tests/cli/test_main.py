@@ -225,7 +225,7 @@ def test_damaged_files_of_a_bench_are_named(daband, tmp_path):
     result.write_text('{"pair":')
     done = daband(*command)
     assert done.returncode == 2
-    assert "result.json is damaged" in done.stderr
+    assert "result.json is not JSON" in done.stderr
     assert "remove the folder to run it again" in done.stderr
 
 
