@@ -4,9 +4,10 @@
     python benchmarks/rules.py --part engines --rows 1000000 --out benchmarks/records/rules.json
 
 ``experiments`` learns from one domain of each experiment and evaluates on the randomised log of the
-other. ``planted`` has simulated effects (``trials.py``), ``full`` problems in which the rewards of
-all arms are known, in logs and in full. Values are in standard deviations of the reward. ``speed``
-measures a search on 20,000 rows, 20 columns and 4 arms. ``engines`` compares the arms of random
+other. ``planted`` has simulated effects (``trials.py``), with the gain of the trees that are
+best for the true effects; ``full`` problems in which the rewards of all arms are known, in logs and
+in full. Values are in standard deviations of the reward. ``speed`` measures a search on 20,000 rows,
+20 columns and 4 arms, and ``daband.rules`` on a log of this size. ``engines`` compares the arms of random
 rules in Python, DuckDB, SQLite, JsonLogic and the deployed file. A part replaces its rows in the
 record.
 """
@@ -35,6 +36,7 @@ from daband.logs._mean_estimates import estimate_mean
 from daband.logs._tree_search import CodedColumn, search_tree
 from daband.logs._weighted_log import score_rounds
 from daband.trust import Candidate
+from daband.trust._rule_columns import MAX_CUTS, list_columns
 
 DATA = Path(os.environ.get("DABAND_DATA", ""))
 LOG = (Candidate("log", "log", preferred=True),)
@@ -81,15 +83,28 @@ def measure_planted(index: int, seed: int) -> dict[str, Any]:
     log, tested, means = plant(read_contexts(name), n, n_arms, effect, rate, rule, seed)
     arrays = log.contexts, log.arms, log.rewards, log.propensities
     pair = daband.domains.from_log(source=arrays, target=tested, n_arms=n_arms)
-    row = {
+    row: dict[str, Any] = {
         "contexts": name,
         "n": n,
         "arms": n_arms,
         "effect": effect,
         "rate": rate,
         "rule_of": rule,
+        "seed": seed,
     }
-    return row | {"seed": seed} | compare(pair, tested, means)
+    gains = means - means[:, [means.mean(axis=0).argmax()]]
+    row["possible"] = float(gains.max(axis=1).mean())
+    row["possible_trees"] = {
+        depth: search_best_tree(pair, tested, gains, depth) for depth in (2, 3)
+    }
+    return row | compare(pair, tested, means)
+
+
+def search_best_tree(pair: Pair, contexts: np.ndarray, gains: np.ndarray, depth: int) -> float:
+    """Return the mean gain of the tree that is best for the true gains (n, K) of contexts."""
+    columns = list_columns(pair, contexts, MAX_CUTS[depth])
+    total, _ = search_tree(gains, [column.coded for column in columns], depth=depth)
+    return total / len(gains)
 
 
 def measure_full(folder: Path, seed: int) -> dict[str, Any]:
@@ -158,7 +173,13 @@ def run_speed(_: argparse.Namespace) -> dict[str, Any]:
         search_tree(scores, columns, depth=depth, counts=counts, min_count=50)
         seconds = time.perf_counter() - start
         rows.append({"depth": depth, "cuts": n_cuts, "seconds": round(seconds, 2)})
-    return {"rows": rows}
+    contexts, arms = rng.normal(size=(20_000, 20)), rng.integers(0, 4, 20_000)
+    log = contexts, arms, rng.normal(size=20_000), np.full(20_000, 0.25)
+    pair = daband.domains.from_log(source=log, target=contexts[:2000] + 0.5, n_arms=4)
+    choice = daband.choose(pair, candidates=LOG)
+    start = time.perf_counter()
+    daband.rules(choice, pair=pair, max_depth=2)
+    return {"rows": rows, "command": round(time.perf_counter() - start, 1)}
 
 
 def run_engines(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -94,6 +94,32 @@ def test_a_source_with_all_rewards():
     assert result.gain == pytest.approx(0.4, abs=0.05)
 
 
+@pytest.mark.parametrize(("effect", "proven"), [(0.01, False), (0.5, True)])
+def test_a_gain_that_is_certain_in_the_source_may_be_lost_in_the_target(effect, proven):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(3000, 2))
+    gain = np.where(x[:, 0] < 0.5, effect, -effect)
+    rewards = np.stack([gain, 0.0 * gain], axis=1) + rng.normal(size=(3000, 1))
+    pair = daband.domains.from_arrays(source=(x[:2500], rewards[:2500]), target=x[2500:])
+    choice = daband.choose(pair, candidates=[Candidate("supervised", "supervised")])
+    result = daband.rules(choice, pair=pair, max_depth=1)
+    assert result.gain == pytest.approx(effect / 2, rel=0.2)
+    assert result.gain > 5 * result.error
+    assert result.proven is proven
+    assert (result.low > 0) is proven
+
+
+def test_a_choice_that_has_learned_target_rewards(market, tmp_path):
+    pair = market[1].options.read()
+    choice = daband.choose(
+        pair, candidates=LOG, budget=20, ask=lambda contexts, arms: np.ones(len(arms))
+    )
+    assert choice.rewards == 20
+    result = daband.rules(choice, pair=pair, max_depth=1)
+    assert result.proven
+    assert [leaf.arm for leaf in result.leaves] == ["coupon", "letter"]
+
+
 def test_the_report_has_the_figure(market, result):
     folder, _ = market
     assert "<svg" not in write_choice_report(folder / "market").read_text()

@@ -63,6 +63,7 @@ from daband.logs._doubly_robust import (
 from daband.logs._experiments import (
     compute_between_deviation,
     compute_lower_limit,
+    compute_maximum_quantile,
     compute_target_limit,
 )
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
@@ -455,7 +456,10 @@ def score_rewards(
     log = LogRows(contexts, rewards.argmax(axis=1), rewards.max(axis=1), np.ones(n), np.ones(n))
     is_supported = np.ones(n_arms, np.bool_) if offered is None else offered
     folds = np.random.default_rng(seed).permutation(n) % _N_FOLDS
-    return ScoredLog(_Learner(log, n_arms, is_supported, target), [_KnownScores(folds, rewards)])
+    scored = ScoredLog(_Learner(log, n_arms, is_supported, target), [_KnownScores(folds, rewards)])
+    # the incumbent of ``choose``
+    scored.best_arm = int(np.where(is_supported, rewards.mean(axis=0), -np.inf).argmax())
+    return scored
 
 
 def compute_lower_theta(step: FeatureStep, theta: FloatArray, deviation: float) -> FloatArray:
@@ -505,7 +509,8 @@ class GainEvidence(NamedTuple):
     gain: MeanEstimate
     #: The fraction of rounds with another arm than the best one.
     fraction: float
-    #: The lower limit of the gain, as in ``LogEvidence.low``.
+    #: The lower limit of the gain if rewards given contexts do not move, which holds with
+    #: probability 99%.
     low: float
 
 
@@ -529,14 +534,14 @@ class ScoredLog:
         self.best_arm = int(self.shrunken_means.argmax())
 
     def evaluate(
-        self, choose: Callable[[FloatArray, BoolArray], IntArray], *, rewards_may_differ: bool
+        self, choose: Callable[[FloatArray, BoolArray], IntArray], *, n_candidates: int
     ) -> GainEvidence:
         """Return the evidence for choices that ``choose`` learns.
 
         Args:
             choose: a function of scores (n, K) and a mask (n,) of the rounds from which it may
                 learn, which returns the arms of all rounds, (n,).
-            rewards_may_differ: as in ``learn_advantages``.
+            n_candidates: the number of such functions of which the best one is used.
         """
         split = self.splits[0]
         arms = np.zeros(len(self.scores), np.int64)
@@ -547,10 +552,8 @@ class ScoredLog:
         values = self.scores[np.arange(len(arms)), arms]
         gain = self.mix.estimate(values - self.scores[:, self.best_arm]).mean
         fraction = float(self.mix.weights @ (arms != self.best_arm))
-        deviation = float(self.learner.log.rewards.std()) if rewards_may_differ else 0.0
-        quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
-        low = _compute_gain_limit(gain, quantile, fraction, deviation)
-        return GainEvidence(arms, values, gain, fraction, low)
+        quantile = compute_maximum_quantile(n_candidates, _CONFIDENCE_LEVEL)
+        return GainEvidence(arms, values, gain, fraction, compute_lower_limit(gain, quantile))
 
 
 class _FittedCandidate(NamedTuple):

@@ -491,12 +491,12 @@ def _estimate_advantage(
 
     The advantage is measured in the source, and forecast for the target. If the policy has learned
     the rounds of a log, both use its cross-fitted values (``rounds.values``). ``disagreement`` and
-    ``prediction`` are as in ``_forecast_gains``.
+    ``prediction`` are as in ``forecast_gains``.
     """
     rewards = rounds.get_policy_rewards(choices.source_arms)
     gains = rewards - rounds.get_incumbent_rewards(incumbent)
     reward_deviation = estimate_reward_deviation(rounds, choices)
-    forecast = _forecast_gains(policy, rounds, gains, reward_deviation, disagreement, prediction)
+    forecast = forecast_gains(policy, rounds, gains, reward_deviation, disagreement, prediction)
     kind = infer_kind(policy.context_shape) if prediction is None else FULL
     source_advantage = float(gains.mean())
     source_value = float(rewards.mean())
@@ -544,7 +544,7 @@ def _forecast_guardrail(
     guarded_arms = choices.source_arms if rounds.values is None else rounds.values.find_arms()
     gains = guarded.get_policy_rewards(guarded_arms) - guarded.get_incumbent_rewards(incumbent)
     deviation = estimate_reward_deviation(guarded, choices)
-    change = _forecast_gains(policy, guarded, gains, deviation, disagreement)
+    change = forecast_gains(policy, guarded, gains, deviation, disagreement)
     return {
         "name": guardrail.name,
         "margin": guardrail.margin,
@@ -605,7 +605,7 @@ def _collect_doubts(
     return doubts
 
 
-def _forecast_gains(
+def forecast_gains(
     policy: Policy,
     rounds: SourceRounds,
     gains: FloatArray,

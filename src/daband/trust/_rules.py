@@ -1,15 +1,20 @@
 """``rules``: the best small tree over raw columns, if the data prove that it gains.
 
 The tree has the largest sum of the scores from which the policy of a choice was learned: the
-cross-fitted doubly robust scores of a log, or the rewards of all arms. The scores are weighted to
-the contexts of the target. The tree is used if its cross-fitted gain over the best arm is above 0
-by the test of ``LogPolicy`` (``logs/_advantages.py``). Otherwise the rule is the best arm.
+cross-fitted doubly robust scores of a log, or the rewards of all arms. There are two such trees:
+one for the contexts of the source, and one for scores that are weighted to the contexts of the
+target. Weights make the tree fit the target, but also fit noise if few rounds are like the target.
+
+A tree is used if its cross-fitted gain over the best arm passes two tests: its 99% limit for both
+trees in the source, weighted to the contexts of the target, and the limit of the verdict, which
+allows for rewards that move between the domains (``forecast_gains``). If both trees pass, the one
+with the larger first limit is used. If none passes, the rule is the best arm.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -24,8 +29,9 @@ from daband.domains._contract import LoggedDomain, Pair, RewardDomain
 from daband.domains._source_rounds import read_rewarded_rounds
 from daband.errors import InvalidInput
 from daband.logs._advantages import GainEvidence, ScoredLog, score_rewards
-from daband.logs._mean_estimates import MeanEstimate, estimate_mean
+from daband.logs._mean_estimates import estimate_mean
 from daband.logs._tree_search import FoundNode, search_tree
+from daband.policies._default_members import Candidate
 from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
 from daband.policies._rule_policy import RulePolicy
@@ -36,10 +42,11 @@ from daband.trust._assess import (
     SourceRounds,
     TargetContexts,
     build_assessment,
+    forecast_gains,
     read_source_rounds,
 )
 from daband.trust._assessment import Assessment, format_number
-from daband.trust._choose import Choice
+from daband.trust._choose import Choice, choose
 from daband.trust._incumbent import as_incumbent, decide, make_constant_incumbent
 from daband.trust._rule_columns import (
     MAX_CUTS,
@@ -118,6 +125,8 @@ class Rules:
     assessment: Assessment
     #: The unit of rewards.
     unit: str = ""
+    #: Reasons why a tree with a positive limit is not used, as in ``Assessment.doubts``.
+    doubts: Sequence[str] = ()
 
     @property
     def rule(self) -> Rule:
@@ -130,7 +139,9 @@ class Rules:
         gain, low = (format_number(value, with_sign=True) for value in (self.gain, self.low))
         loss, *limits = map(format_number, (self.loss, self.loss_low, self.loss_high))
         unit = f" {self.unit}" if self.unit else ""
-        result = "" if self.proven else f" This is no proof, so the rule is always {self.best_arm}."
+        reason = ", because " + " and ".join(self.doubts) if self.doubts else ""
+        result = f" This is no proof{reason}. So the rule is always {self.best_arm}."
+        result = "" if self.proven else result
         return (
             f"The tree gains {gain} +- {format_number(self.error)}{unit} over always"
             f" {self.best_arm}, at least {low}.{result} The estimated loss against the full policy"
@@ -244,9 +255,11 @@ def rules(
         raise InvalidInput("pair has no column of numbers, categories or dates that rules can use")
     arms = np.flatnonzero(scored.learner.is_supported)
 
-    def search(scores: FloatArray, rows: BoolArray) -> FoundNode:
+    def search(is_weighted: bool, scores: FloatArray, rows: BoolArray) -> FoundNode:
         """Return the best tree of the rounds for which a mask is True."""
-        weights = scored.learner.make_mix(rows, scores[rows]).target_weights
+        weights = scored.learner.log.weights[rows]
+        if is_weighted:
+            weights = scored.learner.make_mix(rows, scores[rows]).target_weights
         contrasts = scores[rows][:, arms] - scores[rows][:, [scored.best_arm]]
         value, found = search_tree(
             weights[:, None] * contrasts,
@@ -258,42 +271,66 @@ def rules(
         best_index = int(np.searchsorted(arms, scored.best_arm))
         return found if np.isfinite(value) else best_index
 
-    with use_one_blas_thread():
-        gain = scored.evaluate(
-            lambda scores, rows: arms[apply_found(search(scores, rows), columns)],
-            rewards_may_differ=pair.shift.rewards_may_differ,
+    def evaluate(is_weighted: bool) -> GainEvidence:
+        """Return the evidence for the tree that is learned with or without the target's weights."""
+        return scored.evaluate(
+            lambda scores, rows: arms[apply_found(search(is_weighted, scores, rows), columns)],
+            n_candidates=2,
         )
-        found = search(scored.scores, np.ones(len(scored.scores), np.bool_))
+
+    with use_one_blas_thread():
+        gains = [evaluate(is_weighted) for is_weighted in (False, True)]
+        lows = [min(gain.low, _forecast_limit(evidence, gain)) for gain in gains]
+        index = max(range(2), key=lambda index: (lows[index] > 0.0, gains[index].low))
+        found = search(index == 1, scored.scores, np.ones(len(scored.scores), np.bool_))
+    gain = gains[index]._replace(low=lows[index])
     node, indices = build_node(found, columns)
-    proven = gain.low > 0.0 and len(indices) > 1
-    leaf_arms = arms[indices].tolist() if proven else [scored.best_arm]
-    exploration = {"epsilon": epsilon, "id_column": id_column, "salt": salt}
-    policy = RulePolicy.for_pair(
-        pair, tree=to_state(node) if proven else None, seed=choice.policy.seed, **exploration
+
+    def describe(proven: bool) -> Rules:
+        """Return the tree with the evidence, or the best arm."""
+        policy = RulePolicy.for_pair(
+            pair,
+            tree=to_state(node) if proven else None,
+            seed=choice.policy.seed,
+            epsilon=epsilon,
+            id_column=id_column,
+            salt=salt,
+        )
+        policy.reward_moments.restore(choice.policy.reward_moments.state())
+        policy.deploy("target")
+        leaf_arms = arms[indices].tolist() if proven else [scored.best_arm]
+        return _describe(choice, pair, evidence, policy, leaf_arms, gain, proven)
+
+    result = describe(gain.low > 0.0 and len(indices) > 1)
+    doubts = result.assessment.doubts
+    return (
+        dataclasses.replace(describe(False), doubts=doubts) if result.proven and doubts else result
     )
-    policy.reward_moments.restore(choice.policy.reward_moments.state())
-    policy.deploy("target")
-    return _describe(choice, pair, evidence, policy, leaf_arms, gain, proven)
+
+
+def _forecast_limit(evidence: _Evidence, gain: GainEvidence) -> float:
+    """Return the lower limit of a gain in the target, as the verdict computes it."""
+    rounds = evidence.rounds
+    logged = rounds.logged
+    gains = gain.values - evidence.scored.scores[:, evidence.scored.best_arm]
+    rewards = gain.values if logged is None else logged.rewards
+    return forecast_gains(evidence.policy, rounds, gains, float(rewards.std()), gain.fraction).low
 
 
 def _collect_evidence(policy: Policy, pair: Pair, seed: int) -> _Evidence:
     """Return the rounds from which the policy of a choice was learned, with their scores."""
     if isinstance(pair.source, LoggedDomain):
-        log_policy = policy if isinstance(policy, LogPolicy) else None
-        rounds = None if log_policy is None else _read_log(log_policy, pair)
-        if log_policy is None or rounds is None:  # it has learned target rewards, or other rounds
-            log_policy = LogPolicy.for_pair(pair, seed=seed)
-            log_policy.prepare(pair.source, pair.target)
-            log_policy.update(**pair.source.read_rounds(np.arange(len(pair.source))).to_arguments())
-            log_policy.observe_target(
-                TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0).contexts
-            )
-            rounds = _read_log(log_policy, pair)
-        scored = None if rounds is None else log_policy.score_rounds()
-        if rounds is None or rounds.logged is None or scored is None:
+        if not isinstance(policy, LogPolicy) or policy.rounds_learned != len(pair.source):
+            # it has learned target rewards
+            candidates = [Candidate("log", "log", preferred=True)]
+            policy = choose(pair, candidates=candidates, seed=seed).policy
+        assert isinstance(policy, LogPolicy)
+        rounds = read_source_rounds(policy, pair.source, len(pair.source), seed=0)
+        scored = policy.score_rounds()
+        if rounds.logged is None or rounds.values is None or scored is None:
             raise InvalidInput(f"the source has {len(pair.source)} round(s), too few for rules")
         counts = np.equal.outer(rounds.logged.arms, np.arange(pair.n_arms)).astype(np.float64)
-        return _Evidence(rounds, scored, counts, log_policy)
+        return _Evidence(rounds, scored, counts, policy)
     assert isinstance(pair.source, RewardDomain)
     n_rounds = min(len(pair.source), MAX_STORED_ROUNDS)
     contexts, rewards = read_rewarded_rounds(pair.source, n_rounds, seed=seed)
@@ -303,15 +340,6 @@ def _collect_evidence(policy: Policy, pair: Pair, seed: int) -> _Evidence:
     scored = score_rewards(contexts, rewards, target=target, offered=offered, seed=seed)
     rounds = SourceRounds(contexts, rewards, None, None)
     return _Evidence(rounds, scored, np.ones(rewards.shape), policy)
-
-
-def _read_log(policy: LogPolicy, pair: Pair) -> SourceRounds | None:
-    """Return the rounds of a log in the order of the policy's scores; None if it has learned other
-    rounds.
-    """
-    assert isinstance(pair.source, LoggedDomain)
-    rounds = read_source_rounds(policy, pair.source, len(pair.source), seed=0)
-    return None if rounds.values is None else rounds
 
 
 def _describe(
@@ -355,21 +383,24 @@ def _describe(
                 float((target_leaves == leaf).mean()),
                 {name: int(n) for name, n in zip(names, counts[leaf], strict=True)},
                 mean,
-                *(estimate.compute_interval(_CONFIDENCE) if differences.any() else (0.0, 0.0)),
+                *estimate.compute_interval(_CONFIDENCE),
             )
         )
     policy.set_prior(means, counts)
-    values = gain.values if proven else scores[:, scored.best_arm]
+    if not proven:
+        arms = np.full(len(scores), scored.best_arm)
+        gain = gain._replace(arms=arms, values=scores[:, scored.best_arm])
     rounds = evidence.rounds
     if rounds.values is None:
         rounds = SourceRounds.read(pair.source_test or pair.source, _MAX_CONTEXTS, seed=0)
         arms, policy_arms = (rounds.decide(chooser)[0] for chooser in (policy, evidence.policy))
         loss = estimate_mean(rounds.get_rewards(policy_arms) - rounds.get_rewards(arms))
     else:
-        loss = scored.mix.estimate(rounds.values.values - values).mean
-        arms = gain.arms if proven else np.full(len(values), scored.best_arm)
-        predictions = np.eye(pair.n_arms)[arms]  # they only show which arm is chosen
-        cross_fitted = dataclasses.replace(rounds.values, values=values, predictions=predictions)
+        loss = scored.mix.estimate(rounds.values.values - gain.values).mean
+        predictions = np.eye(pair.n_arms)[gain.arms]  # they only show which arm is chosen
+        cross_fitted = dataclasses.replace(
+            rounds.values, values=gain.values, predictions=predictions
+        )
         rounds = dataclasses.replace(rounds, values=cross_fitted)
     return Rules(
         policy,
@@ -380,17 +411,10 @@ def _describe(
         gain.gain.standard_error,
         gain.low,
         loss.value,
-        *_compute_interval(loss),
+        *loss.compute_interval(_CONFIDENCE),
         assessment=_assess(choice, pair, rounds, policy, target),
         unit=choice.assessment.unit,
     )
-
-
-def _compute_interval(estimate: MeanEstimate) -> tuple[float, float]:
-    """Return the 95% interval of a mean, which may be exact."""
-    if estimate.standard_error == 0.0:
-        return estimate.value, estimate.value
-    return estimate.compute_interval(_CONFIDENCE)
 
 
 def _assess(
