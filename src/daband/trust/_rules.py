@@ -1,19 +1,20 @@
 """``rules``: the best small tree over raw columns, if the data prove that it gains.
 
 The tree has the largest sum of the scores from which the policy of a choice was learned: the
-cross-fitted doubly robust scores of a log, or the rewards of all arms. There are two such trees:
-one for the contexts of the source, and one for scores that are weighted to the contexts of the
-target. Weights make the tree fit the target, but also fit noise if few rounds are like the target.
+cross-fitted doubly robust scores of a log, or the rewards of all arms. There are two such trees of
+each depth: one for the contexts of the source, and one for scores that are weighted to the contexts
+of the target. Weights make the tree fit the target, but also fit noise if few rounds are like it.
 
-A tree is used if its cross-fitted gain over the best arm passes two tests: its 99% limit for both
+A tree is used if its cross-fitted gain over the best arm passes two tests: its 99% limit for all
 trees in the source, weighted to the contexts of the target, and the limit of the verdict, which
-allows for rewards that move between the domains (``forecast_gains``). If both trees pass, the one
-with the larger first limit is used. If none passes, the rule is the best arm.
+allows for rewards that move between the domains (``forecast_gains``). Of the trees that pass, the one
+with the largest first limit is used. If none passes, the rule is the best arm.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -166,7 +167,7 @@ class Rules:
 
     def to_text(self) -> str:
         """Return the rule, its leaves and the evidence as text."""
-        lines = [self.rule.to_text(), self.sentence]
+        lines = [self.rule.to_text(), self.sentence, self.assessment.sentence]
         for leaf in self.leaves:
             rounds = ", ".join(f"{name} {count:,}" for name, count in leaf.rounds.items())
             gain, low, high = map(format_number, (leaf.gain, leaf.low, leaf.high))
@@ -216,9 +217,10 @@ def rules(
     Args:
         choice: the result of ``daband.choose``.
         pair: the pair of the choice; by default it is read from the choice's files.
-        max_depth: the maximum number of conditions of a row, 1 to 3. Trees of depth 1 and 2 are
-            exact: no other tree over the same cuts has a better estimate. The first condition of a
-            tree of depth 3 is one of the eight that are best for depth 2.
+        max_depth: the maximum number of conditions of a row, 1 to 3. Of all depths, the one with
+            the largest lower limit of the gain is used. Trees of depth 1 and 2 are exact: no other
+            tree over the same cuts has a better estimate. The first condition of a tree of depth 3
+            is one of the eight that are best for depth 2.
         min_rounds: an arm is chosen in a leaf only if it has at least as many source rounds there.
         epsilon: the probability of a random arm, determined by the id of the row.
         id_column: the column of ids.
@@ -250,41 +252,46 @@ def rules(
         )
     evidence = _collect_evidence(choice.policy, pair, seed)
     scored = evidence.scored
-    columns = list_columns(pair, evidence.rounds.contexts, MAX_CUTS[max_depth])
-    if not columns:
+    depths = range(1, max_depth + 1)
+    columns = [list_columns(pair, evidence.rounds.contexts, MAX_CUTS[depth]) for depth in depths]
+    if not columns[0]:
         raise InvalidInput("pair has no column of numbers, categories or dates that rules can use")
     arms = np.flatnonzero(scored.learner.is_supported)
+    #: The depth and the weights of each tree that is learned.
+    candidates = list(itertools.product(depths, (False, True)))
 
-    def search(is_weighted: bool, scores: FloatArray, rows: BoolArray) -> FoundNode:
+    def search(candidate: int, scores: FloatArray, rows: BoolArray) -> FoundNode:
         """Return the best tree of the rounds for which a mask is True."""
+        depth, is_weighted = candidates[candidate]
         weights = scored.learner.log.weights[rows]
         if is_weighted:
             weights = scored.learner.make_mix(rows, scores[rows]).target_weights
         contrasts = scores[rows][:, arms] - scores[rows][:, [scored.best_arm]]
         value, found = search_tree(
             weights[:, None] * contrasts,
-            select_rows(columns, rows),
-            depth=max_depth,
+            select_rows(columns[depth - 1], rows),
+            depth=depth,
             counts=evidence.counts[rows][:, arms],
             min_count=min_rounds,
         )
         best_index = int(np.searchsorted(arms, scored.best_arm))
         return found if np.isfinite(value) else best_index
 
-    def evaluate(is_weighted: bool) -> GainEvidence:
-        """Return the evidence for the tree that is learned with or without the target's weights."""
+    def evaluate(candidate: int) -> GainEvidence:
+        """Return the evidence for a candidate."""
+        own_columns = columns[candidates[candidate][0] - 1]
         return scored.evaluate(
-            lambda scores, rows: arms[apply_found(search(is_weighted, scores, rows), columns)],
-            n_candidates=2,
+            lambda scores, rows: arms[apply_found(search(candidate, scores, rows), own_columns)],
+            n_candidates=len(candidates),
         )
 
     with use_one_blas_thread():
-        gains = [evaluate(is_weighted) for is_weighted in (False, True)]
+        gains = [evaluate(candidate) for candidate in range(len(candidates))]
         lows = [min(gain.low, _forecast_limit(evidence, gain)) for gain in gains]
-        index = max(range(2), key=lambda index: (lows[index] > 0.0, gains[index].low))
-        found = search(index == 1, scored.scores, np.ones(len(scored.scores), np.bool_))
-    gain = gains[index]._replace(low=lows[index])
-    node, indices = build_node(found, columns)
+        best = max(range(len(gains)), key=lambda index: (lows[index] > 0.0, gains[index].low))
+        found = search(best, scored.scores, np.ones(len(scored.scores), np.bool_))
+    gain = gains[best]._replace(low=lows[best])
+    node, indices = build_node(found, columns[candidates[best][0] - 1])
 
     def describe(proven: bool) -> Rules:
         """Return the tree with the evidence, or the best arm."""
