@@ -457,7 +457,8 @@ def score_rewards(
     is_supported = np.ones(n_arms, np.bool_) if offered is None else offered
     folds = np.random.default_rng(seed).permutation(n) % _N_FOLDS
     scored = ScoredLog(_Learner(log, n_arms, is_supported, target), [_KnownScores(folds, rewards)])
-    # the incumbent of ``choose``
+    # as in the verdict on rewards of all arms
+    scored.tested_mix = scored.mix.without_target()
     scored.best_arm = int(np.where(is_supported, rewards.mean(axis=0), -np.inf).argmax())
     return scored
 
@@ -505,12 +506,12 @@ class GainEvidence(NamedTuple):
     arms: IntArray
     #: Its score, (n,).
     values: FloatArray
-    #: The mean gain per round.
+    #: The mean gain per round, for the contexts of the target.
     gain: MeanEstimate
     #: The fraction of rounds with another arm than the best one.
     fraction: float
-    #: The lower limit of the gain if rewards given contexts do not move, which holds with
-    #: probability 99%.
+    #: The lower limit of the tested gain, which holds with probability 99%. The test is for the
+    #: contexts of the target, or if rewards of all arms are known for those of the source.
     low: float
 
 
@@ -529,6 +530,8 @@ class ScoredLog:
         self.scores = np.mean([split.compute_scores() for split in splits], axis=0)
         #: The estimator of means for the contexts of the target.
         self.mix = learner.make_mix(np.ones(len(self.scores), np.bool_), self.scores)
+        #: The estimator of the gain that is tested.
+        self.tested_mix = self.mix
         self.shrunken_means = learner.shrink_means(self.scores, self.mix)
         #: The arm with the largest shrunken mean.
         self.best_arm = int(self.shrunken_means.argmax())
@@ -550,10 +553,11 @@ class ScoredLog:
             fold_arms = choose(split.compute_scores(excluded=fold), ~is_held_out)
             arms[is_held_out] = fold_arms[is_held_out]
         values = self.scores[np.arange(len(arms)), arms]
-        gain = self.mix.estimate(values - self.scores[:, self.best_arm]).mean
+        gains = values - self.scores[:, self.best_arm]
         fraction = float(self.mix.weights @ (arms != self.best_arm))
         quantile = compute_maximum_quantile(n_candidates, _CONFIDENCE_LEVEL)
-        return GainEvidence(arms, values, gain, fraction, compute_lower_limit(gain, quantile))
+        low = compute_lower_limit(self.tested_mix.estimate(gains).mean, quantile)
+        return GainEvidence(arms, values, self.mix.estimate(gains).mean, fraction, low)
 
 
 class _FittedCandidate(NamedTuple):

@@ -5,10 +5,10 @@ cross-fitted doubly robust scores of a log, or the rewards of all arms. There ar
 each depth: one for the contexts of the source, and one for scores that are weighted to the contexts
 of the target. Weights make the tree fit the target, but also fit noise if few rounds are like it.
 
-A tree is used if its cross-fitted gain over the best arm passes two tests: its 99% limit for all
-trees in the source, weighted to the contexts of the target, and the limit of the verdict, which
-allows for rewards that move between the domains (``forecast_gains``). Of the trees that pass, the one
-with the largest first limit is used. If none passes, the rule is the best arm.
+A tree is used if its cross-fitted gain over the best arm passes two tests: a 99% limit for all trees
+(``ScoredLog.evaluate``), and the limit of the verdict, which allows for rewards that move between
+the domains (``forecast_gains``). Of the trees that pass, the one with the largest gain less its
+standard error is used, for the contexts of the target. If none passes, the rule is the best arm.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def rules(
         choice: the result of ``daband.choose``.
         pair: the pair of the choice; by default it is read from the choice's files.
         max_depth: the maximum number of conditions of a row, 1 to 3. Of all depths, the one with
-            the largest lower limit of the gain is used. Trees of depth 1 and 2 are exact: no other
+            the largest gain less its standard error is used. Trees of depth 1 and 2 are exact: no other
             tree over the same cuts has a better estimate. The first condition of a tree of depth 3
             is one of the eight that are best for depth 2.
         min_rounds: an arm is chosen in a leaf only if it has at least as many source rounds there.
@@ -288,7 +288,8 @@ def rules(
     with use_one_blas_thread():
         gains = [evaluate(candidate) for candidate in range(len(candidates))]
         lows = [min(gain.low, _forecast_limit(evidence, gain)) for gain in gains]
-        best = max(range(len(gains)), key=lambda index: (lows[index] > 0.0, gains[index].low))
+        target_gains = [gain.gain.value - gain.gain.standard_error for gain in gains]
+        best = max(range(len(gains)), key=lambda index: (lows[index] > 0.0, target_gains[index]))
         found = search(best, scored.scores, np.ones(len(scored.scores), np.bool_))
     gain = gains[best]._replace(low=lows[best])
     node, indices = build_node(found, columns[candidates[best][0] - 1])
