@@ -91,7 +91,7 @@ print(rules.to_text())
 
 from hashlib import md5
 
-query = rules.to_sql("customers")
+query = rules.rule.to_sql("customers")
 print(query)
 database = sqlite3.connect(":memory:")
 database.create_function("md5", 1, lambda text: md5(text.encode()).hexdigest())  # noqa: S324
@@ -108,11 +108,11 @@ database.execute("SELECT arm, COUNT(*), AVG(propensity) FROM offers GROUP BY arm
 # Here we compare the function of Python with the view.
 
 namespace: dict = {}
-exec(rules.to_python(), namespace)  # noqa: S102
+exec(rules.rule.to_python(), namespace)  # noqa: S102
 by_python = [namespace["choose_arm"](row) for row in sweden.iter_rows(named=True)]
 by_sql = database.execute("SELECT arm, propensity FROM offers ORDER BY customer").fetchall()
 assert by_python == by_sql
-print(rules.to_python())
+print(rules.rule.to_python())
 
 # %%
 # The truth

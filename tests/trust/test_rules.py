@@ -51,7 +51,7 @@ def test_without_an_effect_of_context_the_rule_is_one_arm(tmp_path):
     result = daband.rules(make_choice(tmp_path, has_effect=False), max_depth=2)
     assert not result.proven
     assert [leaf.arm for leaf in result.leaves] == ["letter"]
-    assert result.to_sql() == "'letter'"
+    assert result.rule.to_sql() == "'letter'"
     assert result.loss == 0.0
     assert "no proof" in result.sentence
 
@@ -64,7 +64,7 @@ def test_the_policy_agrees_with_its_sql_and_learns(market, result, tmp_path):
     decision = result.policy.decide(contexts)
     names = [result.policy.arm_names[arm] for arm in decision.arm]
     space = {}
-    exec(result.to_python(), space)
+    exec(result.rule.to_python(), space)
     assert names == [space["choose_arm"](row)[0] for row in frame.iter_rows(named=True)]
     result.save(tmp_path)
     policy = daband.load(tmp_path / "rules.json")
@@ -107,6 +107,21 @@ def test_a_gain_that_is_certain_in_the_source_may_be_lost_in_the_target(effect, 
     assert result.gain > 5 * result.error
     assert result.proven is proven
     assert (result.low > 0) is proven
+
+
+def test_a_tree_is_not_used_far_from_all_source_contexts():
+    rng = np.random.default_rng(0)
+    x, arms = rng.uniform(size=(3000, 2)), rng.integers(0, 2, 3000)
+    rewards = rng.normal(arms * np.where(x[:, 0] < 0.5, 1.0, -1.0))
+    log = x, arms, rewards, np.full(3000, 0.5)
+    for move, proven in ((0.0, True), (5.0, False)):
+        target = rng.uniform(size=(500, 2)) + [0.0, move]
+        pair = daband.domains.from_log(source=log, target=target, n_arms=2)
+        result = daband.rules(daband.choose(pair, candidates=LOG), pair=pair, max_depth=1)
+        assert result.proven is proven
+        assert result.low > 0
+        assert len(result.doubts) == (not proven)
+        assert all(doubt in result.sentence for doubt in result.doubts)
 
 
 def test_a_choice_that_has_learned_target_rewards(market, tmp_path):

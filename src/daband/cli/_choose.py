@@ -240,12 +240,12 @@ def rules_command(
         )
     result.save(folder)
     if sql:
-        content = result.to_sql(table) + "\n"
+        content = result.rule.to_sql(table) + "\n"
     elif as_json or growthbook:
-        rule = result.to_json() if as_json else result.to_growthbook()
+        rule = result.rule.to_json() if as_json else result.rule.to_growthbook()
         content = json.dumps(rule, indent=2, ensure_ascii=False) + "\n"
     else:
-        content = result.to_python() if python else result.to_text()
+        content = result.rule.to_python() if python else result.to_text()
     if out is None:
         typer.echo(content, nl=False)
         return

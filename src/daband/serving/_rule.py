@@ -153,14 +153,14 @@ def build_leaf_network(node: Node, n_inputs: int) -> TreeNetwork:
         "value": np.array(values),
         "roots": np.array([[root]], np.int64),
         "base": np.zeros(n_leaves),
-        "depth": np.array([max(1, _measure_depth(node))], np.int64),
+        "depth": np.array([max(1, measure_depth(node))], np.int64),
     }
     return TreeNetwork({"kind": "trees", "inputs": n_inputs}, arrays)
 
 
-def _measure_depth(node: Node) -> int:
+def measure_depth(node: Node) -> int:
     """Return the maximum number of conditions on the way to a leaf."""
-    return 0 if isinstance(node, int) else 1 + max(map(_measure_depth, (node.yes, node.no)))
+    return 0 if isinstance(node, int) else 1 + max(map(measure_depth, (node.yes, node.no)))
 
 
 def compute_share(salt: str, row_id: Any) -> float:
@@ -204,10 +204,11 @@ class Rule:
         limits = [round(step * (index + 1)) for index in range(n_arms)] if self.epsilon else []
         return [min(limit, _N_SHARES - 1) for limit in limits]
 
-    def get_propensity(self, *, is_rule_arm: bool) -> float:
-        """Return the probability of an arm that is, or is not, the arm of the tree."""
-        random_part = self.epsilon / len(self.arm_names)
-        return round(random_part + (1.0 - self.epsilon) * is_rule_arm, 12)
+    @property
+    def propensities(self) -> tuple[float, float]:
+        """The probability of the arm of the tree, and of each other arm."""
+        random = self.epsilon / len(self.arm_names)
+        return round(random + 1.0 - self.epsilon, 12), round(random, 12)
 
     def explore(self, arms: IntArray, ids: Sequence[Any]) -> tuple[IntArray, FloatArray]:
         """Return the arms and propensities (n,) of rows with these arms of the tree (n,) and ids.
@@ -217,12 +218,7 @@ class Rule:
         hashes = np.array([_hash(self.salt, row_id) for row_id in ids])
         drawn = np.searchsorted(self.limits, hashes, side="right")
         chosen = np.where(drawn < len(self.arm_names), drawn, arms)
-        propensities = np.where(
-            chosen == arms,
-            self.get_propensity(is_rule_arm=True),
-            self.get_propensity(is_rule_arm=False),
-        )
-        return chosen, propensities
+        return chosen, np.where(chosen == arms, *self.propensities)
 
     def to_sql(self, table: str | None = None) -> str:
         """Return a ``CASE`` expression, or with a table a query that adds the columns arm and
@@ -242,7 +238,7 @@ class Rule:
             return f"CASE\n{drawn}ELSE {case}\nEND" if drawn else case
         if not drawn:
             return f"SELECT *, {case} AS arm, 1.0 AS propensity\nFROM {_name(table)}"
-        usual, random = (self.get_propensity(is_rule_arm=is_rule) for is_rule in (True, False))
+        usual, random = self.propensities
         return (  # names and texts are quoted
             f"SELECT *, CASE WHEN arm = rule_arm THEN {usual!r} ELSE {random!r} END AS propensity\n"  # noqa: S608
             f"FROM (\nSELECT *, CASE\n{drawn}ELSE rule_arm END AS arm\n"
@@ -279,7 +275,7 @@ class Rule:
         """
         lines = ["def choose_arm(row):", '    """Return the arm for a row, and its propensity."""']
         lines += _write_python(self.node, self.leaf_arms, _INDENT)
-        usual, random = (self.get_propensity(is_rule_arm=is_rule) for is_rule in (True, False))
+        usual, random = self.propensities
         if not self.epsilon:
             return "\n".join([*lines, "    return arm, 1.0"]) + "\n"
         key = f"{json.dumps(self.salt + ':')} + str(row[{json.dumps(self.id_column)}])"

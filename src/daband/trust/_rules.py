@@ -19,15 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from daband.base._arguments import check_int
 from daband.base._arrays import BoolArray, FloatArray, use_one_blas_thread
 from daband.base._files import write_text
-from daband.domains._contract import LoggedDomain, Pair, RewardDomain
-from daband.domains._source_rounds import read_rewarded_rounds
+from daband.domains._contract import LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.logs._advantages import GainEvidence, ScoredLog, score_rewards
 from daband.logs._mean_estimates import estimate_mean
@@ -37,7 +35,7 @@ from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
 from daband.policies._rule_policy import RulePolicy
 from daband.policies._trees import MAX_STORED_ROUNDS
-from daband.serving._rule import Node, Rule, describe_condition, list_paths, to_state
+from daband.serving._rule import Node, Rule, describe_condition, list_paths, measure_depth, to_state
 from daband.trust._assess import (
     Choices,
     SourceRounds,
@@ -124,14 +122,14 @@ class Rules:
     loss_high: float
     #: The assessment of the rule against the incumbent of the choice.
     assessment: Assessment
-    #: The unit of rewards.
-    unit: str = ""
     #: Reasons why a tree with a positive limit is not used, as in ``Assessment.doubts``.
     doubts: Sequence[str] = ()
 
     @property
     def rule(self) -> Rule:
-        """The tree with its arms."""
+        """The tree with its arms, which can be written as SQL, JsonLogic, conditions of GrowthBook
+        or Python.
+        """
         return self.policy.rule
 
     @property
@@ -139,31 +137,14 @@ class Rules:
         """The gain over the best arm and the loss against the policy, in words."""
         gain, low = (format_number(value, with_sign=True) for value in (self.gain, self.low))
         loss, *limits = map(format_number, (self.loss, self.loss_low, self.loss_high))
-        unit = f" {self.unit}" if self.unit else ""
+        unit = self.assessment.unit and f" {self.assessment.unit}"
         reason = ", because " + " and ".join(self.doubts) if self.doubts else ""
         result = f" This is no proof{reason}. So the rule is always {self.best_arm}."
-        result = "" if self.proven else result
         return (
             f"The tree gains {gain} +- {format_number(self.error)}{unit} over always"
-            f" {self.best_arm}, at least {low}.{result} The estimated loss against the full policy"
-            f" is {loss} ({' to '.join(limits)})."
+            f" {self.best_arm}, at least {low}.{'' if self.proven else result} The estimated loss"
+            f" against the full policy is {loss} ({' to '.join(limits)})."
         )
-
-    def to_sql(self, table: str | None = None) -> str:
-        """Return the rule in SQL, as ``Rule.to_sql`` does."""
-        return self.rule.to_sql(table)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the rule in JsonLogic, as ``Rule.to_json`` does."""
-        return self.rule.to_json()
-
-    def to_growthbook(self) -> list[dict[str, Any]]:
-        """Return the rule as conditions of GrowthBook, as ``Rule.to_growthbook`` does."""
-        return self.rule.to_growthbook()
-
-    def to_python(self) -> str:
-        """Return the rule as a function of Python, as ``Rule.to_python`` does."""
-        return self.rule.to_python()
 
     def to_text(self) -> str:
         """Return the rule, its leaves and the evidence as text."""
@@ -252,24 +233,23 @@ def rules(
         )
     evidence = _collect_evidence(choice.policy, pair, seed)
     scored = evidence.scored
-    depths = range(1, max_depth + 1)
-    columns = [list_columns(pair, evidence.rounds.contexts, MAX_CUTS[depth]) for depth in depths]
-    if not columns[0]:
+    rounds = evidence.rounds
+    columns = list_columns(pair, rounds.contexts, MAX_CUTS[max_depth])
+    if not columns:
         raise InvalidInput("pair has no column of numbers, categories or dates that rules can use")
     arms = np.flatnonzero(scored.learner.is_supported)
     #: The depth and the weights of each tree that is learned.
-    candidates = list(itertools.product(depths, (False, True)))
+    candidates = list(itertools.product(range(1, max_depth + 1), (False, True)))
 
-    def search(candidate: int, scores: FloatArray, rows: BoolArray) -> FoundNode:
+    def search(depth: int, is_weighted: bool, scores: FloatArray, rows: BoolArray) -> FoundNode:
         """Return the best tree of the rounds for which a mask is True."""
-        depth, is_weighted = candidates[candidate]
         weights = scored.learner.log.weights[rows]
         if is_weighted:
             weights = scored.learner.make_mix(rows, scores[rows]).target_weights
         contrasts = scores[rows][:, arms] - scores[rows][:, [scored.best_arm]]
         value, found = search_tree(
             weights[:, None] * contrasts,
-            select_rows(columns[depth - 1], rows),
+            select_rows(columns, rows),
             depth=depth,
             counts=evidence.counts[rows][:, arms],
             min_count=min_rounds,
@@ -277,22 +257,30 @@ def rules(
         best_index = int(np.searchsorted(arms, scored.best_arm))
         return found if np.isfinite(value) else best_index
 
-    def evaluate(candidate: int) -> GainEvidence:
-        """Return the evidence for a candidate."""
-        own_columns = columns[candidates[candidate][0] - 1]
-        return scored.evaluate(
-            lambda scores, rows: arms[apply_found(search(candidate, scores, rows), own_columns)],
+    def evaluate(depth: int, is_weighted: bool) -> GainEvidence:
+        """Return the evidence for a tree, with the smaller one of both lower limits."""
+        gain = scored.evaluate(
+            lambda scores, rows: arms[
+                apply_found(search(depth, is_weighted, scores, rows), columns)
+            ],
             n_candidates=len(candidates),
         )
+        forecast = forecast_gains(  # as the verdict does
+            evidence.policy,
+            rounds,
+            gain.values - scored.scores[:, scored.best_arm],
+            float((gain.values if rounds.logged is None else rounds.logged.rewards).std()),
+            gain.fraction,
+        )
+        return gain._replace(low=min(gain.low, forecast.low))
 
     with use_one_blas_thread():
-        gains = [evaluate(candidate) for candidate in range(len(candidates))]
-        lows = [min(gain.low, _forecast_limit(evidence, gain)) for gain in gains]
-        target_gains = [gain.gain.value - gain.gain.standard_error for gain in gains]
-        best = max(range(len(gains)), key=lambda index: (lows[index] > 0.0, target_gains[index]))
-        found = search(best, scored.scores, np.ones(len(scored.scores), np.bool_))
-    gain = gains[best]._replace(low=lows[best])
-    node, indices = build_node(found, columns[candidates[best][0] - 1])
+        gains = [evaluate(*candidate) for candidate in candidates]
+        ranks = [(gain.low > 0.0, gain.gain.compute_limit(-1.0)) for gain in gains]
+        best = ranks.index(max(ranks))
+        gain = gains[best]
+        found = search(*candidates[best], scored.scores, np.ones(len(scored.scores), np.bool_))
+    node, indices = build_node(found, columns)
 
     def describe(proven: bool) -> Rules:
         """Return the tree with the evidence, or the best arm."""
@@ -310,19 +298,9 @@ def rules(
         return _describe(choice, pair, evidence, policy, leaf_arms, gain, proven)
 
     result = describe(gain.low > 0.0 and len(indices) > 1)
-    doubts = result.assessment.doubts
-    return (
-        dataclasses.replace(describe(False), doubts=doubts) if result.proven and doubts else result
-    )
-
-
-def _forecast_limit(evidence: _Evidence, gain: GainEvidence) -> float:
-    """Return the lower limit of a gain in the target, as the verdict computes it."""
-    rounds = evidence.rounds
-    logged = rounds.logged
-    gains = gain.values - evidence.scored.scores[:, evidence.scored.best_arm]
-    rewards = gain.values if logged is None else logged.rewards
-    return forecast_gains(evidence.policy, rounds, gains, float(rewards.std()), gain.fraction).low
+    if result.proven and result.assessment.doubts:
+        return dataclasses.replace(describe(False), doubts=result.assessment.doubts)
+    return result
 
 
 def _collect_evidence(policy: Policy, pair: Pair, seed: int) -> _Evidence:
@@ -339,15 +317,13 @@ def _collect_evidence(policy: Policy, pair: Pair, seed: int) -> _Evidence:
             raise InvalidInput(f"the source has {len(pair.source)} round(s), too few for rules")
         counts = np.equal.outer(rounds.logged.arms, np.arange(pair.n_arms)).astype(np.float64)
         return _Evidence(rounds, scored, counts, policy)
-    assert isinstance(pair.source, RewardDomain)
-    n_rounds = min(len(pair.source), MAX_STORED_ROUNDS)
-    contexts, rewards = read_rewarded_rounds(pair.source, n_rounds, seed=seed)
-    assert not hasattr(rewards, "propensities")
+    rounds = SourceRounds.read(pair.source, MAX_STORED_ROUNDS, seed=seed)
     offered = None if pair.catalogue is None else np.logical_and(*pair.catalogue.offered)
     target = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0).contexts
-    scored = score_rewards(contexts, rewards, target=target, offered=offered, seed=seed)
-    rounds = SourceRounds(contexts, rewards, None, None)
-    return _Evidence(rounds, scored, np.ones(rewards.shape), policy)
+    scored = score_rewards(
+        rounds.contexts, rounds.rewards, target=target, offered=offered, seed=seed
+    )
+    return _Evidence(rounds, scored, np.ones(rounds.rewards.shape), policy)
 
 
 def _describe(
@@ -421,7 +397,6 @@ def _describe(
         loss.value,
         *loss.compute_interval(_CONFIDENCE),
         assessment=_assess(choice, pair, rounds, policy, target),
-        unit=choice.assessment.unit,
     )
 
 
@@ -449,12 +424,9 @@ _LEAF_WIDTH, _LEVEL_HEIGHT, _BOX_HEIGHT = 190, 84, 44
 def _draw_tree(rule: Rule, leaves: tuple[RuleLeaf, ...]) -> str:
     """Return a tree as SVG: conditions in boxes, and the arm and fractions of each leaf."""
     shapes: list[str] = []
-    lowest = 0
 
     def draw(node: Node, level: int) -> float:
         """Draw a node and return the centre of its box."""
-        nonlocal lowest
-        lowest = max(lowest, level)
         if isinstance(node, int):
             centre = (node + 0.5) * _LEAF_WIDTH
             leaf = leaves[node]
@@ -480,7 +452,10 @@ def _draw_tree(rule: Rule, leaves: tuple[RuleLeaf, ...]) -> str:
         return centre
 
     draw(rule.node, 0)
-    width, height = len(leaves) * _LEAF_WIDTH, lowest * _LEVEL_HEIGHT + _BOX_HEIGHT
+    width, height = (
+        len(leaves) * _LEAF_WIDTH,
+        measure_depth(rule.node) * _LEVEL_HEIGHT + _BOX_HEIGHT,
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 2}"'
         f' width="{width}" font-family="sans-serif" font-size="13" text-anchor="middle">'
