@@ -179,10 +179,12 @@ def routing(record: Record) -> str:
         "knn": "20 nearest neighbours",
         "logistic": "logistic regression",
     }
-    gains = {name: _compute_gains(rows, name) for name in ("choose", *routers)}
+    gains = {name: _compute_gains(rows, name) for name in routers}
     values = [
-        ["`choose`, its policy", *_format_gains(gains["choose"])],
-        ["`choose`, as the verdict says", *_format_gains(_compute_gains(rows, "choose", True))],
+        *(
+            [f"`choose`: {text}", *_format_gains(_compute_gains(rows, "choose", kept_verdicts))]
+            for text, kept_verdicts in CHOOSE_RULES.items()
+        ),
         *([text, *_format_gains(gains[name])] for name, text in routers.items()),
         ["best model in hindsight", *_format_gains(_compute_best_gains(rows, singles=True))],
         ["best router in hindsight", *_format_gains(_compute_best_gains(rows))],
@@ -210,20 +212,41 @@ def routing(record: Record) -> str:
         closed=_compute_closed_fraction(rows),
         other_closed=_compute_closed_fraction(other_rows),
         other_values=", ".join(_format_gains(_compute_gains(other_rows, "choose"))),
+        keep=_summarise_first_verdicts(rows, "keep the incumbent"),
+        collect=_summarise_first_verdicts(rows, "collect rewards"),
         values=values,
         verdicts=verdicts,
         commit=record["commit"],
     )
 
 
-def _compute_gains(rows: Sequence[Record], name: str, by_verdict: bool = False) -> np.ndarray:
+#: The verdicts with which the incumbent is kept instead of the policy of ``choose``.
+CHOOSE_RULES: dict[str, tuple[str, ...]] = {
+    "its policy, only if the verdict is *deploy*": ("keep the incumbent", "collect rewards"),
+    "its policy, unless the verdict is *keep the incumbent*": ("keep the incumbent",),
+    "its policy, whatever the verdict is": (),
+}
+
+
+def _compute_gains(
+    rows: Sequence[Record], name: str, kept_verdicts: Sequence[str] = ()
+) -> np.ndarray:
     """Return the advantages of a router over the incumbent, (pairs, 3), by number of rewards.
 
-    With ``by_verdict`` the incumbent is kept unless the verdict is to deploy.
+    With one of ``kept_verdicts`` the incumbent is kept.
     """
     gains = [np.array(row["values"][name]) - row["singles"][row["incumbent"]] for row in rows]
-    deployed = [[one["verdict"] == "deploy" for one in row["verdicts"][name]] for row in rows]
-    return np.array(gains) * (np.array(deployed) if by_verdict else 1.0)
+    kept = [[one["verdict"] in kept_verdicts for one in row["verdicts"][name]] for row in rows]
+    return np.where(kept, 0.0, gains)
+
+
+def _summarise_first_verdicts(rows: Sequence[Record], verdict: str) -> dict[str, Any]:
+    """Return how often ``choose`` has a verdict without target rewards, and the mean gain of its
+    policy.
+    """
+    first = [row["verdicts"]["choose"][0] for row in rows]
+    gains = [one["gain"] for one in first if one["verdict"] == verdict]
+    return {"n": len(gains), "gain": number(float(np.mean(gains)), sign=True)}
 
 
 def _compute_best_gains(rows: Sequence[Record], *, singles: bool = False) -> np.ndarray:
@@ -555,7 +578,6 @@ def rules(record: Record) -> str:
         "all rewards, logs": logs,
         "all rewards, in full": in_full,
     }
-    lowest = min((row for rows in groups.values() for row in rows), key=lambda row: row["rule"])
     return fill(
         "rules",
         rows=[[name, *_summarise_rules(rows)] for name, rows in groups.items() if rows],
@@ -563,10 +585,14 @@ def rules(record: Record) -> str:
             kind: _compute_kept([row for row in planted if row["rule_of"] == kind])
             for kind in ("splits", "linear")
         },
+        possible={
+            kind: _summarise_possible([row for row in planted if row["rule_of"] == kind])
+            for kind in ("splits", "linear")
+        },
         runs=len(planted),
-        lowest=lowest["rule"],
+        lowest=min(row["rule"] for rows in groups.values() for row in rows),
         experiments=len(groups["experiments"]),
-        lowest_error=lowest["rule_error"],
+        command=record["speed"]["command"],
         speed=next(
             number(row["seconds"], 1)
             for row in record["speed"]["rows"]
@@ -590,6 +616,17 @@ def _compute_kept(rows: Sequence[Any]) -> float:
     if not gaining:
         return float("nan")
     return sum(row["rule"] for row in gaining) / sum(row["policy"] for row in gaining)
+
+
+def _summarise_possible(rows: Sequence[Any]) -> dict[str, float]:
+    """Return the fractions of the largest possible gain over the best arm that the best trees of
+    depth 2 and 3 have, and that policies have.
+    """
+    gaining = [row for row in rows if row["policy"] > _MIN_GAIN]
+    gains = {f"depth_{depth}": [row["possible_trees"][depth] for row in gaining] for depth in "23"}
+    gains["policy"] = [row["policy"] for row in gaining]
+    possible = sum(row["possible"] for row in gaining)
+    return {name: sum(values) / possible for name, values in gains.items()}
 
 
 def _summarise_rules(rows: Sequence[Any]) -> list[str]:

@@ -115,7 +115,7 @@ def test_a_tree_is_not_used_far_from_all_source_contexts():
     rewards = rng.normal(arms * np.where(x[:, 0] < 0.5, 1.0, -1.0))
     log = x, arms, rewards, np.full(3000, 0.5)
     for move, proven in ((0.0, True), (5.0, False)):
-        target = rng.uniform(size=(500, 2)) + [0.0, move]
+        target = rng.uniform(size=(500, 2)) + np.array([0.0, move])
         pair = daband.domains.from_log(source=log, target=target, n_arms=2)
         result = daband.rules(daband.choose(pair, candidates=LOG), pair=pair, max_depth=1)
         assert result.proven is proven

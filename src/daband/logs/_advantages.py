@@ -63,7 +63,6 @@ from daband.logs._doubly_robust import (
 from daband.logs._experiments import (
     compute_between_deviation,
     compute_lower_limit,
-    compute_maximum_quantile,
     compute_target_limit,
 )
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
@@ -537,27 +536,34 @@ class ScoredLog:
         self.best_arm = int(self.shrunken_means.argmax())
 
     def evaluate(
-        self, choose: Callable[[FloatArray, BoolArray], IntArray], *, n_candidates: int
-    ) -> GainEvidence:
-        """Return the evidence for choices that ``choose`` learns.
+        self, candidates: Sequence[Callable[[FloatArray, BoolArray], IntArray]]
+    ) -> list[GainEvidence]:
+        """Return the evidence for the choices that each candidate learns.
 
-        Args:
-            choose: a function of scores (n, K) and a mask (n,) of the rounds from which it may
-                learn, which returns the arms of all rounds, (n,).
-            n_candidates: the number of such functions of which the best one is used.
+        A candidate is a function of scores (n, K) and a mask (n,) of the rounds from which it may
+        learn, which returns the arms of all rounds, (n,).
         """
         split = self.splits[0]
-        arms = np.zeros(len(self.scores), np.int64)
+        arms = np.zeros((len(candidates), len(self.scores)), np.int64)
         for fold in range(_N_FOLDS):
             is_held_out = split.folds == fold
-            fold_arms = choose(split.compute_scores(excluded=fold), ~is_held_out)
-            arms[is_held_out] = fold_arms[is_held_out]
-        values = self.scores[np.arange(len(arms)), arms]
+            fold_scores = split.compute_scores(excluded=fold)
+            for chosen, choose in zip(arms, candidates, strict=True):
+                chosen[is_held_out] = choose(fold_scores, ~is_held_out)[is_held_out]
+        values = self.scores[np.arange(len(self.scores)), arms]
         gains = values - self.scores[:, self.best_arm]
-        fraction = float(self.mix.weights @ (arms != self.best_arm))
-        quantile = compute_maximum_quantile(n_candidates, _CONFIDENCE_LEVEL)
-        low = compute_lower_limit(self.tested_mix.estimate(gains).mean, quantile)
-        return GainEvidence(arms, values, self.mix.estimate(gains).mean, fraction, low)
+        tested = self.tested_mix.estimate_all(gains.T)
+        quantile = _estimate_maximum_quantile(tested, self.learner.log.clusters)
+        return [
+            GainEvidence(
+                arms[index],
+                values[index],
+                self.mix.estimate(gains[index]).mean,
+                float(self.mix.weights @ (arms[index] != self.best_arm)),
+                compute_lower_limit(tested[index].mean, quantile),
+            )
+            for index in range(len(candidates))
+        ]
 
 
 class _FittedCandidate(NamedTuple):

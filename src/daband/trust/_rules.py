@@ -17,13 +17,14 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from daband.base._arguments import check_int
-from daband.base._arrays import BoolArray, FloatArray, use_one_blas_thread
+from daband.base._arrays import BoolArray, FloatArray, IntArray, use_one_blas_thread
 from daband.base._files import write_text
 from daband.domains._contract import LoggedDomain, Pair
 from daband.errors import InvalidInput
@@ -257,15 +258,13 @@ def rules(
         best_index = int(np.searchsorted(arms, scored.best_arm))
         return found if np.isfinite(value) else best_index
 
-    def evaluate(depth: int, is_weighted: bool) -> GainEvidence:
-        """Return the evidence for a tree, with the smaller one of both lower limits."""
-        gain = scored.evaluate(
-            lambda scores, rows: arms[
-                apply_found(search(depth, is_weighted, scores, rows), columns)
-            ],
-            n_candidates=len(candidates),
-        )
-        forecast = forecast_gains(  # as the verdict does
+    def choose_arms(depth: int, is_weighted: bool, scores: FloatArray, rows: BoolArray) -> IntArray:
+        """Return the arm of each round by the best tree."""
+        return arms[apply_found(search(depth, is_weighted, scores, rows), columns)]
+
+    def limit(gain: GainEvidence) -> GainEvidence:
+        """Return evidence with the verdict's lower limit if it is smaller."""
+        forecast = forecast_gains(
             evidence.policy,
             rounds,
             gain.values - scored.scores[:, scored.best_arm],
@@ -275,7 +274,7 @@ def rules(
         return gain._replace(low=min(gain.low, forecast.low))
 
     with use_one_blas_thread():
-        gains = [evaluate(*candidate) for candidate in candidates]
+        gains = list(map(limit, scored.evaluate([partial(choose_arms, *c) for c in candidates])))
         ranks = [(gain.low > 0.0, gain.gain.compute_limit(-1.0)) for gain in gains]
         best = ranks.index(max(ranks))
         gain = gains[best]
