@@ -556,13 +556,13 @@ class ScoredLog:
         quantile = _estimate_maximum_quantile(tested, self.learner.log.clusters)
         return [
             GainEvidence(
-                arms[index],
-                values[index],
-                self.mix.estimate(gains[index]).mean,
-                float(self.mix.weights @ (arms[index] != self.best_arm)),
-                compute_lower_limit(tested[index].mean, quantile),
+                chosen,
+                reward,
+                self.mix.estimate(gain).mean,
+                float(self.mix.weights @ (chosen != self.best_arm)),
+                compute_lower_limit(estimate.mean, quantile),
             )
-            for index in range(len(candidates))
+            for chosen, reward, gain, estimate in zip(arms, values, gains, tested, strict=True)
         ]
 
 

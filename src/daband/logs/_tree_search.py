@@ -84,9 +84,7 @@ def search_tree(
     """
     stacked = scores if counts is None else np.concatenate([scores, counts], axis=1)
     n_arms = scores.shape[1]
-    search = _Search(
-        np.ascontiguousarray(stacked.T), n_arms, min_count if counts is not None else 0
-    )
+    search = _Search(np.ascontiguousarray(stacked.T), n_arms, min_count)
     tolerance = _MIN_GAIN * float(np.abs(scores).sum())
     return search.grow(columns, np.arange(len(scores)), depth, tolerance)
 
@@ -116,8 +114,6 @@ class _Search:
             first_values = self._score_double_splits(subset, rows)
         n_tried = 1 if depth < 3 else _N_FIRST_SPLITS
         for column, cut in _find_largest(first_values, n_tried):
-            if not first_values[column][cut] > best[0] + tolerance and depth < 3:
-                break
             is_yes = subset[column].apply(cut)
             sides = [
                 self.grow(columns, rows[side], depth - 1, tolerance) for side in (is_yes, ~is_yes)

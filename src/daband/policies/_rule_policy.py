@@ -76,8 +76,12 @@ class RulePolicy(Policy):
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
 
     def settings(self) -> dict[str, Any]:
-        own = {"id_column": self.id_column, "salt": self.salt}
-        return {**super().settings(), "tree": to_state(self.node), **own}
+        return {
+            **super().settings(),
+            "tree": to_state(self.node),
+            "id_column": self.id_column,
+            "salt": self.salt,
+        }
 
     @property
     def counts(self) -> IntArray:

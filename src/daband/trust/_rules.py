@@ -244,19 +244,16 @@ def rules(
 
     def search(depth: int, is_weighted: bool, scores: FloatArray, rows: BoolArray) -> FoundNode:
         """Return the best tree of the rounds for which a mask is True."""
-        weights = scored.learner.log.weights[rows]
-        if is_weighted:
-            weights = scored.learner.make_mix(rows, scores[rows]).target_weights
+        mix = scored.learner.make_mix(rows, scores[rows])
+        weights = mix.target_weights if is_weighted else mix.weights
         contrasts = scores[rows][:, arms] - scores[rows][:, [scored.best_arm]]
-        value, found = search_tree(
+        return search_tree(
             weights[:, None] * contrasts,
             select_rows(columns, rows),
             depth=depth,
             counts=evidence.counts[rows][:, arms],
             min_count=min_rounds,
-        )
-        best_index = int(np.searchsorted(arms, scored.best_arm))
-        return found if np.isfinite(value) else best_index
+        )[1]
 
     def choose_arms(depth: int, is_weighted: bool, scores: FloatArray, rows: BoolArray) -> IntArray:
         """Return the arm of each round by the best tree."""
@@ -275,10 +272,11 @@ def rules(
 
     with use_one_blas_thread():
         gains = list(map(limit, scored.evaluate([partial(choose_arms, *c) for c in candidates])))
-        ranks = [(gain.low > 0.0, gain.gain.compute_limit(-1.0)) for gain in gains]
-        best = ranks.index(max(ranks))
-        gain = gains[best]
-        found = search(*candidates[best], scored.scores, np.ones(len(scored.scores), np.bool_))
+        candidate, gain = max(
+            zip(candidates, gains, strict=True),
+            key=lambda one: (one[1].low > 0.0, one[1].gain.compute_limit(-1.0)),
+        )
+        found = search(*candidate, scored.scores, np.ones(len(scored.scores), np.bool_))
     node, indices = build_node(found, columns)
 
     def describe(proven: bool) -> Rules:
@@ -404,7 +402,7 @@ def _assess(
 ) -> Assessment:
     """Return the assessment of a rule against the incumbent of the choice."""
     old = choice.assessment
-    name = old.incumbent_column if old.incumbent_column is not None else old.incumbent_arm
+    name = old.incumbent_column or old.incumbent_arm
     incumbent = as_incumbent(
         name, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target
     )
