@@ -222,9 +222,9 @@ def routing(record: Record) -> str:
 
 #: The verdicts with which the incumbent is kept instead of the policy of ``choose``.
 CHOOSE_RULES: dict[str, tuple[str, ...]] = {
-    "its policy, only if the verdict is *deploy*": ("keep the incumbent", "collect rewards"),
-    "its policy, unless the verdict is *keep the incumbent*": ("keep the incumbent",),
-    "its policy, whatever the verdict is": (),
+    "policy, if the verdict is *deploy*": ("keep the incumbent", "collect rewards"),
+    "policy, unless it is *keep*": ("keep the incumbent",),
+    "policy, always": (),
 }
 
 
@@ -591,7 +591,6 @@ def rules(record: Record) -> str:
         },
         runs=len(planted),
         lowest=min(row["rule"] for rows in groups.values() for row in rows),
-        experiments=len(groups["experiments"]),
         command=record["speed"]["command"],
         speed=next(
             number(row["seconds"], 1)
