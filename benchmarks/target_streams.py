@@ -184,7 +184,8 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             )
             for row in group
         ]
-        differences = np.array([row["warm"][0] for row in group]) - best_cold
+        warm, own_cold = (np.array([row[start][0] for row in group]) for start in ("warm", "cold"))
+        differences = warm - best_cold
         experts = [row["best expert"] for row in group if "best expert" in row]
         summary[f"{policy}, {world}, half {half}"] = {
             "streams": len(group),
@@ -195,7 +196,8 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             },
             "more than 0.01 below the better cold start": int((differences < -0.01).sum()),
             "worst difference": round(float(differences.min()), 4),
-            "streams for which each expert is best": np.bincount(experts, minlength=6).tolist(),
+            "worst difference from its own cold start": round(float((warm - own_cold).min()), 4),
+            "streams for which each expert is best": np.bincount(experts, minlength=5).tolist(),
         }
     for row in results:
         if "deviation" in row:
@@ -210,12 +212,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--every", type=int, default=1, help="use every n-th data set of each half")
+    parser.add_argument("--data", nargs="*", help="use only these data sets, in this order")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--worlds", nargs="*", default=list(_WORLDS))
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     data = list_data()
     chosen = [item for index, item in enumerate(data) if index // 2 % arguments.every == 0]
+    if arguments.data:
+        chosen = [(name, dict(data)[name]) for name in arguments.data]
     tasks = [
         (name, half, seed, arguments.worlds)
         for seed in range(arguments.seeds)

@@ -186,3 +186,26 @@ def test_a_second_run_also_fits_after_its_last_episode(tmp_path):
     other.update(contexts[0], labels[0], np.ones(len(labels[0])))
     other.adapt(1)
     assert set(other._target_thetas) == set(policy._target_thetas)
+
+
+def test_target_rewards_reject_pseudo_labels_that_mislead():
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(1500, 6))
+    labels = (contexts[:, 0] > 0).astype(np.int64)
+    contexts[:, 5] = 1.0
+    policy = SelfTraining(context_shape=(6,), n_arms=2, feedback="one_hot")
+    policy.update(contexts[:600], labels[:600], np.ones(600))
+    policy.observe_target(contexts[600:])
+    policy.adapt()
+    assert (policy.select(contexts[:100], domain="target").arm == labels[:100]).mean() > 0.9
+    received = []
+    for start in range(600, 1500, 10):
+        batch = contexts[start : start + 10]
+        arms = policy.select(batch, domain="target").arm
+        reward = (arms != labels[start : start + 10]).astype(float)
+        policy.update(batch, arms, reward, domain="target")
+        received.append(reward.mean())
+    assert np.mean(received[-20:]) > 0.9
+    policy.observe_target(contexts)
+    policy.adapt(1)
+    assert (policy.select(contexts[:200], domain="target").arm != labels[:200]).mean() > 0.9

@@ -402,6 +402,12 @@ class Ridge:
         self.b = b
         self.theta = b @ self.A_inv
 
+    def set_coefficients(self, theta: FloatArray) -> None:
+        """Replace the coefficients of rewards (heads, d), and the sums that they are fitted to."""
+        b = self.b.copy()
+        b[:, 0] = np.einsum("hde,he->hd", self.gram, theta) + self.penalties * theta
+        self.set_b(b)
+
     def set_penalties(self, penalties: FloatArray) -> None:
         """Replace the penalties (d,), and compute all regressions again."""
         self.penalties = penalties

@@ -55,8 +55,10 @@ class SelfTraining(LinUCB):
     In the source it decides as LinUCB does. With ``feedback="one_hot"`` a reward of 1 reveals the
     label of a context. ``adapt`` fits another regression, which predicts rewards in the target, to
     these labels and to pseudo-labels of the contexts from ``observe_target``. It does so whenever
-    the number of rounds has doubled, and after the last episode of a run. With
-    ``feedback="bandit"``, or with ``arms="shared"``, the policy is LinUCB.
+    the number of rounds has doubled, and after the last episode of a run. With the first reward
+    from a target, this regression becomes the source of ``linear/_source_worth.py``, so target
+    rewards can reject it. Pseudo-labels are then no longer learned. With ``feedback="bandit"``, or
+    with ``arms="shared"``, the policy is LinUCB.
 
     Args:
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0.
@@ -132,6 +134,10 @@ class SelfTraining(LinUCB):
     # Learning.
 
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+        theta = self._target_thetas.pop(domain, None)
+        self._target_features.pop(domain, None)
+        if theta is not None and self._head.worth is None:
+            self._head.statistics.set_coefficients(theta)
         super()._learn(rounds, domain)
         self._add_labels(rounds.contexts, rounds.arms, rounds.rewards, self._weigh(rounds))
 
@@ -177,7 +183,8 @@ class SelfTraining(LinUCB):
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         is_full = len(self._target_features.get(domain, ())) >= _MAX_TARGET_CONTEXTS
-        if self.feedback != "one_hot" or self.arms != "disjoint" or is_full:
+        is_fixed = is_full or self._head.worth is not None
+        if self.feedback != "one_hot" or self.arms != "disjoint" or is_fixed:
             return
         features = to_floats(self._featurise(contexts)).astype(np.float32)
         if domain in self._target_features:
