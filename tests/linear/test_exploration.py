@@ -76,3 +76,18 @@ def test_even_choices_are_even_among_the_available():
         means[:1], means[:1], make_seeded_draw(make_draw_key(0), 5 + 17), available[:1]
     )
     assert single.arm[0] == decision.arm[17]
+
+
+def test_doubt_draws_arms_by_how_far_they_are_proven_to_be_worse():
+    doubt = Exploration("doubt", epsilon=0.2)
+    mean = np.array([[1.0, 0.9, 0.0, 2.0]])
+    bonus = np.array([[0.1, 0.1, 0.1, 0.1]])
+    available = np.array([[True, True, True, False]])
+    (found,) = doubt.probabilities(mean, bonus, available=available)
+    likelihoods = np.array([1.0, np.exp(-0.5), np.exp(-50.0), 0.0])
+    expected = 0.1 * np.array([1, 1, 1, 0]) / 3 + 0.1 * likelihoods / likelihoods.sum()
+    np.testing.assert_allclose(found, expected + 0.8 * np.eye(4)[0])
+    # without bonuses, only ties are in doubt
+    (certain,) = doubt.probabilities(mean, 0.0 * bonus, available=available)
+    np.testing.assert_allclose(certain, [0.9 + 0.1 / 3, 0.1 / 3, 0.1 / 3, 0.0])
+    assert Exploration("doubt").probabilities(mean, bonus).tolist() == [[0.0, 0.0, 0.0, 1.0]]

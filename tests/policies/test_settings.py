@@ -62,7 +62,7 @@ def test_numbers_that_no_machine_can_take(kind, settings, message):
 
 @pytest.mark.parametrize("kind", [daband.LinUCB, daband.Constant, daband.DABand])
 def test_an_alpha_whose_scores_would_overflow(kind):
-    with pytest.raises(InvalidInput, match=r"alpha must be at most 1e\+100, got 1e\+308"):
+    with pytest.raises(InvalidInput, match=r"alpha must be in \[0, 1e\+100\], got 1e\+308"):
         make(kind, alpha=1e308)
 
 

@@ -35,15 +35,16 @@ def export_command(
         float | None,
         typer.Option(
             help=(
-                "Probability of a uniformly drawn arm, e.g. 0.1, so that its log can be used to"
+                "Probability of a randomly drawn arm, e.g. 0.1, so that its log can be used to"
                 " learn."
             )
         ),
     ] = None,
     explore: Annotated[
-        Literal["ucb", "greedy"] | None,
+        Literal["ucb", "greedy", "doubt"] | None,
         typer.Option(
-            help="The exploration rule; by default greedy with --epsilon, otherwise the policy's."
+            help="The exploration rule; by default the policy's, but greedy instead of ucb with"
+            " --epsilon. With doubt, arms that are proven to be worse are drawn less often."
         ),
     ] = None,
     incumbent: Annotated[

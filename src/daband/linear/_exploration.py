@@ -29,26 +29,25 @@ _MAX_ALPHA = 1e100
 class Exploration:
     """Settings for choosing arms from predicted means and bonuses.
 
-    The arm with the largest score is chosen. The score is the mean for the rule "greedy", and the
-    mean plus ``alpha`` times the bonus for "ucb". With probability ``epsilon``, the arm is drawn
-    uniformly instead.
+    The arm with the largest score is chosen. The score is the mean plus ``alpha`` times the bonus
+    for the rule "ucb", otherwise the mean. With probability ``epsilon``, the arm is drawn instead.
+    The draw is uniform, but for the rule "doubt" only half of the draws are. In the other half, the
+    probability of an arm is proportional to exp(-(m - m_a)^2 / (2 s_a^2)), for the largest mean m,
+    and the mean m_a and bonus s_a of the arm (Maillard sampling; Bian and Jun, 2022). So arms that
+    are proven to be worse are drawn less often, with a floor of ``epsilon`` / 2K.
     """
 
-    #: "ucb" or "greedy".
+    #: "ucb", "greedy" or "doubt".
     rule: str = "ucb"
     #: The factor of the bonus. This is the default of every linear policy.
     alpha: float = 0.15
-    #: The probability of a uniformly drawn arm.
+    #: The probability of a drawn arm.
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        check_one_of("explore", self.rule, ("ucb", "greedy"))
-        if not (np.isfinite(self.alpha) and self.alpha >= 0):
-            raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
-        if self.alpha > _MAX_ALPHA:
-            raise InvalidInput(
-                f"alpha must be at most {_MAX_ALPHA:g}, got {self.alpha:g}: scores would overflow"
-            )
+        check_one_of("explore", self.rule, ("ucb", "greedy", "doubt"))
+        if not 0 <= self.alpha <= _MAX_ALPHA:
+            raise InvalidInput(f"alpha must be in [0, {_MAX_ALPHA:g}], got {self.alpha}")
         if not 0 <= self.epsilon <= 1:
             raise InvalidInput(f"epsilon must be in [0, 1], got {self.epsilon}")
 
@@ -109,8 +108,12 @@ class Exploration:
             raise ValueError("no arm is available, or a score is NaN")
         if not self.epsilon:
             return is_tied / n_tied
-        n_available = mask.sum(axis=1, keepdims=True)
-        return (1.0 - self.epsilon) * is_tied / n_tied + self.epsilon * mask / n_available
+        drawn = mask / mask.sum(axis=1, keepdims=True)
+        if self.rule == "doubt":
+            gaps = (best_scores - scores) / np.maximum(bonus, 1e-100)
+            likelihoods = np.exp(-0.5 * np.square(gaps))
+            drawn = 0.5 * (drawn + likelihoods / likelihoods.sum(axis=1, keepdims=True))
+        return (1.0 - self.epsilon) * is_tied / n_tied + self.epsilon * drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +143,6 @@ AnyDecision = TypeVar("AnyDecision", bound=Decision)
 
 def join_decisions(decisions: Sequence[AnyDecision]) -> AnyDecision:
     """Return one decision with the rounds of all decisions, in order."""
-    if len(decisions) == 1:
-        return decisions[0]
     cls = type(decisions[0])
     return cls(
         *[

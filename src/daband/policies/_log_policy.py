@@ -77,8 +77,8 @@ class LogPolicy(Policy):
     Args:
         by_context: if False, always choose the best arm.
         settings: the settings of every policy (``daband.Policy``). Contexts have at most 1,024
-            numbers. ``explore`` is "greedy" by default; "ucb" adds a bonus that falls
-            with the number of an arm's rounds. ``arms`` is "disjoint". ``seed`` also determines the
+            numbers. ``explore`` is "doubt" by default. Bonuses fall with the number of an arm's
+            rounds. ``arms`` is "disjoint". ``seed`` also determines the
             folds of cross-fitting.
 
     >>> import numpy as np
@@ -93,7 +93,7 @@ class LogPolicy(Policy):
 
     # the regressions do not depend on the scale, but domains may have different units
     scale_matters = True
-    default_settings: ClassVar = {"explore": "greedy"}
+    default_settings: ClassVar = {"explore": "doubt"}
     allows_shared_arms = False
     propensity_power = 0.0  # propensities are used in scores, not as weights
     weights_are_relative = True
@@ -201,15 +201,9 @@ class LogPolicy(Policy):
         centred_theta /= moments.scale
         inverse = np.zeros((self.n_arms, n_features, n_features))
         inverse[:, constant_index, constant_index] = 1.0 / (1.0 + self._round_counts)
-        if isinstance(feature_step, TreeNetwork):
-            member = Member(
-                centred_theta[:-1], inverse, network=feature_step, new_theta=centred_theta[-1]
-            )
-        else:
-            assert isinstance(feature_step, PiecewiseStep)
-            member = Member(
-                centred_theta[:-1], inverse, transform=feature_step, new_theta=centred_theta[-1]
-            )
+        kind = "network" if isinstance(feature_step, TreeNetwork) else "transform"
+        step: dict[str, Any] = {kind: feature_step}
+        member = Member(centred_theta[:-1], inverse, new_theta=centred_theta[-1], **step)
         return FrozenParts((member,), self._round_counts.copy())
 
     def _get_step_and_theta(self) -> tuple[FeatureStep, FloatArray]:

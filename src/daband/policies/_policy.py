@@ -185,9 +185,10 @@ class Policy(ABC):
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        explore: "ucb" adds a confidence bonus to the predicted reward, "greedy" does not.
+        explore: "ucb" adds a confidence bonus to the predicted reward, "greedy" and "doubt" do not.
+            With "doubt", the arms that ``epsilon`` draws are less often those proven to be worse.
         alpha: the factor of the bonus.
-        epsilon: the probability of drawing an arm uniformly instead. Logs of such a policy can be
+        epsilon: the probability of drawing an arm at random instead. Logs of such a policy can be
             used for off-policy evaluation.
         standardise_rewards: if True, rewards are standardised by their running mean and standard
             deviation (``reward_moments``), so that their unit changes no decision. If False,

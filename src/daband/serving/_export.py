@@ -91,10 +91,11 @@ def export(
         incumbent: the arm, by name or index, that is always chosen today; by default the arm that
             the assessment compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve
             --control`` choose it for some rows.
-        epsilon: the probability with which an arm is drawn uniformly; by default the policy's
-            value. A log of such decisions can be used to evaluate other policies and to learn.
-        explore: "ucb" or "greedy"; by default "greedy" if ``epsilon`` is given,
-            otherwise the policy's rule. A deployed policy does not learn, so with "ucb" it chooses
+        epsilon: the probability with which an arm is drawn; by default the policy's value. A log of
+            such decisions can be used to evaluate other policies and to learn.
+        explore: "ucb", "greedy" or "doubt". By default the policy's rule, but "greedy" instead of
+            "ucb" if ``epsilon`` is given. With "doubt", arms that are proven to be worse are drawn
+            less often. A deployed policy does not learn, so with "ucb" it chooses
             the same uncertain arm in every round until it is replaced. With "greedy", matrices
             above 8 MiB that are only used for bonuses are dropped.
         at_most: the largest fraction of decisions for each limited arm, e.g. ``{"call": 0.05}``.
@@ -119,7 +120,7 @@ def export(
                 " of the policy or the incumbent"
             )
         epsilon, explore = 0.0, "greedy"
-    frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
+    frozen = freeze(policy, domain, epsilon, explore)
     _warn_about_unused_features(frozen)
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     framing = getattr(policy, "framing", None)
@@ -264,7 +265,8 @@ def freeze(
 ) -> FrozenPolicy:
     """Return the decision rule of a policy in a domain.
 
-    ``epsilon`` and ``explore`` replace its settings if given.
+    ``epsilon`` and ``explore`` replace its settings if given. With ``epsilon``, "greedy" replaces
+    "ucb".
     """
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
@@ -279,8 +281,8 @@ def freeze(
     exploration = frozen.exploration
     if epsilon is not None:
         exploration = dataclasses.replace(exploration, epsilon=check_finite("epsilon", epsilon))
-    if explore is not None:
-        exploration = dataclasses.replace(exploration, rule=explore)
+    if explore or (epsilon and exploration.rule == "ucb"):
+        exploration = dataclasses.replace(exploration, rule=explore or "greedy")
     members = (
         _drop_large_inverses(frozen.members) if exploration.rule == "greedy" else frozen.members
     )
