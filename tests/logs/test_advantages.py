@@ -5,7 +5,12 @@ import pytest
 
 from daband.domains._contract import LoggedRounds
 from daband.features._piecewise import fit_ramps
-from daband.logs._advantages import AdvantageModel, LogRows, learn_advantages
+from daband.logs._advantages import (
+    AdvantageModel,
+    LogRows,
+    learn_advantages,
+    weigh_target_rounds,
+)
 from daband.logs._weighted_log import score_rounds
 
 K = 3
@@ -144,3 +149,26 @@ def test_ramps_cover_what_was_trimmed():
     np.testing.assert_array_equal(step(np.array([[9.0]])), step(np.array([[high + 0.1]])))
     assert step(rows)[:, 1].std() == pytest.approx(1.0, abs=0.05)
     assert fit_ramps(rows, 8)(rows).shape == (1_000, 9)
+
+
+@pytest.mark.parametrize(("offset", "sign"), [(0.0, 1.0), (-0.6, 1.0), (-0.6, -1.0)])
+def test_source_rewards_are_corrected_unless_choices_by_context_are_others(offset, sign):
+    """Arm 0 is worse by the offset in the target; the sign is that of the context's effects."""
+    rng = np.random.default_rng(0)
+    n = 4_000
+    x = rng.normal(size=(n, 2))
+    is_target = np.arange(n) >= 3_000
+    arms = rng.integers(0, K, n)
+    effects = np.array([1.0, 0.0, -1.0])[arms] * x[:, 0]
+    rewards = np.where(is_target, sign * effects + offset * (arms == 0), effects)
+    rewards += 0.5 * rng.normal(size=n)
+    chances = np.where(is_target, 0.25, 1 / K)
+    rows = LogRows(x, arms, rewards, chances, np.ones(n))
+    found = weigh_target_rounds(rows, is_target, K)
+    shifts = found.rewards - rows.rewards
+    np.testing.assert_array_equal(shifts[is_target | (arms != 0)], 0.0)
+    if sign < 0:
+        assert found == rows
+        return
+    assert shifts[~is_target & (arms == 0)] == pytest.approx(offset, abs=0.1)
+    np.testing.assert_allclose(found.weights[is_target], (3.0 / 4.0) ** 2)

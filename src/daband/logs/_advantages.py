@@ -131,14 +131,19 @@ class LogRows(NamedTuple):
 
 
 def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogRows:
-    """Return a log of both domains, in which target rounds count by the precision of their scores.
+    """Return a log of both domains, corrected and weighted for the target.
 
-    ``is_target`` is a mask (n,). The variance of a doubly robust score is about proportional to the
-    sum of the inverse propensities of all arms, which is the expectation of 1 / propensity^2. So
-    2,000 target rounds in which an arm has a propensity of 0.025 would make the means of 8,000
-    uniform source rounds less precise. If the rewards of an arm in the target are not those that
-    the source predicts, with probability 99%, nothing changes: source and target rounds count
-    alike.
+    ``is_target`` is a mask (n,). A regression on the source's rounds predicts the target's rewards.
+    If the mean error of an arm is not 0, with probability 99%, it is added to the source's rewards
+    of this arm. Standard errors of the log do not include the error of this mean. If the corrected
+    predictions are then worse than the arm's mean reward in the target, with probability 99%,
+    choices by context are others there, and the given log is returned: source and target rounds
+    count alike.
+
+    Otherwise target rounds count by the precision of their scores. The variance of a doubly robust
+    score is about proportional to the sum of the inverse propensities of all arms, which is the
+    expectation of 1 / propensity^2. So 2,000 target rounds in which an arm has a propensity of
+    0.025 would make the means of 8,000 uniform source rounds less precise.
     """
     if is_target.all() or not is_target.any():
         return log
@@ -147,14 +152,23 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
     sums.add(features, is_target.astype(np.int64), log.arms, log.rewards, log.weights)
     predictions = sums.fit({1}).predict(features)
     errors = log.rewards - predictions[np.arange(len(log.arms)), log.arms]
-    n_source, n_target = (
-        np.bincount(log.arms, rows, minlength=n_arms) for rows in (~is_target, is_target)
+    n_source, n_target, error_sums, reward_sums = (
+        np.bincount(log.arms, values, minlength=n_arms)
+        for values in (~is_target, is_target, is_target * errors, is_target * log.rewards)
     )
-    error_sums = np.bincount(log.arms, is_target * errors, minlength=n_arms)
-    variances = errors.var() * n_target * (1.0 + n_target / np.maximum(n_source, 1.0))
+    n_source, n_target = np.maximum((n_source, n_target), 1.0)
+    mean_errors = error_sums / n_target
     quantile = NormalDist().inv_cdf(1.0 - (1.0 - _CONFIDENCE_LEVEL) / (2.0 * n_arms))
-    if (np.abs(error_sums) > quantile * np.sqrt(variances)).any():
-        return log
+    limits = quantile * np.sqrt(errors.var() * (1.0 / n_source + 1.0 / n_target))
+    shifts = mean_errors * (np.abs(mean_errors) > limits)
+    if shifts.any():
+        shifted_errors = errors - shifts[log.arms]
+        mean_rewards = (reward_sums / n_target)[log.arms]
+        leads = np.square(log.rewards - mean_rewards) - np.square(shifted_errors)
+        lead = estimate_mean(leads[is_target])
+        if lead.value < -NormalDist().inv_cdf(_CONFIDENCE_LEVEL) * lead.standard_error:
+            return log
+        log = log._replace(rewards=log.rewards + ~is_target * shifts[log.arms])
     squares = log.propensities**-2
     ratio = squares[~is_target].mean() / squares[is_target].mean()
     return log._replace(weights=np.where(is_target, ratio, 1.0) * log.weights)
