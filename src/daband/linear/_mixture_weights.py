@@ -133,13 +133,10 @@ def mix_scores(
     The error of a weighted mean is at most the weighted mean of the errors. So the weighted mean of
     the bonuses is a valid bonus.
     """
-    mean = weights[0] * scores[0][0]
-    bonus = bonus_weights[0] * scores[0][1]
-    for (other_mean, other_bonus), weight, bonus_weight in zip(
-        scores[1:], weights[1:], bonus_weights[1:], strict=True
-    ):
-        mean += weight * other_mean
-        bonus += bonus_weight * other_bonus
+    mean, bonus = (
+        sum(weight * array for weight, array in zip(factors, arrays, strict=True))
+        for factors, arrays in zip((weights, bonus_weights), zip(*scores, strict=True), strict=True)
+    )
     return mean, bonus
 
 

@@ -98,11 +98,7 @@ class RewardMoments:
         self.squared_differences += squares + difference * difference * (
             self.total_weight * total_weight / new_weight
         )
-        self.mean = (
-            mean
-            if self.total_weight == 0.0
-            else self.mean + difference * (total_weight / new_weight)
-        )
+        self.mean += difference * (total_weight / new_weight)
         self.total_weight = new_weight
         self.low = low if low < self.low else self.low
         self.high = high if high > self.high else self.high

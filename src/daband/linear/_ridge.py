@@ -69,7 +69,8 @@ def check_norm(z: AnyArray, ridge: float) -> None:
     """Raise an error if one of the features (B, d) is too large for the ridge."""
     if z.dtype == np.float64 and np.vdot(z, z) <= MAX_SQUARED_NORM * ridge:
         return  # the sum is enough to accept nearly every batch
-    squares = compute_squared_norms(z)
+    rows = to_floats(z)
+    squares = np.einsum("bd,bd->b", rows, rows)
     if not (squares <= MAX_SQUARED_NORM * ridge).all():
         row = int(np.argmax(squares))
         raise InvalidInput(
@@ -77,13 +78,6 @@ def check_norm(z: AnyArray, ridge: float) -> None:
             f" squared norm {float(squares[row]):.3g}, the maximum is {MAX_SQUARED_NORM:g} times"
             " the ridge. Look for an outlier, scale the contexts down, or raise the ridge"
         )
-
-
-def compute_squared_norms(z: AnyArray) -> FloatArray:
-    """Return the squared norm (B,) of each row of features (B, d). uint8 is scaled to [0, 1]."""
-    rows = to_floats(z)
-    squares: FloatArray = np.einsum("bd,bd->b", rows, rows)
-    return squares
 
 
 def weight_rounds(
@@ -365,23 +359,18 @@ class Ridge:
         self.theta[head] = self.b[head] @ self.A_inv[head]
         return True
 
-    def add_sums(self, sums: RidgeSums) -> None:
-        """Learn rounds from their sums.
+    def add_sums(self, sums: RidgeSums, weight: float = 1.0) -> None:
+        """Learn rounds, each with the same weight, from their sums.
 
         Raise an error and change nothing if A is too ill-conditioned to invert.
         """
-        old_state = {name: array.copy() for name, array in self.state().items()}
-        self.gram += sums.gram
-        self.b += sums.b
-        self.counts += sums.counts
-        for head in np.flatnonzero(sums.counts):
-            if not self._invert(int(head)):
-                self.restore(old_state)
-                raise InvalidInput(
-                    f"the rounds of regression {head} are too ill-conditioned for"
-                    f" ridge={self.ridge:g} to be learned from sums; standardise the contexts"
-                    " (transform=daband.Standardise()), or raise the ridge"
-                )
+        if not self.set_sums(self.gram + weight * sums.gram, self.b + weight * sums.b):
+            raise InvalidInput(
+                f"the rounds are too ill-conditioned for ridge={self.ridge:g} to be learned from"
+                " sums; standardise the contexts (transform=daband.Standardise()), or raise the"
+                " ridge"
+            )
+        self.counts = self.counts + sums.counts
 
     def set_sums(self, gram: FloatArray, b: FloatArray) -> bool:
         """Replace the sums Z'Z (heads, d, d) and Z'[r, 1] (heads, 2, d), and compute all regressions
@@ -401,12 +390,6 @@ class Ridge:
         """Replace the sums Z'[r, 1] (heads, 2, d), and compute the coefficients again."""
         self.b = b
         self.theta = b @ self.A_inv
-
-    def set_coefficients(self, theta: FloatArray) -> None:
-        """Replace the coefficients of rewards (heads, d), and the sums that they are fitted to."""
-        b = self.b.copy()
-        b[:, 0] = np.einsum("hde,he->hd", self.gram, theta) + self.penalties * theta
-        self.set_b(b)
 
     def set_penalties(self, penalties: FloatArray) -> None:
         """Replace the penalties (d,), and compute all regressions again."""

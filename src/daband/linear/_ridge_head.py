@@ -137,9 +137,8 @@ class RidgeHead:
             assert self.worth is not None
             sums = RidgeSums(statistics.n_heads, statistics.dim)
             sums.add(z, heads, rewards, weights)
+            statistics.add_sums(sums, self.worth.base_worth)
             self.worth.add_source(sums)
-            factors = np.ones(len(rewards)) if weights is None else weights
-            statistics.update(z, heads, rewards, self.worth.base_worth * factors)
             return
         if self.worth is None:
             self.worth = SourceWorth(statistics, target_moments, self.fixed_worth)
@@ -274,12 +273,11 @@ class RidgeHead:
         head = copy.copy(self)
         statistics = copy.deepcopy(self.statistics)
         head.worth = copy.deepcopy(self.worth)
+        weight = 1.0
         if head.worth is not None:
             head.worth.add_source(sums)
-            sums = copy.copy(sums)
-            sums.gram = head.worth.base_worth * sums.gram
-            sums.b = head.worth.base_worth * sums.b
-        statistics.add_sums(sums)
+            weight = head.worth.base_worth
+        statistics.add_sums(sums, weight)
         head.statistics = statistics
         return head
 

@@ -193,12 +193,9 @@ class SourceWorth:
 
     def _project(self, grams: FloatArray) -> FloatArray:
         """Return grams (..., d, d) on the axes, (..., m, m)."""
-        return grams if self._has_all_features else self.axes.T @ grams @ self.axes
-
-    @property
-    def _has_all_features(self) -> bool:
-        """True if the axes are the features."""
-        return self.axes.shape[0] == self.axes.shape[1]
+        if self.axes.shape[0] == self.axes.shape[1]:  # the axes are the features
+            return grams
+        return self.axes.T @ grams @ self.axes
 
     @property
     def estimate(self) -> WorthEstimate:
@@ -233,16 +230,12 @@ class SourceWorth:
         """Add the experts' errors in at most ``rounds_to_fit`` target rounds: features (B, d),
         heads, rewards and weights (B,).
         """
-        features = z if self._has_all_features else z @ self.axes
-        theta = self._centred_theta[:, heads]
-        predictions = np.matmul(theta[:, :, None], features[:, :, None])[:, :, 0, 0]
-        squares = np.square(rewards - self.centre - predictions)
-        if weights is None:
-            self.errors += squares.sum(axis=1)
-            self.new_weight += len(rewards)
-        else:
-            self.errors += squares @ weights
-            self.new_weight += float(weights.sum())
+        # of rewards and of ones, (E, B, 2)
+        predictions = np.matmul(self.theta[:, heads], (z @ self.axes)[:, :, None])[..., 0]
+        squares = np.square(rewards - self.centre - predictions @ [1.0, -self.centre])
+        round_weights = np.ones(len(rewards)) if weights is None else weights
+        self.errors += squares @ round_weights
+        self.new_weight += float(round_weights.sum())
         self.n_rounds += len(rewards)
 
     def fit(self, ridge: Ridge) -> None:
@@ -278,9 +271,9 @@ class SourceWorth:
         kept_fraction = 2.0 ** (-age / _NOISE_HALF_LIFE)
         self.noise_sum = kept_fraction * self.noise_sum + float(self.errors.min())
         self.noise_weight = kept_fraction * self.noise_weight + self.new_weight
-        share = -math.expm1(age * math.log1p(-_SHARE))
+        kept = age * math.log1p(-_SHARE)
         self.log_weights = np.logaddexp(
-            math.log1p(-share) + self.log_weights, math.log(share) + self._log_prior
+            kept + self.log_weights, math.log(-math.expm1(kept)) + self._log_prior
         )
         if self.noise_sum > 0.0:
             self.log_weights -= self.errors * (self.noise_weight / (2.0 * self.noise_sum))
@@ -309,16 +302,12 @@ class SourceWorth:
             A[expert] += self._worths[expert] * self._axes_source_gram
         worths = self._worths[:, None, None, None]
         b = worths * self._axes_source_b + (self.target_b @ axes)[self._rate_indices]
-        self.theta = np.linalg.solve(A, b.swapaxes(2, 3)).swapaxes(2, 3)
-        self._centre_theta()
+        # in the order of a restored array, so that sums over it have the same rounding errors
+        self.theta = np.ascontiguousarray(np.linalg.solve(A, b.swapaxes(2, 3)).swapaxes(2, 3))
         mean_theta = np.tensordot(np.exp(self.log_weights), self.theta, 1)
         theta_shift = (mean_theta - self.theta[self.base]) @ axes.T
         self.b_shift = theta_shift @ ridge.gram + theta_shift * ridge.penalties
         ridge.set_b(self._compute_sums(self.base)[1] + self.b_shift)
-
-    def _centre_theta(self) -> None:
-        """Compute the coefficients (E, heads, m) of rewards minus ``centre``."""
-        self._centred_theta = self.theta[:, :, 0] - self.centre * self.theta[:, :, 1]
 
     def pad(self, n_heads: int, n_features: int) -> None:
         """Append heads without rounds, and features that were 0 in every round."""
@@ -338,7 +327,6 @@ class SourceWorth:
         }.items():
             setattr(self, name, np.pad(getattr(self, name), widths))
         self._project_source()
-        self._centre_theta()
 
     def state(self) -> dict[str, AnyArray]:
         """Return all arrays needed to continue bit for bit."""
@@ -359,7 +347,6 @@ class SourceWorth:
             setattr(self, name, number)
         self.base = int(self.base)
         self._project_source()
-        self._centre_theta()
 
 
 def _find_axes(ridge: Ridge) -> FloatArray:

@@ -58,9 +58,9 @@ class PlayedRounds(NamedTuple):
     #: The cluster of each round, (B,), as in ``check_clusters``; None if rounds are independent.
     clusters: IntArray | None = None
 
-    def select(self, is_selected: BoolArray) -> PlayedRounds:
-        """Return the rounds for which a mask (B,) is True."""
-        arrays: list[Any] = [None if array is None else array[is_selected] for array in self]
+    def select(self, rows: BoolArray | slice) -> PlayedRounds:
+        """Return the rounds for which a mask (B,) is True, or those of a slice."""
+        arrays: list[Any] = [None if array is None else array[rows] for array in self]
         return PlayedRounds(*arrays)
 
 

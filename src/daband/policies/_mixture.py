@@ -138,10 +138,7 @@ class Mixture(Policy):
         #: The index of the only member that uses arm features, or None. Predictions of the other
         #: members are averaged with its predictions (``_compute_arm_weights``).
         self._joint_index = joint_indices[0] if has_one_joint else None
-        catalogues = (member.catalogue for member in self.members.values())
-        self.catalogue = next(
-            (catalogue for catalogue in catalogues if catalogue is not None), None
-        )
+        self.catalogue = _find_given([member.catalogue for member in self.members.values()])
         is_small_context = math.prod(self.feature_shape) <= MAX_SMALL_DIM
         self._uses_all_arm_errors = (
             is_small_context and self.feedback == "one_hot" and self.arms == "disjoint"
@@ -356,13 +353,11 @@ class Mixture(Policy):
         if not self.domains.is_target(domain):
             self._learn_block(rounds, is_new, domain)
             return
-        indices = np.arange(len(rounds.arms))
         start = 0
-        while start < len(indices):
-            stop = start + self._get_block_length(domain)
-            is_in_block = (indices >= start) & (indices < stop)
-            self._learn_block(rounds.select(is_in_block), is_new[is_in_block], domain)
-            start = stop
+        while start < len(is_new):
+            rows = slice(start, start + self._get_block_length(domain))
+            self._learn_block(rounds.select(rows), is_new[rows], domain)
+            start = rows.stop
 
     def _get_block_length(self, domain: int) -> int:
         """Return the number of rounds after which a member may change beyond learning them."""

@@ -157,8 +157,6 @@ class RidgePolicy(Policy):
         rounds = check_rounds(self, **arguments)
         features = self._featurise(transform_contexts(self, rounds.contexts))
         features, head_indices = self._head.get_chosen_features(features, rounds.arms)
-        if features.dtype == np.uint8:
-            features = features / np.float32(255.0)
         sums.add(features, head_indices, rounds.rewards, self._weigh(rounds))
 
     def learn_sums(

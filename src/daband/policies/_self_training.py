@@ -137,7 +137,9 @@ class SelfTraining(LinUCB):
         theta = self._target_thetas.pop(domain, None)
         self._target_features.pop(domain, None)
         if theta is not None and self._head.worth is None:
-            self._head.statistics.set_coefficients(theta)
+            ridge = self._head.statistics
+            theta = theta[:, None] * [[1], [0]]  # of rewards and of ones
+            ridge.set_b(theta @ ridge.gram + theta * ridge.penalties)
         super()._learn(rounds, domain)
         self._add_labels(rounds.contexts, rounds.arms, rounds.rewards, self._weigh(rounds))
 
