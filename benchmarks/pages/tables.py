@@ -497,6 +497,7 @@ def target_streams(record: Record) -> str:
                         last,
                         f"{below} of {summary['streams']}",
                         number(summary["worst difference"], sign=True),
+                        number(summary["worst difference from its own cold start"], sign=True),
                     ]
                 )
                 if (policy, world) == ("mixture", "as is"):
@@ -507,7 +508,14 @@ def target_streams(record: Record) -> str:
         ]
         for policy in ("mixture", "linucb")
     }
-    return fill("target-streams", rows=rows, untouched=bounds[0], gains=gains, record=record)
+    return fill(
+        "target-streams",
+        rows=rows,
+        untouched=bounds[0],
+        prior=bounds[1],
+        gains=gains,
+        record=record,
+    )
 
 
 def _in_order(names: Iterable[Any]) -> list[Any]:
