@@ -79,16 +79,17 @@ class StepTransform(Generic[StepT]):
             f"{domain}.{name}": array
             for domain, step in enumerate(self._steps)
             for name, array in step.arrays().items()
-            if domain == 0 or array is not getattr(self._steps[0], name)  # steps may share axes
         }
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore the arrays that ``state`` returned."""
-        arrays: dict[str, AnyArray] = {}
         steps: list[StepT] = []
         while own := drop_prefix(f"{len(steps)}.", state):
-            arrays |= {name: read_array(own, name, array) for name, array in own.items()}
-            step = self.step_class(**arrays)
+            arrays = {name: read_array(own, name, array) for name, array in own.items()}
+            try:
+                step = self.step_class(**arrays)
+            except TypeError as error:
+                raise ValueError(f"the arrays of a transform are others: {error}") from None
             n_features = step(np.zeros((1, step.n_inputs))).shape[1]
             if n_features != self.n_features((step.n_inputs,)):
                 raise ValueError(f"the arrays of a transform have {n_features} features")
