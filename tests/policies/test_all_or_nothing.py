@@ -10,8 +10,10 @@ from daband.policies._checkpoints import read_checkpoint
 from daband.policies._registered import policies
 from daband.policies._settings import get_setting_defaults
 
-OPTIONAL = {"policy/learner.run_steps", "policy/learner.gate.sums", "policy/steps"}
-"""What a file of an older version lacks."""
+OPTIONAL = {"policy/learner.run_steps", "policy/learner.gate.sums", "policy/steps"} | {
+    "policy/step/n_inputs"
+}
+"""What a file may lack, because the policy knows it."""
 
 
 def content(policy, tmp_path):
