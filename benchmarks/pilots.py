@@ -42,7 +42,7 @@ from verdicts import list_experiments, load_pair
 import daband
 from daband.domains import Columns
 from daband.logs._controlled_trial import Moments, TrialRule, estimate_effect
-from daband.trust._pilot import draw_surprises, make_normal_draw
+from daband.trust._pilot import compute_largest_loss, draw_surprises, make_normal_draw
 from daband.trust._pilot_simulation import (
     DEPLOY,
     GO_ON,
@@ -359,13 +359,17 @@ def replay(
         "expected_error": deviation / mix.fraction,
     }
     loss = (incumbent.mean - problem.min_reward) / mix.fraction
+    largest_loss = compute_largest_loss(source["expected_effect"], source["expected_error"])
     limits = {
         "max_cost": MAX_LOSS * planned * incumbent.mean,
         "worst_loss": (1.0 + DRIFT) * loss,
         "drift": DRIFT * loss,
     }
+    source_limits = {**limits}
+    for name in ("worst_loss", "drift"):
+        source_limits[name] = min(limits[name], largest_loss)
     methods: dict[str, tuple[TrialRule, Any, bool]] = {
-        "pilot": (TrialRule(**source, **limits), TrialRule.choose_fraction, False),
+        "pilot": (TrialRule(**source, **source_limits), TrialRule.choose_fraction, False),
         "pilot without a source": (
             TrialRule(**vague, **limits),
             TrialRule.choose_fraction,

@@ -6,11 +6,13 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
+from daband.logs._controlled_trial import TrialCounts
 from daband.trust import Pilot, plan_pilot
-from daband.trust._pilot import draw_surprises
+from daband.trust._pilot import compute_largest_loss, draw_surprises
 from daband.trust._report import write_choice_report
 
 SIMPLE = {"incumbent_mean": 0.2, "reward_deviation": 0.4, "min_reward": 0.0}
+NO_REWARDS = TrialCounts().moments
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +121,27 @@ def test_a_larger_drift_leaves_a_smaller_chance_of_a_proof():
     assert [plan.rule.drift for plan in (careful, usual, alike)] == [0.2, 0.1, 0.0]
     assert [plan.rule.worst_loss for plan in (careful, alike)] == [0.4, 0.2]
     assert careful.deploy + careful.keep < alike.deploy + alike.keep
+
+
+def test_the_source_limits_the_size_of_a_loss(folder):
+    choice = daband.trust.Choice.load(folder)
+    usual, stated = (plan_pilot(choice, per_week=1000, drift=drift) for drift in (None, 0.5))
+    assessment = choice.assessment
+    effect = assessment.advantage / assessment.disagreement
+    largest = compute_largest_loss(
+        effect, (assessment.advantage - assessment.low) / 1.2816 / assessment.disagreement
+    )
+    assert effect < usual.rule.worst_loss < stated.rule.worst_loss
+    assert usual.rule.worst_loss == pytest.approx(largest)
+    assert usual.rule.drift <= usual.rule.worst_loss
+    assert stated.rule.drift == pytest.approx(stated.rule.worst_loss / 3.0)
+    # more rounds of the policy may then be risked in the first week
+    fractions = [plan.rule.choose_fraction(NO_REWARDS, 1000.0) for plan in (usual, stated)]
+    assert 0.5 >= fractions[0] > fractions[1] > 0.0
+    # the sign of the source's advantage is not used
+    assert compute_largest_loss(-effect, 0.0) == compute_largest_loss(effect, 0.0) == effect
+    draws = draw_surprises(np.random.default_rng(0), 100_000)
+    assert (draws > compute_largest_loss(0.0, 1.0)).mean() == pytest.approx(0.05, abs=0.004)
 
 
 def test_simulated_advantages_have_the_quantile_of_the_assessment():

@@ -44,11 +44,12 @@ def plan_command(
         typer.Option(help="Smallest possible mean reward of an arm; by default the source's."),
     ] = None,
     drift: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Largest change of the loss between weeks, in percent of incumbent_mean."
+            help="Largest change of the loss between weeks, in percent of incumbent_mean; by default"
+            " 50%, but not more than the source's evidence allows."
         ),
-    ] = "50%",
+    ] = None,
     min_advantage: Annotated[
         float, typer.Option(help="Smallest advantage per round that is worth a deployment.")
     ] = 0.0,
@@ -75,7 +76,7 @@ def plan_command(
         incumbent_mean=incumbent_mean,
         reward_deviation=reward_deviation,
         min_reward=min_reward,
-        drift=_parse_percent("--drift", drift),
+        drift=None if drift is None else _parse_percent("--drift", drift),
         min_advantage=min_advantage,
         unit=unit,
     )

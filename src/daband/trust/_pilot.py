@@ -48,6 +48,10 @@ _N_SIMULATED = 1000
 #: The one-sided quantile of ``Assessment.low`` in a normal and in a Cauchy distribution.
 _LOW_QUANTILE = 1.2816
 _CAUCHY_QUANTILE = 3.0777
+#: The quantile of a Cauchy distribution for the largest loss, which holds with 95% probability.
+_LOSS_QUANTILE = 6.3138
+#: The default of ``drift``.
+_DRIFT = 0.5
 #: Without a source, true effects are simulated with a standard deviation of this many standard
 #: errors after the planned rounds.
 _VAGUE_EFFECT = 4.0
@@ -152,7 +156,7 @@ def plan_pilot(
     incumbent_mean: float | None = None,
     reward_deviation: float | None = None,
     min_reward: float | None = None,
-    drift: float = 0.5,
+    drift: float | None = None,
     min_advantage: float = 0.0,
     unit: str = "",
     seed: int = 0,
@@ -179,7 +183,9 @@ def plan_pilot(
             source.
         drift: largest increase of the policy's mean loss in a round from the pilot so far to the
             next week, as a fraction of ``incumbent_mean`` (above ``min_reward``). The limit of the
-            cost holds for such changes. With 0, weeks are assumed to be alike.
+            cost holds for such changes. With 0, weeks are assumed to be alike. By default 0.5, but
+            no loss is then expected to be larger than the source's evidence allows in either
+            direction.
         min_advantage: the smallest advantage per round for which the policy should be deployed.
         unit: unit of the rewards; by default the assessment's.
         seed: seed of the simulation.
@@ -233,7 +239,7 @@ def plan_pilot(
             "incumbent_mean must be above 0 and above min_reward, and reward_deviation above 0, got"
             f" {mean:g}, {lowest:g} and {deviation:g}"
         )
-    if not check_finite("drift", drift) >= 0.0:
+    if drift is not None and not check_finite("drift", drift) >= 0.0:
         raise InvalidInput(f"drift must be at least 0, got {drift:g}")
     planned_rounds = round(weeks * per_week)
     standard_error = 2.0 * deviation / math.sqrt(planned_rounds * fraction)
@@ -241,11 +247,16 @@ def plan_pilot(
     if assessment is not None:
         expected_effect = assessment.advantage / fraction
         expected_error = (assessment.advantage - assessment.low) / _LOW_QUANTILE / fraction
+    # all of the incumbent's rewards may come from the rounds in which the two differ
+    earnings = (mean - lowest) / fraction
+    largest_drift = (_DRIFT if drift is None else drift) * earnings
+    worst_loss = earnings + largest_drift
+    if assessment is not None and drift is None:
+        worst_loss = min(worst_loss, compute_largest_loss(expected_effect, expected_error))
     rule = TrialRule(
         max_cost=max_loss * mean * planned_rounds,
-        # all of the incumbent's rewards may come from the rounds in which the two differ
-        worst_loss=(1.0 + drift) * (mean - lowest) / fraction,
-        drift=drift * (mean - lowest) / fraction,
+        worst_loss=worst_loss,
+        drift=min(largest_drift, worst_loss),
         expected_effect=None if assessment is None else expected_effect,
         expected_error=expected_error,
         min_effect=min_advantage / fraction,
@@ -294,6 +305,16 @@ def _find_min_reward(choice: Choice) -> float | None:
     if isinstance(source, LoggedDomain):
         return float(source.read_log(np.arange(len(source)))[1].min())
     return 0.0  # labels have rewards of 0 and 1
+
+
+def compute_largest_loss(expected_effect: float, expected_error: float) -> float:
+    """Return the largest loss in a round that the source's evidence allows.
+
+    Only the size of the effect is used, because a target may be the opposite of the source. The
+    distribution is that of ``draw_surprises``.
+    """
+    surprise = _LOSS_QUANTILE * _LOW_QUANTILE / _CAUCHY_QUANTILE * expected_error
+    return abs(expected_effect) + surprise
 
 
 def draw_surprises(rng: np.random.Generator, n: int) -> FloatArray:
