@@ -19,53 +19,30 @@ LOG_ROWS = {
 }
 
 
-def performance(steps: Record, choosing: Record, waiting: Record, linear: Record) -> str:
+def performance(choosing: Record, waiting: Record, linear: Record) -> str:
     """Return the page of training speed."""
-    ours, peer = (linear["libraries"][name]["package"] for name in linear["libraries"])
-    rows = [
-        [
-            f"DIGIT, 19,200 rounds, {n} run{'s at once' if n > 1 else ''}, {steps['device']}",
-            f"{run['seconds']:.0f} s",
-            "",
-        ]
-        for run in steps["digit"]
-        for n in [run["runs"]]
-    ]
-    if "table" in steps:
-        seconds = steps["table"]["seconds"]
-        rows.append(
-            [
-                f"`daband bench digit`, all methods, five seeds, {steps['device']}",
-                f"{seconds:.0f} s",
-                "",
-            ]
-        )
-    rows += [
-        [
-            f"`choose` on {run['rows']:,} rows of {run['columns']} columns",
-            f"{run['seconds']:.0f} s",
-            "",
-        ]
+    waits = [
+        [f"`choose` on {run['rows']:,} rows of {run['columns']} columns", f"{run['seconds']:.0f}"]
         for run in choosing["runs"]
     ]
-    rows.append(["`daband demo`", f"{waiting['demo']['seconds']:.0f} s", ""])
-    for metric, own in linear["results"].items():
-        if (
-            own["unit"].endswith("/s")
-            and not metric.startswith("encoded")
-            and "d = 64" not in metric
-            and "episodes" not in metric
-        ):
-            cells = [
-                f"{median(own['values'][name]):,.0f}/s" if own["values"].get(name) else ""
-                for name in linear["libraries"]
-            ]
-            rows.append([f"LinUCB, ten arms, {metric}", *cells])
+    waits.append(["`daband demo`", f"{waiting['demo']['seconds']:.0f}"])
+    libraries = {name: entry["package"] for name, entry in linear["libraries"].items()}
+    rows = [
+        [
+            metric,
+            *[
+                f"{median(result['values'][name]):,.0f}" if result["values"].get(name) else ""
+                for name in libraries
+            ],
+        ]
+        for metric, result in linear["results"].items()
+        if metric.startswith(("one by one", "batch scoring"))
+    ]
     return fill(
         "performance",
+        waits=waits,
         rows=rows,
-        head=["", ours, peer],
-        steps=steps,
+        head=["", *libraries.values()],
         choosing=choosing,
         waiting=waiting,
         linear=linear,

@@ -13,9 +13,6 @@ from pages.text import commits, fill, mean_and_deviation, number, percent
 Record = Mapping[str, Any]
 #: Numbers of target rewards on the page; the record has more.
 _SHOWN_REWARDS = (50, 100)
-#: Smallest gain of choosing by context, as a fraction of the effect, for which a log counts as one
-#: that can gain.
-_ROOM = 0.1
 #: Smallest advantage, in marks, of a router that should be deployed.
 _GOOD_GAIN = 0.02
 #: Methods of ``full_labels.py`` by their name on the page. The first is today's default.
@@ -407,8 +404,6 @@ def trials(record: Record) -> str:
         if method not in ("best arm", "daband", "best possible")
     }
     best = max(peers, key=peers.__getitem__)
-    large = [row for row in settings if row["n"] == 5000 and row["effect"] > 0.2]
-    large = [row for row in large if row["best possible"] - row["best arm"] > _ROOM * row["effect"]]
     intervals = [row["coverage"] for row in record["intervals"] if row["warned"] < 1.0]
     warned = [row["coverage"] for row in record["intervals"] if row["warned"] == 1.0]
     return fill(
@@ -430,9 +425,6 @@ def trials(record: Record) -> str:
             name: sum(row[name] < row["best arm"] - 1e-9 for row in settings)
             for name in ("daband", best)
         },
-        large=len(large),
-        above=sum(row["daband"] > row["best arm"] for row in large),
-        below=sum(row["daband"] < row["best arm"] for row in large),
         columns=["method", *(number(effect, 1) for effect in effects), "mean"],
     )
 
