@@ -101,6 +101,17 @@ def test_the_command_prints_arms_and_findings(tmp_path):
     assert "truncated" in result.output
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "text"),
+    [("euros", "0,50", "'euros'.*'0,50'"), ("p", "50%", "'p'.*'50%'"), ("p", 0.0, "'p'.* 0")],
+)
+def test_a_value_that_is_no_number_or_probability_is_named(column, value, text):
+    """Before: a decimal comma in a CSV file ended in an error of polars."""
+    log = draw_log().with_columns(**{column: pl.lit(value)})
+    with pytest.raises(daband.DabandError, match=text):
+        daband.check_log(log, COLUMNS)
+
+
 def test_a_log_needs_its_columns():
     with pytest.raises(daband.InvalidInput, match="no column 'p'"):
         daband.check_log(draw_log().drop("p"), COLUMNS)

@@ -16,6 +16,7 @@ from daband.base._arrays import FloatArray, IntArray
 from daband.base._lazy_polars import pl
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import describe_repeated_ids, read_table
+from daband.domains.readers._tables import read_propensities, require_numbers
 from daband.errors import InvalidInput
 from daband.features._table_transform import TableTransform
 from daband.logs._mean_estimates import estimate_mean
@@ -119,7 +120,7 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
     if not len(frame):
         raise InvalidInput("the log has no row with an arm and a reward")
     arm_names, arms = np.unique(frame[columns.arm].cast(pl.String).to_numpy(), return_inverse=True)
-    rewards = frame[columns.reward].cast(pl.Float64).to_numpy()
+    rewards = require_numbers(frame, columns.reward, "source")
     clusters = None
     if columns.cluster is not None:
         values = frame[columns.cluster].cast(pl.String).to_numpy()
@@ -152,7 +153,7 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
     propensities = (
         np.bincount(arms)[arms] / len(arms)
         if columns.propensity is None
-        else frame[columns.propensity].cast(pl.Float64).to_numpy()
+        else read_propensities(frame, columns.propensity, "source")
     )
     findings += _check_assignment(
         arms, arm_names.tolist(), propensities, features, transform.feature_names, clusters

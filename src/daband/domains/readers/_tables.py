@@ -234,7 +234,7 @@ def from_table(
             return outcomes
         rewards = outcomes if outcomes.ndim == 2 else np.eye(len(arm_names))[outcomes]
         return rewards - costs.compute_table(
-            len(frame), lambda name: _require_numbers(frame, name, table_name)
+            len(frame), lambda name: require_numbers(frame, name, table_name)
         )
 
     target_contexts = target_transform.apply(target_frame)
@@ -271,24 +271,20 @@ def from_table(
         arm_indices = _find_arm_indices(
             _require_values(frame, columns.arm), arm_names, columns.arm, table_name
         )
-        rewards = _require_numbers(frame, str(columns.reward), table_name)
+        rewards = require_numbers(frame, str(columns.reward), table_name)
         if costs is not None:
             rewards = rewards - costs.compute(
-                arm_indices, lambda name: _require_numbers(frame, name, table_name)
+                arm_indices, lambda name: require_numbers(frame, name, table_name)
             )
         propensities = None
         offered = None
         if columns.propensity is not None:
-            propensities = _require_numbers(frame, columns.propensity, table_name)
-            try:
-                check_propensities(propensities, to_row=lambda index: row_number(frame, index))
-            except InvalidInput as error:
-                raise InvalidInput(f"column {columns.propensity!r}: {error}") from None
+            propensities = read_propensities(frame, columns.propensity, table_name)
         if columns.offered is not None:
             offered = read_offered_arms(frame, columns.offered, arm_names, arm_indices, table_name)
         guardrail = None
         if columns.guardrail is not None:
-            values = _require_numbers(frame, columns.guardrail.removeprefix("-"), table_name)
+            values = require_numbers(frame, columns.guardrail.removeprefix("-"), table_name)
             guardrail = Guardrail(values, columns.guardrail_margin, columns.guardrail)
         contexts = source_transform.apply(frame)
         return contexts, arm_indices, rewards, propensities, offered, guardrail
@@ -326,7 +322,7 @@ def from_table(
         costs=None
         if costs is None
         else costs.with_means(
-            lambda name: _require_numbers(source_frame, name, "source"),
+            lambda name: require_numbers(source_frame, name, "source"),
             source_rounds["source"][1] if columns.arm else None,
         ),
     )
@@ -450,7 +446,7 @@ def _find_costs(columns: Columns, arms: Any, arm_names: Sequence[str]) -> ArmCos
     for frame in map(read_table, tables):
         if costs in frame.columns:
             ids = frame[find_id_column(frame, str(columns.arm or columns.label or ""))].to_list()
-            arm_costs = _require_numbers(frame, costs, "arms").tolist()
+            arm_costs = require_numbers(frame, costs, "arms").tolist()
             costs_by_arm |= dict(zip(map(_format_name, ids), arm_costs, strict=True))
     return ArmCosts.parse(costs_by_arm, arm_names)
 
@@ -579,10 +575,10 @@ def _find_arm_indices(
 
 def _read_reward_table(frame: pl.DataFrame, columns: Columns, table_name: str) -> FloatArray:
     """Return the rewards in the reward columns, (n, K)."""
-    return np.stack([_require_numbers(frame, name, table_name) for name in columns.rewards], axis=1)
+    return np.stack([require_numbers(frame, name, table_name) for name in columns.rewards], axis=1)
 
 
-def _require_numbers(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
+def require_numbers(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
     """Return a column of rewards or propensities. Raise an error if a value is missing."""
     values = read_numbers(frame, name, table_name=table_name, is_context=False)
     if np.isnan(values).any():
@@ -595,6 +591,16 @@ def _require_numbers(frame: pl.DataFrame, name: str, table_name: str) -> FloatAr
 
 def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
     """Add propensities to logs. They are estimated from all rounds, training and held-out."""
+def read_propensities(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
+    """Return a column of propensities. Raise an error that names a row if one is invalid."""
+    propensities = require_numbers(frame, name, table_name)
+    try:
+        check_propensities(propensities, to_row=lambda index: row_number(frame, index))
+    except InvalidInput as error:
+        raise InvalidInput(f"column {name!r}: {error}") from None
+    return propensities
+
+
     logs = {table_name: log for table_name, log in rounds_by_table.items() if log is not None}
     contexts, arms = (
         np.concatenate([log[position] for log in logs.values()]) for position in (0, 1)
