@@ -1,4 +1,5 @@
 import gzip
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 
 import numpy as np
@@ -864,3 +865,53 @@ def test_a_policy_learns_from_the_log_that_it_wrote(tmp_path, labels):
     before = policy.counts.copy()
     daband.learn_log(policy, tmp_path / "log.csv")
     assert (policy.counts - before).tolist() == np.bincount(decision.arm).tolist()
+
+
+def draw_schools(n_schools=40, rows_per_school=30):
+    """Return a log in which every school has one arm, and target rows."""
+    generator = np.random.default_rng(0)
+    schools = np.repeat(np.arange(n_schools), rows_per_school)
+    log = pl.DataFrame(
+        {
+            "school": [f"school {school}" for school in schools],
+            "age": generator.integers(8, 15, len(schools)),
+            "lesson": np.array(["old", "new"])[generator.integers(2, size=n_schools)[schools]],
+            "marks": generator.normal(size=n_schools)[schools]
+            + generator.normal(size=len(schools)),
+        }
+    )
+    return log, log.select("age", "school")
+
+
+def test_a_category_whose_rows_have_one_arm_is_the_cluster():
+    """Before: a policy learned which schools had which arm, and its gain looked proven."""
+    log, target = draw_schools()
+    log = log.with_columns(propensity=pl.lit(0.5))
+    stated = StatedRoles(arm="lesson", reward="marks")
+    columns, roles = infer_columns(log, target, stated)
+    assert (columns.cluster, columns.context) == ("school", ("age",))
+    (role,) = (role for role in roles if role.name == "school")
+    assert role.is_notable
+    as_context, _ = infer_columns(log, target, replace(stated, category=("school",)))
+    assert (as_context.cluster, as_context.context) == (None, ("school", "age"))
+    with pytest.warns(UserWarning, match="repeat a value of 'school'"):
+        from_table(source=log, target=target, columns=as_context, class_names=["new", "old"])
+    assert any("'school'" in text for text in daband.check_log(log, as_context).findings)
+
+
+def test_an_id_whose_rows_have_one_arm_is_the_cluster():
+    log, target = draw_schools()
+    columns, _ = infer_columns(
+        log, target, StatedRoles(arm="lesson", reward="marks", id=["school"])
+    )
+    assert (columns.cluster, columns.id) == ("school", ("school",))
+
+
+def test_a_category_by_which_arms_are_drawn_with_other_probabilities_is_a_context():
+    log, target = draw_schools()
+    generator = np.random.default_rng(1)
+    probabilities = generator.uniform(0.2, 0.8, 40)[np.arange(len(log)) // 30]
+    arms = np.where(generator.random(len(log)) < probabilities, "old", "new")
+    log = log.with_columns(lesson=pl.Series(arms))
+    columns, _ = infer_columns(log, target, StatedRoles(arm="lesson", reward="marks"))
+    assert (columns.cluster, columns.categorical) == (None, ("school",))

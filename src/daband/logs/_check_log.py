@@ -14,8 +14,8 @@ import numpy as np
 
 from daband.base._arrays import FloatArray, IntArray
 from daband.base._lazy_polars import pl
-from daband.domains.readers._columns import Columns
-from daband.domains.readers._reading import describe_repeated_ids, read_table
+from daband.domains.readers._columns import Columns, describe_missing_clusters
+from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import read_propensities, require_numbers
 from daband.errors import InvalidInput
 from daband.features._table_transform import TableTransform
@@ -112,7 +112,7 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
             raise InvalidInput(
                 f"the log has no column {name!r} (its columns: {', '.join(frame.columns)})"
             )
-    findings = []
+    findings = describe_missing_clusters(frame, columns)
     n_unrewarded = frame[columns.reward].null_count()
     if n_unrewarded:
         findings.append(f"{n_unrewarded:,} rows have no reward and are ignored.")
@@ -125,9 +125,6 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
     if columns.cluster is not None:
         values = frame[columns.cluster].cast(pl.String).to_numpy()
         clusters = np.unique(values, return_inverse=True)[1]
-    else:
-        for name in columns.id:
-            findings += describe_repeated_ids(frame.select(name, columns.arm))
     summaries = []
     for index, name in enumerate(arm_names.tolist()):
         is_arm = arms == index

@@ -19,7 +19,7 @@ import numpy as np
 
 from daband.base._arrays import FloatArray, as_numpy
 from daband.base._lazy_polars import pl
-from daband.domains.readers._reading import read_table
+from daband.domains.readers._reading import describe_repeated_ids, read_table
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.features._catalogue import Catalogue
 from daband.features._table_transform import (
@@ -355,6 +355,16 @@ def infer_columns(
             column = ColumnRole(
                 name, "ignored", f"the target has no such column{hint}", is_notable=bool(hint)
             )
+        may_be_cluster = column.is_id or (column.role == "category" and name not in stated.category)
+        if (
+            stated.arm is not None
+            and feedback_columns["cluster"] is None
+            and may_be_cluster
+            and describe_repeated_ids(source.select(name, stated.arm), is_context=True)
+        ):
+            feedback_columns["cluster"] = name
+            reason = "all rows of a value have the same arm, so arms were drawn for each value"
+            column = ColumnRole(name, "cluster", reason, is_id=column.is_id, is_notable=True)
         column_roles.append(column)
     context_columns = [
         column for column in column_roles if column.role in ("number", "category", "date", "text")
@@ -381,6 +391,19 @@ def infer_columns(
         **feedback_columns,
     )
     return columns, column_roles
+
+
+def describe_missing_clusters(log: pl.DataFrame, columns: Columns) -> list[str]:
+    """Return a warning for each id and category of a log that arms were drawn for, if the log has
+    no clusters.
+    """
+    texts: list[str] = []
+    for name in (*columns.id, *columns.categorical):
+        if columns.arm and columns.cluster is None and name in log.columns:
+            texts += describe_repeated_ids(
+                log.select(name, columns.arm), is_context=name not in columns.id
+            )
+    return texts
 
 
 def _list_reasons(column_roles: Sequence[ColumnRole]) -> str:

@@ -54,6 +54,10 @@ _CSV_SUFFIXES = (".csv", ".tsv")
 _N_DIGEST_SAMPLES = 16
 #: The number of bytes of each sample.
 _DIGEST_SAMPLE_BYTES = 1 << 16
+#: Minimum number of values of a context column that arms were drawn for.
+_MIN_DRAWN_VALUES = 10
+#: Minimum fraction of the repeated rows of such values that have the arm of the row before.
+_MIN_SAME_FRACTION = 0.95
 
 
 def read_table(table: Any) -> pl.DataFrame:
@@ -515,11 +519,12 @@ def read_offered_arms(
     return offered
 
 
-def describe_repeated_ids(rows: pl.DataFrame) -> list[str]:
+def describe_repeated_ids(rows: pl.DataFrame, *, is_context: bool = False) -> list[str]:
     """Return a warning if arms were drawn for each id and not for each row, otherwise nothing.
 
     They were, if two rows of one id have the same arm more often than independent draws would, by
-    three standard deviations. ``rows`` has a column of ids and a column of arms.
+    three standard deviations. Arms may depend on a context, so nearly all rows of a value must have
+    the same arm if the column ``is_context``. ``rows`` has a column of ids and a column of arms.
     """
     name, arm_name = rows.columns
     rows = rows.drop_nulls().sort(name)
@@ -528,7 +533,11 @@ def describe_repeated_ids(rows: pl.DataFrame) -> list[str]:
     n_same = len(rows.filter(is_repeated & (rows[arm_name] == rows[arm_name].shift())))
     frequencies = rows[arm_name].value_counts()["count"].to_numpy() / max(len(rows), 1)
     chance = float(frequencies @ frequencies)
-    if n_same - chance * n_repeated <= 3.0 * (n_repeated * chance * (1.0 - chance)) ** 0.5:
+    n_values = len(rows) - n_repeated
+    is_constant = n_values >= _MIN_DRAWN_VALUES and n_same >= _MIN_SAME_FRACTION * n_repeated
+    if n_same - chance * n_repeated <= 3.0 * (n_repeated * chance * (1.0 - chance)) ** 0.5 or (
+        is_context and not is_constant
+    ):
         return []
     return [
         f"{n_repeated:,} rows repeat a value of {name!r}, {n_same:,} of them with the same arm. If"

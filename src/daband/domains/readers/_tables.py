@@ -21,7 +21,12 @@ from daband.domains._contract import About, Guardrail, Pair
 from daband.domains._mixtures import read_all_domains
 from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._columns import Columns, find_id_column, read_catalogue
+from daband.domains.readers._columns import (
+    Columns,
+    describe_missing_clusters,
+    find_id_column,
+    read_catalogue,
+)
 from daband.domains.readers._logs import (
     AUTO,
     AUTO_FRACTION,
@@ -29,7 +34,6 @@ from daband.domains.readers._logs import (
     warn_estimated_propensities,
 )
 from daband.domains.readers._reading import (
-    describe_repeated_ids,
     find_arm_index,
     read_offered_arms,
     read_table,
@@ -153,10 +157,8 @@ def from_table(
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame = _add_row_numbers(read_table(source))
     target_frame = _add_row_numbers(read_table(target))
-    warned_columns = columns.id if columns.arm and columns.cluster is None else ()
-    for id_column in set(warned_columns) & set(source_frame.columns):
-        for text in describe_repeated_ids(source_frame.select(id_column, columns.arm)):
-            warnings.warn(text, stacklevel=2)
+    for text in describe_missing_clusters(source_frame, columns):
+        warnings.warn(text, stacklevel=2)
     catalogue = None
     if arms is not None:
         if class_names is not None:
@@ -589,8 +591,6 @@ def require_numbers(frame: pl.DataFrame, name: str, table_name: str) -> FloatArr
     return values
 
 
-def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
-    """Add propensities to logs. They are estimated from all rounds, training and held-out."""
 def read_propensities(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
     """Return a column of propensities. Raise an error that names a row if one is invalid."""
     propensities = require_numbers(frame, name, table_name)
@@ -601,6 +601,8 @@ def read_propensities(frame: pl.DataFrame, name: str, table_name: str) -> FloatA
     return propensities
 
 
+def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
+    """Add propensities to logs. They are estimated from all rounds, training and held-out."""
     logs = {table_name: log for table_name, log in rounds_by_table.items() if log is not None}
     contexts, arms = (
         np.concatenate([log[position] for log in logs.values()]) for position in (0, 1)
