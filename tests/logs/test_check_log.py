@@ -101,6 +101,15 @@ def test_the_command_prints_arms_and_findings(tmp_path):
     assert "truncated" in result.output
 
 
+def test_the_command_reports_missing_rewards(tmp_path):
+    """Before: the rows were dropped first, and nothing was found."""
+    euros = pl.when(pl.col("euros") > 0).then(pl.col("euros"))
+    draw_log().with_columns(euros=euros).write_csv(tmp_path / "norway.csv")
+    arguments = ["check-log", str(tmp_path / "norway.csv"), "--arm", "offer", "--reward", "euros"]
+    result = CliRunner().invoke(app, arguments)
+    assert "rows have none yet and are ignored; write 0" in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize(
     ("column", "value", "text"),
     [("euros", "0,50", "'euros'.*'0,50'"), ("p", "50%", "'p'.*'50%'"), ("p", 0.0, "'p'.* 0")],

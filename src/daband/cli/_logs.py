@@ -271,6 +271,8 @@ def check_log_command(
         drop=tuple(drop or ()),
     )
     tables = options.read_tables()
+    for text in tables.describe_mistakes():
+        print_line(text, style="yellow")
     print_line(str(daband.check_log(tables.source, tables.columns)))
 
 

@@ -54,6 +54,13 @@ class UserTables:
     #: Possible mistakes in the values of columns.
     notices: list[Notice]
 
+    def describe_mistakes(self) -> list[str]:
+        """Return a text for each role that the user should check, and for each notice."""
+        roles = [
+            f"{column.name}: {column.reason}" for column in self.column_roles if column.is_notable
+        ]
+        return [*roles, *map(str, self.notices)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(StatedRoles):
@@ -152,7 +159,8 @@ class DataOptions(StatedRoles):
             if tables is None:
                 tables = options.read_tables()
                 if not self.digest:  # with a digest, they were reported before
-                    _warn_of_mistakes(tables)
+                    for text in tables.describe_mistakes():
+                        warnings.warn(text, stacklevel=2)
             frames: dict[str, Any] = {"source": tables.source, "target": tables.target}
             if self.domain is not None:
                 all_rows = pl.concat([tables.source, tables.target])
@@ -204,7 +212,7 @@ class DataOptions(StatedRoles):
             if ROW_COLUMN not in source.columns:
                 source = source.with_row_index(ROW_COLUMN)
             source = source.filter(has_outcome)
-            reason = f"as stated; {n_missing:,} rows have none yet and are ignored"
+            reason = f"as stated; {n_missing:,} rows have none yet and are ignored; write 0 if that is one"
             column_roles = [
                 replace(column, reason=reason, is_notable=True)
                 if column.name in outcomes
@@ -255,15 +263,6 @@ class DataOptions(StatedRoles):
         if not isinstance(content, dict) or not content.keys() <= names:
             raise DataError(f"{path} does not hold the options of user files")
         return cls(**content)
-
-
-def _warn_of_mistakes(tables: UserTables) -> None:
-    """Warn of possible mistakes in tables."""
-    roles = [
-        f"{column.name}: {column.reason}" for column in tables.column_roles if column.is_notable
-    ]
-    for notice in [*roles, *tables.notices]:
-        warnings.warn(str(notice), stacklevel=3)
 
 
 def _find_path(path: str, argument: str) -> str:
