@@ -121,6 +121,11 @@ def test_a_value_that_is_no_number_or_probability_is_named(column, value, text):
         daband.check_log(log, COLUMNS)
 
 
+def test_an_id_may_be_in_the_target_only():
+    """Before: ``choose`` raised an error for today's choices in a column of the target."""
+    assert daband.check_log(draw_log().drop("customer"), COLUMNS).findings == ()
+
+
 def test_a_log_needs_its_columns():
     with pytest.raises(daband.InvalidInput, match="no column 'p'"):
         daband.check_log(draw_log().drop("p"), COLUMNS)

@@ -106,7 +106,7 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
     if columns.arm is None or columns.reward is None:
         raise InvalidInput("columns needs arm and reward, the columns of a log")
     frame = read_table(log if not isinstance(log, str) else Path(log))
-    names = [columns.arm, columns.reward, columns.propensity, columns.cluster, *columns.id]
+    names = [columns.arm, columns.reward, columns.propensity, columns.cluster]
     for name in (*columns.context, *names):
         if name is not None and name not in frame.columns:
             raise InvalidInput(
