@@ -268,3 +268,25 @@ def test_a_table_names_its_clusters(tmp_path):
     assert "clusters" not in str(policies[0].settings())
     with pytest.raises(daband.InvalidInput, match=r"columns\.cluster"):
         Columns(["age"], label="arm", cluster="school")
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+def test_todays_choices_by_context_are_compared_as_contexts_predict_them(is_good):
+    """Before: "deploy, +0.04" over choices that were as good as those of the policy."""
+    rng = np.random.default_rng(4)
+
+    def compute_chances(customers):
+        trend = np.tanh((customers["age"].to_numpy() - 45.0) / 13.0)
+        return np.stack([0.14 - 0.06 * trend, 0.13 + 0.06 * trend], axis=1)
+
+    source, target = (pl.DataFrame({"age": rng.normal(47.0, 13.0, n)}) for n in (8000, 2500))
+    pair = make_pair(draw_log(rng, source, compute_chances(source)), target)
+    chances = compute_chances(target)
+    best_arms = chances.argmax(axis=1)
+    today = best_arms if is_good else 1 - best_arms
+    choice = daband.choose(pair, incumbent=today)
+    arms = choice.policy.decide(pair.table.contexts(target), "target", rule="greedy").arm
+    rows = np.arange(len(arms))
+    truth = (chances[rows, arms] - chances[rows, today]).mean()
+    assert choice.assessment.low <= truth
+    assert (choice.assessment.verdict == "deploy") == (not is_good)

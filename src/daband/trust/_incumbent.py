@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, IntArray, as_numpy
+from daband.base._arrays import AnyArray, FloatArray, IntArray, as_numpy
 from daband.domains._contract import Contexts
 from daband.domains.readers._reading import find_arm_index
 from daband.errors import InvalidInput, did_you_mean
@@ -19,6 +20,10 @@ from daband.policies._policy import Policy
 
 #: Number of contexts per call of ``Policy.decide``.
 _CONTEXTS_PER_CALL = 1024
+#: Maximum number of target contexts from which today's choices are learned.
+_MAX_CHOICES = 10_000
+#: Minimum number of contexts in a leaf of the tree that predicts today's choices.
+_MIN_LEAF_CONTEXTS = 10
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,28 @@ class Incumbent:
     policy: Policy | None = None
     #: The target's column with the stored choices; None if they are not in a column.
     column: str | None = None
+    #: The target contexts of the stored choices.
+    target: Contexts | None = None
+
+    def predict_choices(self, contexts: AnyArray, n_arms: int) -> FloatArray:
+        """Return the probability of each arm (n, K) in contexts (n, *C), by a tree that predicts the
+        stored choices from the target contexts.
+        """
+        tree = self._choice_tree
+        probabilities = np.zeros((len(contexts), n_arms))
+        probabilities[:, tree.classes_] = tree.predict_proba(contexts.reshape(len(contexts), -1))
+        return probabilities
+
+    @cached_property
+    def _choice_tree(self) -> Any:
+        from sklearn.tree import DecisionTreeClassifier  # importing takes half a second
+
+        assert self.target is not None
+        assert self.choices is not None
+        rows = self.target.order(0, min(_MAX_CHOICES, len(self.choices)), seed=0)
+        contexts = self.target.read(rows).reshape(len(rows), -1)
+        tree = DecisionTreeClassifier(min_samples_leaf=_MIN_LEAF_CONTEXTS, random_state=0)
+        return tree.fit(contexts, self.choices[rows])
 
     def choose_target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:
         """Return the arms (n,) for these target contexts (n, *C).
@@ -145,7 +172,7 @@ def _make_incumbent_from_choices(
         _find_arm_index(choice, n_arms, arm_names, f"incumbent, row {row}")
         for row, choice in enumerate(choices)
     ]
-    return Incumbent(name, choices=np.array(arms, np.int64))
+    return Incumbent(name, choices=np.array(arms, np.int64), target=target)
 
 
 def _find_arm_index(
