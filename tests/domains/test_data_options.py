@@ -899,6 +899,19 @@ def test_a_category_whose_rows_have_one_arm_is_the_cluster():
     assert any("'school'" in text for text in daband.check_log(log, as_context).findings)
 
 
+def test_an_integer_whose_rows_have_one_arm_is_the_cluster_unless_a_rule_chose_the_arm():
+    log, target = (
+        frame.with_columns(school=pl.col("school").str.slice(7).cast(pl.Int64) + 33_000_000)
+        for frame in draw_schools()
+    )
+    stated = StatedRoles(arm="lesson", reward="marks")
+    columns, _ = infer_columns(log, target, stated)
+    assert (columns.cluster, columns.context) == ("school", ("age",))
+    chosen = pl.when(pl.col("school") < 33_000_025).then(pl.lit("old")).otherwise(pl.lit("new"))
+    columns, _ = infer_columns(log.with_columns(lesson=chosen), target, stated)
+    assert (columns.cluster, columns.context) == (None, ("school", "age"))
+
+
 def test_an_id_whose_rows_have_one_arm_is_the_cluster():
     log, target = draw_schools()
     columns, _ = infer_columns(

@@ -355,7 +355,8 @@ def infer_columns(
             column = ColumnRole(
                 name, "ignored", f"the target has no such column{hint}", is_notable=bool(hint)
             )
-        may_be_cluster = column.is_id or (column.role == "category" and name not in stated.category)
+        is_discrete = column.role == "category" or source[name].dtype.is_integer()
+        may_be_cluster = column.is_id or (is_discrete and name not in role_and_reason)
         if (
             stated.arm is not None
             and feedback_columns["cluster"] is None
@@ -394,15 +395,17 @@ def infer_columns(
 
 
 def describe_missing_clusters(log: pl.DataFrame, columns: Columns) -> list[str]:
-    """Return a warning for each id and category of a log that arms were drawn for, if the log has
-    no clusters.
+    """Return a warning for each id, category and integer of a log that arms were drawn for, if the
+    log has no clusters.
     """
     texts: list[str] = []
-    for name in (*columns.id, *columns.categorical):
-        if columns.arm and columns.cluster is None and name in log.columns:
-            texts += describe_repeated_ids(
-                log.select(name, columns.arm), is_context=name not in columns.id
-            )
+    for name in dict.fromkeys((*columns.id, *columns.context)):
+        is_id = name in columns.id
+        is_checked = name in log.columns and (
+            is_id or name in columns.categorical or log[name].dtype.is_integer()
+        )
+        if is_checked and columns.arm and columns.cluster is None:
+            texts += describe_repeated_ids(log.select(name, columns.arm), is_context=not is_id)
     return texts
 
 

@@ -523,8 +523,9 @@ def describe_repeated_ids(rows: pl.DataFrame, *, is_context: bool = False) -> li
     """Return a warning if arms were drawn for each id and not for each row, otherwise nothing.
 
     They were, if two rows of one id have the same arm more often than independent draws would, by
-    three standard deviations. Arms may depend on a context, so nearly all rows of a value must have
-    the same arm if the column ``is_context``. ``rows`` has a column of ids and a column of arms.
+    three standard deviations. Arms may depend on a context, so if the column ``is_context``, nearly
+    all rows of a value must have the same arm, and neighbouring values must have the same arm as
+    often as by chance. ``rows`` has a column of ids and a column of arms.
     """
     name, arm_name = rows.columns
     rows = rows.drop_nulls().sort(name)
@@ -533,11 +534,20 @@ def describe_repeated_ids(rows: pl.DataFrame, *, is_context: bool = False) -> li
     n_same = len(rows.filter(is_repeated & (rows[arm_name] == rows[arm_name].shift())))
     frequencies = rows[arm_name].value_counts()["count"].to_numpy() / max(len(rows), 1)
     chance = float(frequencies @ frequencies)
-    n_values = len(rows) - n_repeated
-    is_constant = n_values >= _MIN_DRAWN_VALUES and n_same >= _MIN_SAME_FRACTION * n_repeated
-    if n_same - chance * n_repeated <= 3.0 * (n_repeated * chance * (1.0 - chance)) ** 0.5 or (
-        is_context and not is_constant
-    ):
+    first_arms = rows.filter(~is_repeated)[arm_name]
+
+    def exceeds_chance(n_same: int, n: int) -> bool:
+        """Return True if more of n rows have the arm of the row before than by chance."""
+        return bool(n_same - chance * n > 3.0 * (n * chance * (1.0 - chance)) ** 0.5)
+
+    is_drawn = not is_context or (
+        len(first_arms) >= _MIN_DRAWN_VALUES
+        and n_same >= _MIN_SAME_FRACTION * n_repeated
+        and not exceeds_chance(
+            len(first_arms.filter(first_arms == first_arms.shift())), len(first_arms)
+        )
+    )
+    if not is_drawn or not exceeds_chance(n_same, n_repeated):
         return []
     return [
         f"{n_repeated:,} rows repeat a value of {name!r}, {n_same:,} of them with the same arm. If"
