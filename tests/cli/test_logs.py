@@ -1,6 +1,8 @@
 """``daband evaluate-log`` as a user calls it."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -99,8 +101,8 @@ def test_errors_name_what_is_wrong(daband, policy, tmp_path):
     assert "1.parquet has no column 'age'; did you mean 'aeg'?" in said
 
 
-def test_a_log_that_was_learned_is_refused(daband, tmp_path):
-    saved = save_choice(tmp_path / "market")
+def write_weeks(saved):
+    """Write two logs of 100 rounds each."""
     for number in range(2):
         rng = np.random.default_rng(number)
         columns = {f"x{i}": rng.normal(size=100) for i in range(saved.context_shape[0])}
@@ -108,6 +110,25 @@ def test_a_log_that_was_learned_is_refused(daband, tmp_path):
         pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_csv(
             f"week{number}.csv"
         )
+
+
+@pytest.mark.slow
+def test_two_processes_that_learn_at_once_lose_no_log(daband, tmp_path):
+    saved = save_choice(tmp_path / "market")
+    write_weeks(saved)
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "daband", "learn", "market", f"week{number}.csv"])
+        for number in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    learned = library.load(tmp_path / "market/learned/policy-2.safetensors")
+    assert learned.rounds_learned == saved.rounds_learned + 200
+    assert daband("learn", "nothing/p.safetensors", "week0.csv").returncode == 2
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_log_that_was_learned_is_refused(daband, tmp_path):
+    write_weeks(save_choice(tmp_path / "market"))
     assert daband("learn", "market", "week0.csv").returncode == 0
     done = daband("evaluate-log", "market", "week0.csv")
     assert done.returncode == 2

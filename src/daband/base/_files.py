@@ -237,6 +237,8 @@ def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) 
     from filelock import FileLock, Timeout  # not a dependency of daband-serving
 
     path = Path(folder) / lock_file
+    if not path.parent.is_dir():  # FileLock would create it
+        raise DataError(f"{folder} is not a folder")
     owner_path = path.with_name(f"{lock_file}-process")  # Windows cannot read a locked file
     lock = FileLock(path, thread_local=False)
     try:

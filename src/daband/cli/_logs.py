@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 import daband
-from daband.base._files import check_writable, make_folder, write_json
+from daband.base._files import check_writable, lock_folder, make_folder, write_json
 from daband.cli import _shared as shared_options
 from daband.cli._pilot import print_status
 from daband.cli._shared import print_line, show_rows_bar
@@ -117,63 +117,64 @@ def learn_command(
 
     Example: daband learn market log1.csv --id visit
     """
-    pilot = Pilot(policy) if Pilot.exists(policy) else None
-    if pilot is not None and pilot.read_status().decision == GO_ON:
-        status = pilot.add_log(
-            log, arm=arm, reward=reward, propensity=propensity, id_column=id_column
-        )
-        print_status(policy, pilot, status)
-    learner = _load_policy(policy)
-    version, default_path = find_next_version(policy) if policy.is_dir() else (0, policy)
-    path = out or default_path
-    is_next_version = policy.is_dir() and out is None
-    if is_next_version:
-        make_folder(path.parent)
-    check_writable(path)
-    policy_before = copy.deepcopy(learner)
-    n_rows = 0
-    with show_rows_bar(learner.name) as show_rows:
-
-        def count_rows(record: dict[str, float]) -> None:
-            nonlocal n_rows
-            n_rows = int(record["rows"])
-            show_rows(record)
-
+    is_folder = policy.is_dir()
+    folder = policy if is_folder else policy.parent
+    # two processes would write the same version, each without the rounds of the other
+    with lock_folder(folder, wait=True, lock_file=".learn.lock"):
+        pilot = Pilot(policy) if Pilot.exists(policy) else None
+        if pilot is not None and pilot.read_status().decision == GO_ON:
+            status = pilot.add_log(
+                log, arm=arm, reward=reward, propensity=propensity, id_column=id_column
+            )
+            print_status(policy, pilot, status)
+        learner = _load_policy(policy)
+        version, default_path = find_next_version(policy) if is_folder else (0, policy)
+        path = out or default_path
+        is_next_version = is_folder and out is None
+        if is_next_version:
+            make_folder(path.parent)
+        check_writable(path)
+        policy_before = copy.deepcopy(learner)
         columns = shared_options.parse_columns(
             context, arm=arm, reward=reward, propensity=propensity
         )
-        daband.learn_log(
-            learner,
-            log,
-            columns=columns,
-            arm=arm,
-            reward=reward,
-            propensity=propensity,
-            id=id_column,
-            weights=weights,
-            cluster=cluster,
-            progress=count_rows,
-        )
-    n_learned = learner.rounds_learned - policy_before.rounds_learned
-    if not n_learned:
-        print_line("The policy has learned all rounds of this log before. Nothing is written.")
-        return
-    learner.save(path)
-    print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
-    roles = {"arm": arm, "reward": reward, "propensity": propensity} if columns is None else {}
-    options = {"id": id_column, "weights": weights}
-    roles |= {role: name for role, name in options.items() if name is not None}
-    parquet_log = open_log(log, learner, columns=columns, roles=roles, skip_unrewarded=True)
-    for text in _describe_changes(policy_before, learner, parquet_log):
-        print_line(text)
-    if id_column is not None and n_rows > n_learned:
-        print_line(
-            f"Ignored: {n_rows - n_learned:,} rows whose {id_column} was learned before; new"
-            " decisions need new ids."
-        )
-    print_line(f"Policy: {path}" + (f" (version {version})" if is_next_version else ""))
-    if is_next_version:
-        print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
+        with show_rows_bar(learner.name) as show_rows:
+            daband.learn_log(
+                learner,
+                log,
+                columns=columns,
+                arm=arm,
+                reward=reward,
+                propensity=propensity,
+                id=id_column,
+                weights=weights,
+                cluster=cluster,
+                progress=show_rows,
+            )
+        n_learned = learner.rounds_learned - policy_before.rounds_learned
+        if not n_learned:
+            print_line("The policy has learned all rounds of this log before. Nothing is written.")
+            return
+        learner.save(path)
+        print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
+        names = {"id": id_column, "weights": weights}
+        if columns is None:
+            names |= {"arm": arm, "reward": reward, "propensity": propensity}
+        roles = {role: name for role, name in names.items() if name is not None}
+        parquet_log = open_log(log, learner, columns=columns, roles=roles, skip_unrewarded=True)
+        for text in _describe_changes(policy_before, learner, parquet_log):
+            print_line(text)
+        n_ignored = len(parquet_log) - n_learned
+        if id_column is not None and n_ignored:
+            print_line(
+                f"Ignored: {n_ignored:,} rows whose {id_column} was learned before; new"
+                " decisions need new ids."
+            )
+        if is_next_version:
+            print_line(f"Policy: {path} (version {version})")
+            print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
+        else:
+            print_line(f"Policy: {path}")
 
 
 def _describe_changes(before: Policy, after: Policy, log: ParquetLog) -> Iterator[str]:
