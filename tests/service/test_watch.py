@@ -1,5 +1,6 @@
 """The numbers of the page: means and alarms."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -81,6 +82,21 @@ def test_drift_is_told_within_two_thousand_events(exported):
     found = seen.build_snapshot(0.0)["shift"]
     assert found["contexts_changed"]
     assert 2000 < found["at_event"] <= 4000
+
+
+def test_the_curve_of_the_lift_ends_with_the_lift(exported):
+    seen = watch(exported)
+    rows = [
+        dataclasses.replace(event, control=0.5, mode=mode)
+        for event, mode in zip(events(400), ["control", "online"] * 200, strict=True)
+    ]
+    rewards = logged(rows, np.random.default_rng(0).random(400))
+    seen.add_events(rows)
+    for start in range(0, 400, 200):  # the rewards of these events arrive in two batches
+        seen.add_rewards(rewards[start : start + 200])
+    lift = seen.build_snapshot(0.0)["lift"]
+    assert lift["policy"] + lift["control"] == 400
+    assert lift["curve"] == [(400, lift["value"], lift["low"], lift["high"])]
 
 
 def test_default_rewards_are_counted_apart(exported):

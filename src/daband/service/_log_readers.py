@@ -353,15 +353,13 @@ class Statistics:
     def _update_verdict(self) -> None:
         """Compare the policy with the control group, and add a point to the curve."""
         moments = self._trial.moments
-        effect = estimate_effect(moments)
         is_better, is_worse = self._rule.decide(moments)
-        if not self.verdict and is_better:
-            self.verdict = "better"
-        if not self.verdict and is_worse:
-            self.verdict = "worse"
-        n_rounds = self._trial.n_rounds
-        if not math.isfinite(effect.error) or (self._curve and n_rounds == self._curve[-1][0]):
+        self.verdict = self.verdict or ("better" if is_better else "worse" if is_worse else "")
+        if not math.isfinite(estimate_effect(moments).error):
             return
+        n_rounds = self._trial.n_rounds
+        if self._curve and self._curve[-1][0] == n_rounds:
+            self._curve.pop()  # further rewards of the same rounds
         self._curve.append((n_rounds, *self._compute_lift()))
         if len(self._curve) > _MAX_POINTS:
             del self._curve[1:-1:2]
