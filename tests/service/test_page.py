@@ -178,6 +178,8 @@ def test_a_pilot_stops_by_itself_and_shows_its_course(
         for shown in ("mean reward of the policy", "mean reward of call", "<svg", "euros"):
             assert shown in page
         assert "advantage over always call, assessed before deployment" in page
+        assert "0.050 euros, at least 0.010 (deploy)" in page
+        assert re.search(r"mean reward of all events</td><td class=\"n\">[^<]* euros<", page)
         metrics = client.get("/metrics").text
         assert "daband_pilot_max_cost 100.0" in metrics
         cost = float(re.search(r"(?m)^daband_pilot_cost (\S+)", metrics)[1])
@@ -241,7 +243,7 @@ def test_the_page_explains_the_policy_the_assessment_and_the_evidence(tmp_path, 
         page = client.get("/").text
     assert "<h1>daband chooses among letter, coupon</h1>" in page
     row = re.search(r"advantage over always letter, assessed[^\n]*", page)[0]
-    assert f"{assessment.advantage:.3f}, lower limit {assessment.low:.3f}" in row
+    assert f"{assessment.advantage:.3f}, at least {assessment.low:.3f}" in row
     assert f"({assessment.verdict})" in row
     evidence = re.findall(r'<td class="n">([0-9.]+)%', page.partition("evidence of a change")[2])
     assert evidence
