@@ -103,6 +103,13 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
         from_table(source=tmp_path / "twice.csv", target=tmp_path / "twice.csv", columns=columns)
 
 
+def test_a_quote_in_the_name_of_a_column_of_a_file(tmp_path):
+    (tmp_path / "log.csv").write_text('"a ""b"" c",y\n' + "1.5,no\n2.5,yes\n" * 10)
+    columns = Columns(context=['a "b" c'], label="y")
+    pair = from_table(source=tmp_path / "log.csv", target=tmp_path / "log.csv", columns=columns)
+    assert pair.source.read(np.arange(20)).std() > 0
+
+
 @pytest.mark.parametrize("framing", ["224", 0, True])
 def test_a_framing_that_is_no_number_of_pixels_is_refused(tmp_path, framing):
     for name in ("day", "night"):

@@ -145,7 +145,7 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
     """
     separator, decimal_marks, n_skipped_lines = _infer_csv_format(path)
     rows = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
-    names = [name.strip() for name in rows.collect_schema()]
+    names = [name.strip().replace('""', '"') for name in rows.collect_schema()]
     _check_unique_names(
         [name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name]
     )
