@@ -1,6 +1,10 @@
 """A rule gives the same arm in every language."""
 
+import sqlite3
+
+import duckdb
 import numpy as np
+import polars as pl
 import pytest
 
 import daband
@@ -72,6 +76,59 @@ def test_missing_values_go_where_the_table_puts_them():
     namespace = {}
     exec(policy.rule.to_python(), namespace)
     assert namespace["choose_arm"](row)[0] == decision
+
+
+@pytest.mark.parametrize("median", [True, False])
+def test_booleans_in_every_language(median, tmp_path):
+    rng = np.random.default_rng(0)
+    values = [None] * 20 + [median] * 100 + [not median] * 80
+    rows = pl.DataFrame({"id": range(200), "member": [values[i] for i in rng.permutation(200)]})
+    log = rows.with_columns(
+        arm=pl.Series(rng.choice(engines.ARMS, 200)), reward=rng.random(200), p=1 / 3
+    )
+    columns = daband.domains.Columns(
+        context=["member"], arm="arm", reward="reward", propensity="p", id=["id"]
+    )
+    pair = daband.domains.from_table(source=log, target=rows, columns=columns)
+    policy = engines.make_policy(pair, 0, depth=1)
+    policy.set_prior(np.eye(3)[:2], np.full((2, 3), 100.0))
+    rule = policy.rule
+    assert rule.to_text().startswith(f"if member = true{' or member is missing' * median}:")
+    policy.save(tmp_path / "rules.json")
+    deployed = daband.load(tmp_path / "rules.json").as_deployed()
+    arms = list(deployed.decide(rows).arm_name)
+    assert len(set(arms)) == 2
+    assert engines.decide_in_python(rule, rows)[0] == arms
+    assert engines.decide_in_json_logic(rule, rows) == arms
+    assert engines.decide_in_growthbook(rule, rows) == arms
+    query = f"SELECT arm FROM ({rule.to_sql('customers')}) AS q ORDER BY id"
+    for connect, type_name, convert in (
+        (duckdb.connect, "BOOLEAN", bool),
+        (duckdb.connect, "DOUBLE", float),
+        (sqlite3.connect, "BOOLEAN", bool),
+        (sqlite3.connect, "TEXT", lambda value: str(value).lower()),
+    ):
+        connection = connect(":memory:")
+        connection.execute(f"CREATE TABLE customers (id BIGINT, member {type_name})")
+        connection.executemany(
+            "INSERT INTO customers VALUES (?, ?)",
+            [(i, None if value is None else convert(value)) for i, value in rows.iter_rows()],
+        )
+        assert [arm for (arm,) in connection.execute(query).fetchall()] == arms
+
+
+def test_a_query_of_a_table_that_has_a_column_arm(pair):
+    rule = engines.make_policy(pair, 3, epsilon=0.3).rule
+    rows = engines.draw_rows(N_ROWS, 5)
+    _, propensities = engines.decide_in_python(rule, rows)
+    connection = sqlite3.connect(":memory:")
+    connection.create_function("md5", 1, lambda text: engines.md5(text.encode()).hexdigest())
+    names = ", ".join(f'"{name}"' for name in rows.columns)
+    connection.execute(f"CREATE TABLE customers ({names}, arm)")
+    marks = ", ".join("?" * len(rows.columns))
+    connection.executemany(f"INSERT INTO customers VALUES ({marks}, 'old')", rows.iter_rows())
+    cursor = connection.execute(f"SELECT propensity FROM ({rule.to_sql('customers')}) ORDER BY id")
+    assert [propensity for (propensity,) in cursor] == propensities
 
 
 def test_a_rule_with_one_leaf():

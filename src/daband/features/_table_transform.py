@@ -291,6 +291,8 @@ class NumericColumn:
     #: If True, a second feature is 1 for missing values and 0 for others. ``fit`` sets it if it saw
     #: missing values.
     flags_missing: bool
+    #: True if all tables have booleans.
+    is_boolean: bool = False
     kind: ClassVar[str] = "numeric"
 
     @classmethod
@@ -310,7 +312,14 @@ class NumericColumn:
         values = np.where(is_nan, median, values)
         # A constant column becomes 0.
         return cls(
-            name, median, float(values.mean()), float(values.std()) or 1.0, bool(is_nan.any())
+            name,
+            median,
+            float(values.mean()),
+            float(values.std()) or 1.0,
+            flags_missing=bool(is_nan.any()),
+            is_boolean=all(
+                str(frame[name].dtype).lower().startswith("bool") for frame in tables.values()
+            ),
         )
 
     @property
@@ -822,14 +831,15 @@ def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> An
             name,
             InputEncoder.from_state(state["encoder"], drop_prefix(f"{state['digest']}/", arrays)),
         )
-    values = {field.name: state[field.name] for field in fields(column_class)}
+    names = [field.name for field in fields(column_class)]
+    values = {name: state[name] for name in names if name in state}
     for field in fields(column_class):
         if field.type == "float" and not math.isfinite(values[field.name]):
             raise ValueError(f"{field.name} of column {name!r} is not finite")
     if not values.get("std", 1.0) > 0:
         raise ValueError(f"std of column {name!r} is not > 0")
     return column_class(
-        *(tuple(value) if isinstance(value, list) else value for value in values.values())
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     )
 
 

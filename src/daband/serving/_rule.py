@@ -4,9 +4,9 @@ All have the same arms for the same row:
 
 * A missing value (NULL, None, or an absent key) is on the side on which the policy's table puts it,
   which replaces missing numbers by the median. The condition says so: ``age < 40 or age is
-  missing``. A category is never missing.
+  missing``.
 * A text is compared as it is stored: a space or another case makes another category. A category
-  that is a number or a boolean is compared with its usual texts.
+  that is a number or a boolean is compared with its usual texts. 1 and 0 are true and false.
 * A date is compared as a date or as a text in ISO format.
 
 With ``epsilon``, a part of the ids gets a uniformly drawn arm. The first 8 hexadecimal digits of
@@ -48,7 +48,7 @@ class Split:
     #: True if the condition is true for a missing value.
     or_missing: bool
     #: The index of the feature that decides, and its threshold. The condition is true if the
-    #: feature is below it, or for a category if it is not below.
+    #: feature is below it, or for "equals" if it is not below.
     feature: int
     threshold: float
     yes: Node
@@ -58,8 +58,10 @@ class Split:
     def forms(self) -> list[Any]:
         """The values of a raw table that are the category ``value``."""
         text = str(self.value)
-        if text in ("true", "false"):
-            return [text, text.capitalize(), text.upper(), text == "true"]
+        if text in ("true", "false"):  # many tables have 1 and 0
+            number = int(text == "true")
+            texts = [text, text.capitalize(), text.upper(), str(number), f"{number}.0"]
+            return [*texts, bool(number), number]
         if _is_number(text):
             number = float(text)
             is_whole = number.is_integer()
@@ -115,9 +117,8 @@ def list_paths(node: Node, path: str = "") -> list[str]:
 
 def describe_condition(split: Split) -> str:
     """Return a condition as text, such as ``age < 40``."""
-    if split.kind == "equals":
-        return f"{split.column} = {split.value}"
-    text = f"{split.column} < {_format(split.value)}"
+    operator = "=" if split.kind == "equals" else "<"
+    text = f"{split.column} {operator} {_format(split.value)}"
     return f"{text} or {split.column} is missing" if split.or_missing else text
 
 
@@ -239,10 +240,11 @@ class Rule:
         if not drawn:
             return f"SELECT *, {case} AS arm, 1.0 AS propensity\nFROM {_name(table)}"
         usual, random = self.propensities
+        arm = f"CASE\n{drawn}ELSE rule_arm END"
         return (  # names and texts are quoted
-            f"SELECT *, CASE WHEN arm = rule_arm THEN {usual!r} ELSE {random!r} END AS propensity\n"  # noqa: S608
-            f"FROM (\nSELECT *, CASE\n{drawn}ELSE rule_arm END AS arm\n"
-            f"FROM (SELECT *, {case} AS rule_arm FROM {_name(table)}) AS ruled\n) AS drawn"
+            f"SELECT *, {arm} AS arm,\n"  # noqa: S608
+            f"CASE WHEN rule_arm = {arm} THEN {usual!r} ELSE {random!r} END AS propensity\n"
+            f"FROM (SELECT *, {case} AS rule_arm FROM {_name(table)}) AS ruled"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -321,12 +323,14 @@ def _write_sql_case(node: Node, arms: Sequence[str], indent: str) -> str:
         return _quote(arms[node])
     column = _name(node.column)
     if node.kind == "equals":
-        texts = ", ".join(_quote(form) for form in node.forms if isinstance(form, str))
-        condition = f"{column} IN ({texts})"
+        forms = node.forms
+        texts = ", ".join(_quote(form) for form in forms if isinstance(form, str))
+        operand = column if len(forms) == 1 else f"CAST({column} AS VARCHAR)"
+        condition = f"{operand} IN ({texts})"
     else:
         value = node.value
         condition = f"{column} < {_quote(value) if isinstance(value, str) else _format(value)}"
-        condition += f" OR {column} IS NULL" if node.or_missing else ""
+    condition += f" OR {column} IS NULL" if node.or_missing else ""
     inner = indent + "  "
     yes, no = (_write_sql_case(child, arms, inner) for child in (node.yes, node.no))
     return f"CASE\n{inner}WHEN {condition} THEN {yes}\n{inner}ELSE {no}\n{indent}END"
@@ -337,13 +341,12 @@ def _write_json_logic(node: Node, arms: Sequence[str]) -> Any:
     if isinstance(node, int):
         return arms[node]
     variable = {"var": node.column}
-    condition: dict[str, Any]
-    if node.kind == "equals":
-        condition = {"in": [variable, node.forms]}
-    elif node.or_missing:
-        condition = {"or": [{"===": [variable, None]}, {"<": [variable, node.value]}]}
-    else:
-        condition = {"and": [{"!==": [variable, None]}, {"<": [variable, node.value]}]}
+    is_category = node.kind == "equals"
+    condition: Any = {"in": [variable, node.forms]} if is_category else {"<": [variable, node.value]}
+    if node.or_missing:
+        condition = {"or": [{"===": [variable, None]}, condition]}
+    elif not is_category:
+        condition = {"and": [{"!==": [variable, None]}, condition]}
     return {"if": [condition, *(_write_json_logic(child, arms) for child in (node.yes, node.no))]}
 
 
@@ -351,14 +354,11 @@ def _list_conditions(node: Node) -> list[tuple[list[Any], int]]:
     """Return the conditions of GrowthBook on the way to each leaf, and the leaf."""
     if isinstance(node, int):
         return [([], node)]
-    condition: dict[str, Any]
-    if node.kind == "equals":
-        condition = {node.column: {"$in": node.forms}}
-    elif node.or_missing:
-        tests = [{"$exists": False}, {"$lt": node.value}]
-        condition = {"$or": [{node.column: test} for test in tests]}
-    else:
-        condition = {node.column: {"$exists": True, "$lt": node.value}}
+    is_category = node.kind == "equals"
+    test: Any = {"$in": node.forms} if is_category else {"$lt": node.value}
+    condition: Any = {node.column: test if is_category else {"$exists": True, **test}}
+    if node.or_missing:
+        condition = {"$or": [{node.column: {"$exists": False}}, {node.column: test}]}
     sides = (condition, node.yes), ({"$not": condition}, node.no)
     return [
         ([test, *conditions], leaf)
@@ -373,15 +373,16 @@ def _write_python(node: Node, arms: Sequence[str], indent: str) -> list[str]:
         return [f"{indent}arm = {arms[node]!r}"]
     value = f"row[{node.column!r}]"
     is_missing = f"({value} is None or {value} != {value})"
-    if node.kind == "equals":
-        condition = f"{value} in {tuple(node.forms)!r}"
-    else:
-        below = f"{value} < {_format(node.value)}"
-        if node.kind == "before":
-            below = f"str({value}) < {node.value!r}"
-        condition = (
-            f"{is_missing} or {below}" if node.or_missing else f"not {is_missing} and {below}"
-        )
+    conditions = {
+        "equals": f"{value} in {tuple(node.forms)!r}",
+        "before": f"str({value}) < {node.value!r}",
+        "below": f"{value} < {_format(node.value)}",
+    }
+    condition = conditions[node.kind]
+    if node.or_missing:
+        condition = f"{is_missing} or {condition}"
+    elif node.kind != "equals":
+        condition = f"not {is_missing} and {condition}"
     yes, no = (_write_python(child, arms, indent + _INDENT) for child in (node.yes, node.no))
     return [f"{indent}if {condition}:", *yes, f"{indent}else:", *no]
 

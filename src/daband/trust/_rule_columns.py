@@ -1,7 +1,8 @@
 """Find the conditions on raw columns that the tree of a rule may use.
 
-A number has cuts at quantiles, each the number with the fewest digits near the quantile. A category
-can be compared with each frequent category, and a date with the first days of years. Columns of
+A number has cuts at quantiles, each the number with the fewest digits near the quantile. A boolean
+is compared with true, a category with each frequent category, and a date with the first days of
+years. Columns of
 images and texts, and numbers that the domains measure in other units, have no conditions.
 """
 
@@ -162,6 +163,18 @@ def _list_cuts(
     distinct = np.unique([float(f"{value:.{_DIGITS}g}") for value in np.unique(raw)])
     if len(distinct) < 2:
         return None
+    if column is not None and column.is_boolean:
+        threshold = (0.5 - column.mean) / column.std
+        is_false = (feature < threshold).astype(np.int64)
+        return RuleColumn(
+            name,
+            "equals",
+            ["true"],
+            [index],
+            [threshold],
+            [column.median > 0.5],
+            CodedColumn(is_false, 1, is_ordered=False),
+        )
     gaps = list(itertools.pairwise(distinct.tolist()))
     if len(gaps) > max_cuts:  # half of a bin around each quantile
         levels = (np.arange(1, max_cuts + 1)[:, None] + [-0.25, 0.25]) / (max_cuts + 1)
