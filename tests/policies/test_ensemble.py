@@ -128,6 +128,16 @@ def test_one_label_one_row_and_a_rare_label():
     assert (rare.mix(x).argmax(axis=1) == 0).mean() > 0.9
 
 
+@pytest.mark.parametrize("has_labels", [True, False])
+@pytest.mark.parametrize("n_changed", [0, 1], ids=["constant", "constant in a fold"])
+def test_constant_contexts_predict_mean_rewards(has_labels, n_changed):
+    x = np.zeros((60, 2))
+    x[:n_changed, 0] = 1.0
+    rewards = np.eye(2)[np.arange(60) % 3 // 2]
+    network = fit_ensemble(x, rewards, has_labels=has_labels)
+    np.testing.assert_allclose(network.mix(x[1:]), np.tile([2 / 3, 1 / 3], (59, 1)), atol=0.02)
+
+
 def test_many_columns_times_arms_leave_boosting_out():
     x = np.random.default_rng(0).normal(size=(60, 600))
     rewards = np.eye(2)[(x[:, 0] > 0).astype(int)]

@@ -85,13 +85,12 @@ def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool)
         # every fold has the same fraction of each label
         shuffled = np.random.default_rng(0).permutation(n_rows)
         by_label = shuffled[np.argsort(rewards[shuffled].argmax(axis=1), kind="stable")]
-        folds = np.empty(n_rows, np.int64)
-        folds[by_label] = np.arange(n_rows) % n_folds
+        folds = np.argsort(by_label) % n_folds
         predictions = np.empty((3, *rewards.shape))
         for fold in range(n_folds):
             is_left_out = folds == fold
             arrays = _fit_learners(contexts[~is_left_out], rewards[~is_left_out], has_labels)
-            arrays |= {"weights": weights, "unit": np.array([0.0, 1.0])}
+            arrays["weights"] = weights
             network = make_ensemble(arrays, contexts.shape[1], has_labels)
             predictions[:, is_left_out] = network.predict(contexts[is_left_out])
         fit_weights = _fit_likelihood if has_labels else _fit_least_squares
@@ -111,8 +110,9 @@ def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool)
 
 def make_ensemble(arrays: dict[str, AnyArray], n_inputs: int, has_labels: bool) -> EnsembleNetwork:
     """Return the ensemble with these arrays, for contexts (n_inputs,)."""
-    settings = {"kind": "ensemble", "inputs": n_inputs, "probabilities": has_labels}
-    return EnsembleNetwork(settings, arrays)
+    return EnsembleNetwork(
+        {"kind": "ensemble", "inputs": n_inputs, "probabilities": has_labels}, arrays
+    )
 
 
 def _uses_boosting(contexts: FloatArray, rewards: FloatArray) -> bool:
@@ -150,11 +150,13 @@ def _fit_learners(
 ) -> dict[str, AnyArray]:
     """Return the arrays of an ``EnsembleNetwork`` without its weights."""
     ramps = fit_ramps(contexts, _MAX_PIECES)
-    features = ramps(contexts)[:, 1:]
+    # scikit-learn needs a column, but constant contexts have no ramp
+    features = ramps(contexts)[:, 1:] if len(ramps.column) else np.zeros((len(contexts), 1))
     arrays = {f"ramps/{name}": array for name, array in ramps.arrays().items()}
     fit = _fit_to_labels if has_labels else _fit_to_rewards
     theta, boosted_trees, forest = fit(contexts, features, rewards)
-    arrays["theta"] = np.ascontiguousarray(theta)  # as in a saved file, for equal rounding
+    # as in a saved file, for equal rounding
+    arrays["theta"] = np.ascontiguousarray(theta[:, : ramps.n_features])
     arrays |= {f"boosted/{name}": array for name, array in boosted_trees.items()}
     return arrays | {f"forest/{name}": array for name, array in forest.items()}
 
