@@ -225,6 +225,13 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     )
     more = unrelated.with_rewards(Interval(-0.15, -0.25, -0.05), value, 100)
     assert (more.rewards, more.verdict) == (150, "keep the incumbent")
+    # rewards that may be noise do not reverse a verdict that much evidence supports
+    noise = assessment.with_rewards(Interval(-0.1, -0.6, assessment.low + 0.1), value, 100)
+    assert (noise.verdict, noise.rewards_needed) == ("collect rewards", 100)
+    again = noise.with_rewards(Interval(-0.1, -0.4, assessment.low + 0.1), value, 100)
+    assert again.verdict == "keep the incumbent"
+    contradiction = Interval(-0.1, -0.3, 0.5 * assessment.low)
+    assert assessment.with_rewards(contradiction, value, 100).verdict == "keep the incumbent"
 
 
 @pytest.mark.parametrize("rewards", [10, 49, 50, 1000])

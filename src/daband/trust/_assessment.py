@@ -286,7 +286,8 @@ class Assessment:
         Without finite limits, the assessment is returned unchanged. Rewards do not revise a verdict
         with which they agree. They agree with "deploy" if their estimate is positive, and their
         upper limit is not below the lower limit so far. They agree with "keep the incumbent" if
-        their estimate is not positive.
+        their estimate is not positive. Rewards with this upper limit and another estimate do not
+        contradict "deploy" beyond noise, so they change it to "collect rewards".
 
         Args:
             advantage: two-sided interval of level ``VERDICT_CONFIDENCE`` for the advantage over the
@@ -307,8 +308,8 @@ class Assessment:
         )
         if not math.isfinite(advantage.high - advantage.low):
             return self
-        if self.verdict == DEPLOY and advantage.value > 0.0 and advantage.high >= self.low:
-            return updated
+        if self.verdict == DEPLOY and advantage.high >= max(self.low, 0.0):
+            return updated if advantage.value > 0.0 else replace(updated, verdict=COLLECT)
         if self.verdict == KEEP and advantage.value <= 0.0:
             return updated
         return updated.with_verdict()
@@ -394,10 +395,11 @@ def count_rewards_needed(advantage: float, reward_deviation: float, disagreement
 
 def _count_more_rewards(advantage: Interval, rewards: int) -> int:
     """Return the number of further rewards after which the lower limit should be above 0, if the
-    estimate does not change. An estimate that is not above 0 needs no more than 50 rewards in all.
+    estimate does not change. An estimate that is not above 0 needs as many again.
     """
-    half_width = advantage.value - advantage.low
-    ratio = half_width / advantage.value if advantage.value > 0.0 else 0.0
+    if advantage.value <= 0.0:
+        return _round_up(max(rewards, _MIN_REWARDS - rewards))
+    ratio = (advantage.value - advantage.low) / advantage.value
     return _round_up(max(rewards * (ratio**2 - 1.0), _MIN_REWARDS - rewards, 1.0))
 
 
