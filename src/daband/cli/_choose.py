@@ -48,8 +48,8 @@ Incumbent = Annotated[
     str | None,
     typer.Option(
         help=(
-            "Today's decisions: an arm, or a target column that --id names. Default: the source's"
-            " best arm."
+            "Today's decisions: an arm, or a target column that --id names. Default: that of the"
+            " choice, or the source's best arm."
         )
     ),
 ]

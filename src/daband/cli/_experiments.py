@@ -90,7 +90,7 @@ def bench_command(
 
     Runs that are finished are not repeated.
 
-    Example: daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out
+    Example: daband bench mine.toml --methods constant,linucb,daband --seeds 0-4 --out
     runs/market
     """
     from daband.bench._settings import load_experiment
@@ -142,7 +142,7 @@ def ablate_command(
 def report_command(
     folder: Annotated[
         Path,
-        typer.Argument(help="The folder of `daband choose`, `bench`, `ablate` or `run`."),
+        typer.Argument(help="The folder of `daband choose`, `bench`, `ablate` or `demo`."),
     ],
 ) -> None:
     """Write report.html into the folder of a choice or of runs.

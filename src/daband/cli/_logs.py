@@ -115,7 +115,7 @@ def learn_command(
     recognised by --id. During a pilot, the log is also added to its evidence, and the decision is
     printed.
 
-    Example: daband learn market log1.csv --id visit
+    Example: daband learn market log1.csv --id decision
     """
     is_folder = policy.is_dir()
     folder = policy if is_folder else policy.parent

@@ -342,7 +342,9 @@ def _write_json_logic(node: Node, arms: Sequence[str]) -> Any:
         return arms[node]
     variable = {"var": node.column}
     is_category = node.kind == "equals"
-    condition: Any = {"in": [variable, node.forms]} if is_category else {"<": [variable, node.value]}
+    condition: Any = (
+        {"in": [variable, node.forms]} if is_category else {"<": [variable, node.value]}
+    )
     if node.or_missing:
         condition = {"or": [{"===": [variable, None]}, condition]}
     elif not is_category:

@@ -2,7 +2,8 @@
 
 Start with ``_assess.py``, which estimates the advantage over the incumbent without target rewards.
 
-- ``_assess.py``: ``build_assessment``, the estimate of the advantage and its standard error.
+- ``_assess.py``: ``build_assessment`` estimates the advantage, ``estimate_gain_error`` its standard
+  error.
 - ``_assessment.py``: ``Assessment``, whose ``with_verdict`` decides the verdict.
 - ``_reference.py``: the fraction of an advantage that is usually left in another domain.
 - ``_incumbent.py``: today's decisions, with which policies are compared.
