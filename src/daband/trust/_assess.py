@@ -456,12 +456,10 @@ def build_assessment(
     classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, target_sample)
     new_arms = _find_new_arms(policy)
     costs = [] if policy.costs is None else list(policy.costs.means)
-    disagreement = float((choices.target_arms != incumbent_arms).mean())
-    prediction = _predict_advantage(policy, choices, incumbent_arms)
+    estimate = estimate_advantage(policy, rounds, choices, incumbent, incumbent_arms)
     assessment = Assessment(
-        **_estimate_advantage(policy, rounds, choices, incumbent, disagreement, prediction),
-        disagreement=disagreement,
-        guardrail=_forecast_guardrail(policy, rounds, choices, incumbent, disagreement),
+        **estimate,
+        guardrail=_forecast_guardrail(policy, rounds, choices, incumbent, estimate["disagreement"]),
         doubts=_collect_doubts(policy, rounds, choices, outside_fraction, new_arms, is_gain_proven),
         high=None,
         verdict="",
@@ -483,20 +481,21 @@ def build_assessment(
     return assessment.with_verdict()
 
 
-def _estimate_advantage(
+def estimate_advantage(
     policy: Policy,
     rounds: SourceRounds,
     choices: Choices,
     incumbent: Incumbent,
-    disagreement: float,
-    prediction: MeanEstimate | None,
+    incumbent_arms: IntArray,
 ) -> dict[str, Any]:
     """Return the fields of ``Assessment`` on the advantage over the incumbent, by name.
 
     The advantage is measured in the source, and forecast for the target. If the policy has learned
-    the rounds of a log, both use its cross-fitted values (``rounds.values``). ``disagreement`` and
-    ``prediction`` are as in ``forecast_gains``.
+    the rounds of a log, both use its cross-fitted values (``rounds.values``). ``incumbent_arms``
+    (L,) are the incumbent's arms for the target contexts.
     """
+    disagreement = float((choices.target_arms != incumbent_arms).mean())
+    prediction = _predict_advantage(policy, choices, incumbent_arms)
     rewards = rounds.get_policy_rewards(choices.source_arms)
     gains = rewards - rounds.get_incumbent_rewards(incumbent)
     reward_deviation = estimate_reward_deviation(rounds, choices)
@@ -512,6 +511,7 @@ def _estimate_advantage(
         mix = rounds.values.mix
         effective_rounds = mix.effective_rounds if mix.factor else None
     return {
+        "disagreement": disagreement,
         "advantage": forecast.advantage if disagreement else 0.0,
         "low": forecast.low if disagreement else 0.0,
         "source_advantage": source_advantage,
@@ -539,7 +539,7 @@ def _forecast_guardrail(
     """Return the forecast change of the guardrail in the target, with its name and margin; None
     without a guardrail.
 
-    The arguments are as in ``_estimate_advantage``.
+    The arguments are as in ``estimate_advantage`` and ``forecast_gains``.
     """
     guarded = rounds.get_guarded(policy)
     guardrail = None if rounds.logged is None else rounds.logged.guardrail

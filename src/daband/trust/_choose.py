@@ -46,9 +46,8 @@ from daband.trust._assess import (
     TargetContexts,
     build_assessment,
     compute_arm_fractions,
-    estimate_gain_error,
+    estimate_advantage,
     estimate_new_arm_gain,
-    estimate_reward_deviation,
     get_assessed_source,
     read_source_rounds,
 )
@@ -71,6 +70,8 @@ _MAX_CONTEXTS = 2000
 _MIN_CONTEXTS = 2
 #: Folder of the candidates' runs.
 _RUNS_FOLDER = "candidates"
+#: The fields of an assessment that are in the table of candidates.
+_SOURCE_FIELDS = ("source_advantage", "source_error", "source_value")
 #: File of the chosen policy in the folder of a choice.
 POLICY_FILE = "policy.safetensors"
 #: File of its assessment.
@@ -470,39 +471,28 @@ class _Comparison:
             intervals = evidence.compute_intervals(
                 len(candidates), confidence=VERDICT_CONFIDENCE, budget=budget
             )
+        sample = self.sample
+        incumbent_arms = self.incumbent.choose_target_arms(sample.contexts, sample.indices)
         rows = []
         for index, (candidate, choices, rounds) in enumerate(
             zip(candidates, self.policy_choices, self.rounds, strict=True)
         ):
-            if rounds.values is None:
-                rewards = rounds.get_policy_rewards(choices.source_arms)
-                gains = rewards - rounds.get_incumbent_rewards(self.incumbent)
-                deviation = estimate_reward_deviation(rounds, choices)
-                source_advantage = float(gains.mean())
-                source_error = estimate_gain_error(gains, deviation, rounds)
-                source_value = float(rewards.mean())
-                limits: tuple[float | None, ...] = (None, None, None)
-            else:  # the estimate of the verdict
-                estimate = self.assess(index, "")
-                source_advantage = estimate.source_advantage
-                source_error = estimate.source_error
-                source_value = estimate.source_value
-                limits = (estimate.advantage, estimate.low, None)
+            estimate = estimate_advantage(
+                self.policies[index], rounds, choices, self.incumbent, incumbent_arms
+            )
+            limits: tuple[float | None, ...] = (None, None, None)
             if intervals:
                 limits = intervals[index].value, intervals[index].low, intervals[index].high
-            advantage, low, high = limits
+            elif rounds.values is not None:  # the estimate of the verdict
+                limits = estimate["advantage"], estimate["low"], None
             rows.append(
                 {
                     "candidate": candidate.name,
                     "method": candidate.method,
                     "settings": dict(candidate.settings),
                     "components": candidate.components,
-                    "source_advantage": source_advantage,
-                    "source_error": source_error,
-                    "source_value": source_value,
-                    "advantage": advantage,
-                    "low": low,
-                    "high": high,
+                    **{name: estimate[name] for name in _SOURCE_FIELDS},
+                    **dict(zip(("advantage", "low", "high"), limits, strict=True)),
                     "target_fractions": compute_arm_fractions(
                         choices.target_arms, self.pair.n_arms
                     ),
