@@ -126,10 +126,9 @@ def assess(
         incumbent: today's decisions: an arm's name or index, a column of the target's table, an
             array with today's arm for each target context (N,), or another policy. Default: the
             source's best arm, which a ``LogPolicy`` takes from the log that it learned. A column or
-            an array has no choices in the source. The policy is compared there with the best of
-            three substitutes: the logged arms, arms drawn with the frequencies of today's choices,
-            and arms as a tree predicts them from the contexts. If the source is not a log, it is
-            compared with the best arm.
+            an array has no choices in the source. The policy is compared there with the better of
+            two substitutes: the logged arms, and arms as a tree predicts today's choices from the
+            contexts. If the source is not a log, it is compared with the best arm.
         rule: "greedy", or "ucb" to keep the exploration bonus.
         contexts: maximum number of contexts of each domain. For a source that is a log, the maximum
             is 20,000 rounds if that is more.
@@ -387,16 +386,9 @@ class SourceRounds:
         if incumbent.choices is not None:
             if self.logged is None:
                 return self.rewards[:, self.find_best_arm()]
-            # An experiment draws other arms than today's choices, so these are also compared by
-            # their frequencies, and as a tree predicts them from contexts.
-            n_arms = self.rewards.shape[1]
-            fractions = np.array(compute_arm_fractions(incumbent.choices, n_arms))
-            predicted = incumbent.predict_choices(self.contexts, n_arms)
-            substitutes = [
-                self.logged.rewards,
-                self.rewards @ fractions,
-                (self.rewards * predicted).sum(axis=1),
-            ]
+            # An experiment draws other arms than today's choices, which a tree predicts.
+            predicted = incumbent.predict_choices(self.contexts, self.rewards.shape[1])
+            substitutes = [self.logged.rewards, (self.rewards * predicted).sum(axis=1)]
             weights = np.ones(len(predicted))
             weights = weights if self.values is None else self.values.mix.target_weights
             return max(substitutes, key=lambda rewards: float(weights @ rewards))

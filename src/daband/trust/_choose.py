@@ -513,8 +513,6 @@ def _describe_first_result(
     if len(set(arms.tolist())) < 2:
         return ""
     rewards = rounds.get_policy_rewards(arms)
-    if incumbent is None and rounds.values is not None:
-        incumbent = make_constant_incumbent(rounds.find_best_arm(), pair.class_names)
     if incumbent is None:
         mean_reward = format_number(float(rewards.mean()))
         return f"first result: the mean source reward of {name} is {mean_reward}"

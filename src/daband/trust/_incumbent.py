@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,21 +49,14 @@ class Incumbent:
         """Return the probability of each arm (n, K) in contexts (n, *C), by a tree that predicts the
         stored choices from the target contexts.
         """
-        tree = self._choice_tree
-        probabilities = np.zeros((len(contexts), n_arms))
-        probabilities[:, tree.classes_] = tree.predict_proba(contexts.reshape(len(contexts), -1))
-        return probabilities
-
-    @cached_property
-    def _choice_tree(self) -> Any:
-        from sklearn.tree import DecisionTreeClassifier  # importing takes half a second
+        from sklearn.tree import DecisionTreeRegressor  # importing takes half a second
 
         assert self.target is not None
         assert self.choices is not None
-        rows = self.target.order(0, min(_MAX_CHOICES, len(self.choices)), seed=0)
-        contexts = self.target.read(rows).reshape(len(rows), -1)
-        tree = DecisionTreeClassifier(min_samples_leaf=_MIN_LEAF_CONTEXTS, random_state=0)
-        return tree.fit(contexts, self.choices[rows])
+        rows = np.arange(min(_MAX_CHOICES, len(self.choices)))
+        tree = DecisionTreeRegressor(min_samples_leaf=_MIN_LEAF_CONTEXTS, random_state=0)
+        tree.fit(self.target.read(rows).reshape(len(rows), -1), np.eye(n_arms)[self.choices[rows]])
+        return tree.predict(contexts.reshape(len(contexts), -1)).reshape(-1, n_arms)
 
     def choose_target_arms(self, contexts: AnyArray, indices: IntArray) -> IntArray:
         """Return the arms (n,) for these target contexts (n, *C).
