@@ -13,6 +13,7 @@ from daband.domains import DataOptions
 from daband.logs._target_mix import TargetMix
 from daband.trust import Candidate
 from daband.trust._assessment import format_number
+from daband.trust._choice_folder import assess_choice
 from daband.trust._report import write_choice_report
 
 
@@ -108,6 +109,32 @@ def test_one_estimate_is_shown_everywhere(tmp_path):
     assert assessment.advantage == pytest.approx(policy_mean - means[0])
     evidence = choice.policy.evidence
     assert assessment.advantage == pytest.approx(evidence.gain + means[evidence.arm] - means[0])
+
+
+def test_no_table_has_the_advantage_over_an_earlier_incumbent(tmp_path):
+    """Before: after `assess --incumbent letter`, advantages over coupon were called over letter."""
+    choice = make_choice(tmp_path, has_effect=True)
+    advantage = format_number(choice.table[0]["source_advantage"], with_sign=True)
+    assert f"<td>{advantage}</td>" in read_page(tmp_path)
+    assess_choice(tmp_path / "market", incumbent="letter")
+    page = read_page(tmp_path)
+    assert "over always letter" in page
+    assert f"<td>{advantage}</td>" not in page
+    assert "The table has the advantage" not in page
+
+
+def test_the_page_has_what_looks_wrong_with_the_log(tmp_path):
+    """Before: whoever got the page read "deploy", and not that propensities were wrong."""
+    choice = make_choice(tmp_path, has_effect=True)
+    assert "looks wrong" not in read_page(tmp_path)
+    log = pl.read_csv(tmp_path / "old.csv")
+    p = pl.when(pl.col("offer") == "letter").then(0.3).otherwise(0.7)
+    log.with_columns(p=p).write_csv(tmp_path / "old.csv")
+    options = dataclasses.replace(choice.options, digest="").resolve()
+    dataclasses.replace(choice, options=options).save(tmp_path / "market")
+    page = read_page(tmp_path)
+    assert "looks wrong with the log" in page
+    assert "sample-ratio mismatch" in page
 
 
 def test_a_policy_for_everybody_has_no_groups(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from daband.base._files import write_text
 from daband.base._lazy_polars import pl
 from daband.base._svg import draw_curve
 from daband.domains._contract import LoggedDomain, Pair
+from daband.domains._data_options import DataOptions
+from daband.logs._check_log import check_log
 from daband.policies._log_policy import LogPolicy
 from daband.trust._assess import read_source_rounds
 from daband.trust._assessment import COLLECT, DEPLOY, Assessment, format_number
@@ -62,6 +65,7 @@ def write_choice_report(folder: Path) -> Path:
         arm_names=choice.assessment.arm_names or choice.policy.arm_names,
         arm_rows=[] if pair is None else _estimate_arm_means(choice, pair),
         column_groups=[] if pair is None else _group_target(choice, pair),
+        findings=[] if options is None or options.arm is None else _check_log(options),
         change=_describe_change(choice.assessment),
         confidence=_CONFIDENCE,
         files=[] if options is None else [Path(options.source).name, Path(options.target).name],
@@ -71,6 +75,12 @@ def write_choice_report(folder: Path) -> Path:
     )
     write_text(folder / _REPORT_FILE, page)
     return folder / _REPORT_FILE
+
+
+def _check_log(options: DataOptions) -> Sequence[str]:
+    """Return what is wrong with the log."""
+    tables = options.read_tables()
+    return () if tables.columns.encoders else check_log(tables.source, tables.columns).findings
 
 
 def _read_rule_figure(folder: Path) -> str:
