@@ -451,7 +451,7 @@ def build_assessment(
     estimate = estimate_advantage(policy, rounds, choices, incumbent, incumbent_arms)
     assessment = Assessment(
         **estimate,
-        guardrail=_forecast_guardrail(policy, rounds, choices, incumbent, estimate["disagreement"]),
+        guardrail=_forecast_guardrail(policy, rounds, choices, incumbent, incumbent_arms),
         doubts=_collect_doubts(policy, rounds, choices, outside_fraction, new_arms, is_gain_proven),
         high=None,
         verdict="",
@@ -526,26 +526,22 @@ def _forecast_guardrail(
     rounds: SourceRounds,
     choices: Choices,
     incumbent: Incumbent,
-    disagreement: float,
+    incumbent_arms: IntArray,
 ) -> dict[str, Any] | None:
     """Return the forecast change of the guardrail in the target, with its name and margin; None
     without a guardrail.
 
-    The arguments are as in ``estimate_advantage`` and ``forecast_gains``.
+    The arguments are as in ``estimate_advantage``.
     """
     guarded = rounds.get_guarded(policy)
-    guardrail = None if rounds.logged is None else rounds.logged.guardrail
-    if guarded is None or guardrail is None:
+    if guarded is None or rounds.logged is None or rounds.logged.guardrail is None:
         return None
-    guarded_arms = choices.source_arms if rounds.values is None else rounds.values.find_arms()
-    gains = guarded.get_policy_rewards(guarded_arms) - guarded.get_incumbent_rewards(incumbent)
-    deviation = estimate_reward_deviation(guarded, choices)
-    change = forecast_gains(policy, guarded, gains, deviation, disagreement)
+    change = estimate_advantage(policy, guarded, choices, incumbent, incumbent_arms)
+    guardrail = rounds.logged.guardrail
     return {
         "name": guardrail.name,
         "margin": guardrail.margin,
-        "advantage": change.advantage if disagreement else 0.0,
-        "low": change.low if disagreement else 0.0,
+        **{name: change[name] for name in ("advantage", "low")},
     }
 
 
