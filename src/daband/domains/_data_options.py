@@ -56,10 +56,8 @@ class UserTables:
 
     def describe_mistakes(self) -> list[str]:
         """Return a text for each role that the user should check, and for each notice."""
-        roles = [
-            f"{column.name}: {column.reason}" for column in self.column_roles if column.is_notable
-        ]
-        return [*roles, *map(str, self.notices)]
+        roles = [column for column in self.column_roles if column.is_notable]
+        return [*map(str, roles), *map(str, self.notices)]
 
 
 @dataclass(frozen=True, kw_only=True)

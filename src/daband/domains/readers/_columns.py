@@ -177,6 +177,9 @@ class ColumnRole:
     #: True if the user should check the role.
     is_notable: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Notice:
@@ -411,7 +414,7 @@ def describe_missing_clusters(log: pl.DataFrame, columns: Columns) -> list[str]:
 
 def _list_reasons(column_roles: Sequence[ColumnRole]) -> str:
     """Return a text with the reason for the role of each column."""
-    return "; ".join(f"{column.name}: {column.reason}" for column in column_roles)
+    return "; ".join(map(str, column_roles))
 
 
 def _check_arms_and_rewards(source: pl.DataFrame, stated: StatedRoles) -> None:
