@@ -1,5 +1,7 @@
 """A policy from a log: the best arm, or choices by context where they are proven to gain."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,6 @@ def test_without_evidence_one_arm_is_chosen():
     pair = pair_of(rounds(effect=0.0))
     policy = daband.LogPolicy.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target)
-    assert not policy.evidence.personalises
     assert set(policy.select(pair.target.read(np.arange(300)), "target").arm) == {0}
 
 
@@ -300,3 +301,43 @@ def test_a_gain_of_few_rounds_is_no_evidence():
         policy.update(x, arms, rewards, propensities=np.full(n, 0.5))
         assert policy.evidence.gain == pytest.approx(1 / 80, abs=0.005)
         assert policy.evidence.personalises == personalises
+
+
+def test_the_target_decides_by_context_again_after_it_rejects_the_source(tmp_path):
+    """In the target, the opposite arm is better in each context."""
+    rng = np.random.default_rng(0)
+
+    def draw(n, sign):
+        contexts = rng.normal(size=(n, 2))
+        arms = rng.integers(0, 2, n)
+        means = 0.3 * sign * np.where(arms == 0, 1.0, -1.0) * np.tanh(contexts[:, 0])
+        return contexts, arms, means + rng.normal(size=n)
+
+    policy = daband.LogPolicy(context_shape=(2,), n_arms=2, seed=0)
+    policy.update(*draw(3000, 1.0), "source", propensities=np.full(3000, 0.5))
+    probes = np.array([[2.0, 0.0], [-2.0, 0.0]])
+    assert policy.decide(probes, "target").arm.tolist() == [0, 1]
+    log = draw(1200, -1.0)
+    other = copy.deepcopy(policy)
+    policy.update(*log, "target", propensities=np.full(1200, 0.5))
+    for start in range(0, 1200, 100):  # as a service does
+        group = (array[start : start + 100] for array in log)
+        other.update(*group, "target", propensities=np.full(100, 0.5))
+    assert policy.personalises
+    assert policy.decide(probes, "target", rule="greedy").arm.tolist() == [1, 0]
+    assert policy.source_worth.worth < 0.1
+    policy.save(tmp_path / "policy.safetensors")
+    loaded = daband.load(tmp_path / "policy.safetensors")
+    daband.export(policy, tmp_path / "market.daband", epsilon=0.1)
+    deployed = daband.load_deployed(tmp_path / "market.daband")
+    mean = policy.decide(log[0], "target").mean
+    np.testing.assert_array_equal(loaded.decide(log[0], "target").mean, mean)
+    np.testing.assert_allclose(other.decide(log[0], "target").mean, mean, rtol=1e-10)
+    centre, scale = deployed.frozen.reward_unit
+    deployed_mean = centre + scale * deployed.frozen.score(log[0])[0]
+    np.testing.assert_allclose(deployed_mean, mean, rtol=1e-10)
+    loaded.update(*log, "target", propensities=np.full(1200, 0.5))
+    policy.update(*log, "target", propensities=np.full(1200, 0.5))
+    np.testing.assert_array_equal(
+        loaded.decide(log[0], "target").mean, policy.decide(log[0], "target").mean
+    )

@@ -214,8 +214,8 @@ def _describe_changes(before: Policy, after: Policy, log: ParquetLog) -> Iterato
         yield f"Worth of the source: {after.source_worth}."
     if isinstance(before, LogPolicy) and isinstance(after, LogPolicy):
         rules = [
-            "by context" if evidence.personalises else f"always {names[evidence.arm]}"
-            for evidence in (before.evidence, after.evidence)
+            "by context" if log_policy.personalises else f"always {names[log_policy.evidence.arm]}"
+            for log_policy in (before, after)
         ]
         yield f"Rule: {rules[0]} -> {rules[1]}."
 

@@ -118,6 +118,7 @@ class SourceWorth:
         "log_weights",
         "errors",
         "total_errors",
+        "leads",
     )
     #: The attributes of a saved state that are numbers.
     _NUMBERS = (
@@ -128,6 +129,7 @@ class SourceWorth:
         "new_weight",
         "noise_sum",
         "noise_weight",
+        "mean_error",
     )
 
     def __init__(
@@ -159,6 +161,11 @@ class SourceWorth:
         self.errors: FloatArray = np.zeros(len(worths))
         #: The sums of the experts' squared errors before the last fit, (E,).
         self.total_errors: FloatArray = np.zeros(len(worths))
+        #: The logarithms of likelihood ratios against the source in full, (E,). They are set to 0
+        #: when they fall below 0, so that they find a change (CUSUM; Page, 1954).
+        self.leads: FloatArray = np.zeros(len(worths))
+        #: The sum of squared errors of the experts' weighted mean.
+        self.mean_error = 0.0
         #: The number of target rounds, and this number at the last fit.
         self.n_rounds = self.n_fitted_rounds = 0.0
         #: The weight of the target rounds since the last fit.
@@ -204,6 +211,12 @@ class SourceWorth:
         return WorthEstimate(worth, worth * float(self.source_counts.sum()))
 
     @property
+    def rejects_source(self) -> bool:
+        """True if target rewards reject the source in full, from some round on."""
+        evidence = math.log(_MIN_EVIDENCE * len(self.leads))
+        return self.base_worth < 1.0 or float(self.leads.max()) > evidence
+
+    @property
     def rounds_to_fit(self) -> int:
         """The number of target rounds until the experts are fitted again."""
         step = min(max(len(self.axes) // _MIN_STEP, 1) * _MIN_STEP, _MAX_STEP)
@@ -232,9 +245,10 @@ class SourceWorth:
         """
         # of rewards and of ones, (E, B, 2)
         predictions = np.matmul(self.theta[:, heads], (z @ self.axes)[:, :, None])[..., 0]
-        squares = np.square(rewards - self.centre - predictions @ [1.0, -self.centre])
+        errors = rewards - self.centre - predictions @ [1.0, -self.centre]
         round_weights = np.ones(len(rewards)) if weights is None else weights
-        self.errors += squares @ round_weights
+        self.errors += np.square(errors) @ round_weights
+        self.mean_error += float(np.square(np.exp(self.log_weights) @ errors) @ round_weights)
         self.new_weight += float(round_weights.sum())
         self.n_rounds += len(rewards)
 
@@ -276,7 +290,9 @@ class SourceWorth:
             kept + self.log_weights, math.log(-math.expm1(kept)) + self._log_prior
         )
         if self.noise_sum > 0.0:
-            self.log_weights -= self.errors * (self.noise_weight / (2.0 * self.noise_sum))
+            losses = self.errors * (self.noise_weight / (2.0 * self.noise_sum))
+            self.log_weights -= losses
+            self.leads = np.maximum(self.leads + losses[0] - losses, 0.0)
         self.log_weights -= np.logaddexp.reduce(self.log_weights)
         self.total_errors += self.errors
         self.errors = np.zeros_like(self.errors)

@@ -5,6 +5,11 @@ better.
 the rounds that it learns, and contexts of the target that it observes. It fits the candidates
 before the next decision, and the fit does not depend on the order of rounds. A fit takes seconds
 for 20,000 rounds, so the policy is meant for logs, not for learning after every round.
+
+In a target, ridge regressions also learn every round, and the worth of source rounds
+(``daband/linear/_source_worth.py``). Source and target are one log until target rewards reject the
+source in full. From then on, the regressions decide, if they have predicted target rewards better
+than the mean reward of each arm.
 """
 
 from __future__ import annotations
@@ -26,8 +31,10 @@ from daband.base._arrays import (
     use_one_blas_thread,
 )
 from daband.errors import InvalidInput, NotFitted
-from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
+from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep, fit_ramps
 from daband.linear._propensities import estimate_propensities
+from daband.linear._ridge_head import RidgeHead
+from daband.linear._source_worth import WorthEstimate
 from daband.logs._advantages import (
     CANDIDATES,
     AdvantageModel,
@@ -118,6 +125,11 @@ class LogPolicy(Policy):
         self._advantages: AdvantageModel | None = None
         #: The number of rounds that had been learned at the last fit.
         self._rounds_at_fit = 0
+        #: The step that computes the features of ``_heads``.
+        self._ramps: PiecewiseStep | None = None
+        #: Regressions on all features and on the constant only, which learn the worth of source
+        #: rounds; none before the first target round.
+        self._heads: list[RidgeHead] = []
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "by_context": self.by_context}
@@ -138,6 +150,11 @@ class LogPolicy(Policy):
                     " fit_log"
                 )
             return advantages.evidence
+
+    @property
+    def personalises(self) -> bool:
+        """True if arms are chosen by context."""
+        return self._get_deciding_head() is not None or self.evidence.personalises
 
     @property
     def values(self) -> PolicyValues | None:
@@ -186,14 +203,22 @@ class LogPolicy(Policy):
     def _score(
         self, contexts: AnyArray, domain: int, with_bonuses: bool
     ) -> tuple[FloatArray, FloatArray]:
+        rows = to_floats(contexts.reshape(len(contexts), -1))
+        moments = self.reward_moments
+        if head := self._get_deciding_head():
+            assert self._ramps is not None
+            return head.score(self._ramps(rows), centre=moments.centre, scale=moments.scale)
         feature_step, theta = self._get_step_and_theta()
-        mean = feature_step(to_floats(contexts.reshape(len(contexts), -1))) @ theta.T
-        bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
+        mean = feature_step(rows) @ theta.T
+        bonus = moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
         return mean, np.broadcast_to(bonus, mean.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
-        feature_step, theta = self._get_step_and_theta()
         moments = self.reward_moments
+        if head := self._get_deciding_head():
+            regressions = Member(**head.freeze(moments), transform=self._ramps)
+            return FrozenParts((regressions,), self._round_counts.copy())
+        feature_step, theta = self._get_step_and_theta()
         n_features = theta.shape[1]
         centred_theta = np.vstack([theta, self._compute_new_theta(feature_step, theta)])
         constant_index = feature_step.constant_index
@@ -205,6 +230,16 @@ class LogPolicy(Policy):
         step: dict[str, Any] = {kind: feature_step}
         member = Member(centred_theta[:-1], inverse, new_theta=centred_theta[-1], **step)
         return FrozenParts((member,), self._round_counts.copy())
+
+    def _get_source_worth(self) -> WorthEstimate | None:
+        return self._heads[0].estimate_worth() if self._heads else None
+
+    def _get_deciding_head(self) -> RidgeHead | None:
+        """Return the regressions if they decide, otherwise None."""
+        worths = [head.worth for head in self._heads if head.worth is not None]
+        if not worths or not self.by_context or not worths[0].rejects_source:
+            return None
+        return self._heads[0] if worths[0].mean_error < worths[1].mean_error else None
 
     def _get_step_and_theta(self) -> tuple[FeatureStep, FloatArray]:
         """Return the step that computes features, and their coefficients (K, d).
@@ -238,10 +273,38 @@ class LogPolicy(Policy):
         rows = rows[rows[:, -1] > 0]
         if domain >= self._first_target:
             rows[:, -1] *= -1.0
+            if self._round_blocks and not self._heads:
+                stored = self._sample_stored()
+                self._make_heads(fit_ramps(stored[:, :-_N_COLUMNS], 1))
+                self._update_heads(stored[stored[:, -1] > 0])
+                self._update_heads(stored[stored[:, -1] < 0])
+        self._update_heads(rows)
         self._round_blocks.append(rows)
         if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
             self._round_blocks = [self._sample_stored()]
         np.add.at(self._round_counts, rows[:, -3].astype(np.int64), 1)
+
+    def _make_heads(self, ramps: PiecewiseStep) -> None:
+        """Make regressions without rounds."""
+        dims = ramps.n_features, 1  # the first feature is the constant
+        self._ramps = ramps
+        self._heads = [
+            RidgeHead(n_arms=self.n_arms, dim=dim, arms="disjoint", ridge=1.0) for dim in dims
+        ]
+        for head in self._heads:
+            head.fixed_worth = self._fixed_worth
+
+    def _update_heads(self, rows: FloatArray) -> None:
+        """Learn rows of one domain by the regressions."""
+        if not self._heads or not len(rows):
+            return
+        assert self._ramps is not None
+        features = self._ramps(rows[:, :-_N_COLUMNS])
+        arms = rows[:, -3].astype(np.int64)
+        moments = self.reward_moments if rows[0, -1] < 0 else None
+        for head in self._heads:
+            z = features[:, : head.dim]
+            head.learn(z, arms, rows[:, -2], np.abs(rows[:, -1]), target_moments=moments)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         rows = to_floats(contexts.reshape(len(contexts), -1))
@@ -318,6 +381,8 @@ class LogPolicy(Policy):
             self._advantages = AdvantageModel(
                 step, np.vstack([theta, new_theta]), self._advantages.evidence
             )
+        for head in self._heads:
+            head.add_arm()
         self._round_counts = np.append(self._round_counts, 0)
 
     def _compute_new_theta(self, step: FeatureStep, theta: FloatArray) -> FloatArray:
@@ -339,6 +404,10 @@ class LogPolicy(Policy):
             "rounds": self._round_counts,
             "fitted": np.array([self._rounds_at_fit], np.int64),
         }
+        if self._ramps is not None:
+            state |= {f"ramps/{name}": array for name, array in self._ramps.arrays().items()}
+        for index, head in enumerate(self._heads):
+            state |= {f"head.{index}/{name}": array for name, array in head.state().items()}
         if advantages is None:
             return state
         evidence = np.array(astuple(advantages.evidence))  # the limits of a short log are infinite
@@ -352,6 +421,11 @@ class LogPolicy(Policy):
             "evidence": evidence[np.isfinite(evidence)],
             **{f"{kind}/{name}": array for name, array in arrays.items()},
         }
+
+    def _read_step(self, state: dict[str, AnyArray]) -> PiecewiseStep:
+        """Return a saved step."""
+        arrays = {name: np.array(state[name]) for name in PIECEWISE_ARRAY_NAMES}
+        return PiecewiseStep(**arrays, n_inputs=self._n_inputs)
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         stored_rounds, round_counts = read_stored_rounds(
@@ -372,8 +446,7 @@ class LogPolicy(Policy):
                 step = TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, arrays)
                 n_features = step.dimension
             else:
-                arrays = {name: np.array(state[f"step/{name}"]) for name in PIECEWISE_ARRAY_NAMES}
-                step = PiecewiseStep(**arrays, n_inputs=self._n_inputs)
+                step = self._read_step(drop_prefix("step/", state))
                 n_features = step.n_features
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, n_features):
@@ -389,6 +462,11 @@ class LogPolicy(Policy):
             counts = int(n_rounds), fraction, int(candidate), int(n_contexts)
             evidence = LogEvidence(int(arm), value, gain, *counts, *limits)
             advantages = AdvantageModel(step, theta, evidence)
+        self._heads, self._ramps = [], None
+        if ramps := drop_prefix("ramps/", state):
+            self._make_heads(self._read_step(ramps))
+            for index, head in enumerate(self._heads):
+                head.restore(drop_prefix(f"head.{index}/", state))
         self._round_blocks = [stored_rounds] if len(stored_rounds) else []
         self._target_contexts = target_contexts
         self._round_counts = round_counts
