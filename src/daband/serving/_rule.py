@@ -59,9 +59,8 @@ class Split:
         """The values of a raw table that are the category ``value``."""
         text = str(self.value)
         if text in ("true", "false"):  # many tables have 1 and 0
-            number = int(text == "true")
-            texts = [text, text.capitalize(), text.upper(), str(number), f"{number}.0"]
-            return [*texts, bool(number), number]
+            bit = int(text == "true")
+            return [text, text.capitalize(), text.upper(), f"{bit}", f"{bit}.0", bit == 1, bit]
         if _is_number(text):
             number = float(text)
             is_whole = number.is_integer()
