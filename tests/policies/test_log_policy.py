@@ -341,3 +341,18 @@ def test_the_target_decides_by_context_again_after_it_rejects_the_source(tmp_pat
     np.testing.assert_array_equal(
         loaded.decide(log[0], "target").mean, policy.decide(log[0], "target").mean
     )
+
+
+@pytest.mark.parametrize("effect", [2.0, 0.0])
+def test_a_loaded_policy_has_its_values_without_a_new_fit(effect, tmp_path, monkeypatch):
+    pair = pair_of(rounds(effect=effect))
+    policy = daband.LogPolicy.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    policy.save(tmp_path / "p.safetensors")
+    monkeypatch.delattr("daband.policies._log_policy.learn_advantages")
+    loaded = daband.load(tmp_path / "p.safetensors")
+    for name in ("scores", "values", "predictions", "source_arm", "n_contenders", "deviation"):
+        np.testing.assert_array_equal(getattr(loaded.values, name), getattr(policy.values, name))
+    loaded.save(tmp_path / "again.safetensors")
+    again = daband.load(tmp_path / "again.safetensors")
+    np.testing.assert_array_equal(again.values.values, policy.values.values)

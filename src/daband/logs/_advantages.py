@@ -273,6 +273,8 @@ class AdvantageModel:
     evidence: LogEvidence
     #: The cross-fitted values of the policy; None for a log with few rounds.
     values: PolicyValues | None = None
+    #: ``values.values`` and predictions, (n, 1 + K); no rows for the best arm, None if unknown.
+    cross_fitted: FloatArray | None = None
 
 
 def learn_advantages(
@@ -363,18 +365,8 @@ def learn_advantages(
     candidate = int(np.argmax(limits[1:])) + 1 if n_candidates > 1 else 0
     mean_scores = np.array([estimate.mean.value for estimate in mix.estimate_all(scores)])
     is_proven = candidate > 0 and limits[candidate] > 0.0
-    predicted = (
-        predictions[candidate] if is_proven else np.tile(scored.shrunken_means, (len(scores), 1))
-    )
-    policy_values = PolicyValues(
-        scores=scores,
-        values=values[:, candidate] if is_proven else scores[:, best_arm],
-        mix=mix,
-        n_contenders=learner.count_contenders(scores, mix, best_arm),
-        source_arm=int(learner.shrink_means(scores, TargetMix(log.weights, log.clusters)).argmax()),
-        deviation=deviation,
-        predictions=np.where(is_supported, predicted, -np.inf),
-    )
+    cross_fitted = np.column_stack([values[:, candidate], predictions[candidate]])
+    cross_fitted = cross_fitted if is_proven else cross_fitted[:0]
     evidence = LogEvidence(
         arm=best_arm,
         value=float(mean_scores[best_arm]),
@@ -397,7 +389,7 @@ def learn_advantages(
     theta[~is_supported, step.constant_index] -= (
         _UNSUPPORTED_GAP * (deviation or 1.0) * np.searchsorted(np.sort(losses), losses)
     )
-    return AdvantageModel(step, theta, evidence, policy_values)
+    return AdvantageModel(step, theta, evidence, scored.make_values(cross_fitted), cross_fitted)
 
 
 def _scale_weights(weights: FloatArray) -> FloatArray:
@@ -548,6 +540,25 @@ class ScoredLog:
         self.shrunken_means = learner.shrink_means(self.scores, self.mix)
         #: The arm with the largest shrunken mean.
         self.best_arm = int(self.shrunken_means.argmax())
+
+    def make_values(self, cross_fitted: FloatArray) -> PolicyValues:
+        """Return the values and predictions ``AdvantageModel.cross_fitted`` with the scores."""
+        learner = self.learner
+        log = learner.log
+        scores = self.scores
+        source_means = learner.shrink_means(scores, TargetMix(log.weights, log.clusters))
+        if not len(cross_fitted):
+            means = np.tile(self.shrunken_means, (len(scores), 1))
+            cross_fitted = np.column_stack([scores[:, self.best_arm], means])
+        return PolicyValues(
+            scores=scores,
+            values=cross_fitted[:, 0],
+            mix=self.mix,
+            n_contenders=learner.count_contenders(scores, self.mix, self.best_arm),
+            source_arm=int(source_means.argmax()),
+            deviation=float(log.rewards.std()),
+            predictions=np.where(learner.is_supported, cross_fitted[:, 1:], -np.inf),
+        )
 
     def evaluate(
         self, candidates: Sequence[Callable[[FloatArray, BoolArray], IntArray]]

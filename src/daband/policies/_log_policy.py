@@ -15,7 +15,7 @@ than the mean reward of each arm.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -165,9 +165,17 @@ class LogPolicy(Policy):
         with self._locks.write, self._locks.state:
             advantages = self._fit()
             if advantages is not None and advantages.values is None and self._round_blocks:
-                self._rounds_at_fit = 0  # files do not contain the values
-                advantages = self._fit()
-            return None if advantages is None else advantages.values
+                cross_fitted = advantages.cross_fitted
+                scored = self.score_rounds()
+                if scored is None:
+                    return None
+                if cross_fitted is not None:
+                    values = scored.make_values(cross_fitted)
+                    self._advantages = replace(advantages, values=values)
+                else:  # an arm was added
+                    self._rounds_at_fit = 0
+                    self._fit()
+            return None if self._advantages is None else self._advantages.values
 
     def score_rounds(self) -> ScoredLog | None:
         """Return the stored rounds with their scores, in the order of ``find_rounds``; None if there
@@ -410,6 +418,8 @@ class LogPolicy(Policy):
             state |= {f"head.{index}/{name}": array for name, array in head.state().items()}
         if advantages is None:
             return state
+        if advantages.cross_fitted is not None:
+            state["cross_fitted"] = advantages.cross_fitted[:n_stored]
         evidence = np.array(astuple(advantages.evidence))  # the limits of a short log are infinite
         step = advantages.step
         is_tree = isinstance(step, TreeNetwork)
@@ -461,7 +471,12 @@ class LogPolicy(Policy):
                 )
             counts = int(n_rounds), fraction, int(candidate), int(n_contexts)
             evidence = LogEvidence(int(arm), value, gain, *counts, *limits)
-            advantages = AdvantageModel(step, theta, evidence)
+            cross_fitted = None
+            if "cross_fitted" in state:
+                n_rows = len(stored_rounds) * evidence.personalises
+                like = np.empty((n_rows, 1 + self.n_arms))
+                cross_fitted = read_array(state, "cross_fitted", like)
+            advantages = AdvantageModel(step, theta, evidence, cross_fitted=cross_fitted)
         self._heads, self._ramps = [], None
         if ramps := drop_prefix("ramps/", state):
             self._make_heads(self._read_step(ramps))
