@@ -46,6 +46,17 @@ def test_from_rules_to_decisions_and_back(daband, market):
     assert "has learned" in refused.stderr
 
 
+def test_a_rule_under_a_limit(daband, market):
+    assert daband("rules", "market", "--depth", "1").returncode == 0
+    limit = ["--at-most", "coupon=0.1"]
+    exported = daband("export", "market/rules.json", "limited.daband", *limit)
+    assert exported.returncode == 0, exported.stderr
+    rows = market.parent / "new.csv"
+    arms = library.load_deployed(market.parent / "limited.daband").decide(pl.read_csv(rows))
+    fraction = np.mean(np.array(arms.arm_name) == "coupon")
+    assert 0.05 < fraction <= 0.1 + 1 / len(arms.arm_name)
+
+
 @pytest.mark.parametrize(
     ("option", "start"),
     [("--text", "if age"), ("--json", "{"), ("--growthbook", "["), ("--python", "def choose_arm")],

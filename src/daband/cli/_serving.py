@@ -85,7 +85,9 @@ def export_command(
     from daband.serving._export import export
     from daband.trust._choice_folder import find_policy_file
     from daband.trust._choose import POLICY_FILE, Choice
+    from daband.trust._rules import RULES_FILE
 
+    choice = None
     pair = None
     assessment = None
     policy_file = folder
@@ -100,13 +102,15 @@ def export_command(
         # a pilot tries the policy that was chosen, not what it has learned since
         policy_file = find_policy_file(folder) if pilot is None else folder / POLICY_FILE
         assessment = choice.assessment.as_dict()
-        if with_data and choice.options is not None:
-            try:
-                pair = choice.options.read()
-            except DataError as error:
-                raise DataError(
-                    f"{error}. With --no-data, the policy is exported without data for monitoring"
-                ) from None
+    elif folder.name == RULES_FILE and (folder.parent / POLICY_FILE).is_file():
+        choice = Choice.load(folder.parent)
+    if choice is not None and with_data and choice.options is not None:
+        try:
+            pair = choice.options.read()
+        except DataError as error:
+            raise DataError(
+                f"{error}. With --no-data, the policy is exported without data for monitoring"
+            ) from None
     policy = load(policy_file, device="cpu")
     export(
         policy,
