@@ -290,3 +290,19 @@ def test_todays_choices_by_context_are_compared_as_contexts_predict_them(is_good
     truth = (chances[rows, arms] - chances[rows, today]).mean()
     assert choice.assessment.low <= truth
     assert (choice.assessment.verdict == "deploy") == (not is_good)
+
+
+def test_wrong_propensities_do_not_deploy():
+    """A wrong column of propensities makes intervals too narrow."""
+    rng = np.random.default_rng(3)
+    customers = pl.DataFrame({"age": rng.uniform(18, 80, 6000)})
+    chances = np.tile([0.2, 0.3], (6000, 1))
+    log = draw_log(rng, customers, chances)
+    target = pl.DataFrame({"age": rng.uniform(18, 80, 1000)})
+    right = daband.choose(make_pair(log, target), incumbent="coupon").assessment
+    assert (right.verdict, right.doubts) == ("deploy", [])
+    wrong_log = log.with_columns(p=pl.lit(0.9))
+    wrong = daband.choose(make_pair(wrong_log, target), incumbent="coupon").assessment
+    assert wrong.verdict == "collect rewards"
+    assert len(wrong.doubts) == 1
+    assert "times as often as its propensities say" in wrong.doubts[0]

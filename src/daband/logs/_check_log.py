@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import FloatArray, IntArray
+from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.base._lazy_polars import pl
 from daband.domains.readers._columns import Columns, describe_missing_clusters
 from daband.domains.readers._reading import read_table
@@ -185,12 +185,12 @@ def _check_assignment(
                 f"{feature_names[column]!r} depends strongly on the arm: it was probably measured"
                 f" after the arm was chosen. Ignore the column (--drop), or arms were not random."
             )
+    ratios = find_mismatches(arms, propensities, np.ones((len(arms), len(arm_names))), clusters)
     for index, name in enumerate(arm_names):
         excess = (arms == index) / propensities - 1.0
-        share = estimate_mean(excess, clusters)
-        if abs(share.value) > _MAX_STANDARD_ERRORS * share.standard_error:
+        if index in ratios:
             findings.append(
-                f"Arm {name!r} occurs {1.0 + share.value:.2f} times as often as its propensities"
+                f"Arm {name!r} occurs {ratios[index]:.2f} times as often as its propensities"
                 " say (sample-ratio mismatch): check the propensities, and whether rows were lost."
             )
             continue
@@ -206,6 +206,22 @@ def _check_assignment(
                 " column was measured afterwards. Correct the propensities, or ignore the column."
             )
     return findings
+
+
+def find_mismatches(
+    arms: IntArray, propensities: FloatArray, offered: AnyArray, clusters: IntArray | None
+) -> dict[int, float]:
+    """Return the arms that occur more or less often than their propensities say, beyond noise, each
+    with the ratio of both numbers.
+
+    ``offered`` (n, K) is 1 where a round could have the arm.
+    """
+    ratios = {}
+    for arm, is_offered in enumerate(offered.T):
+        excess = estimate_mean((arms == arm) / propensities - is_offered, clusters)
+        if abs(excess.value) > _MAX_STANDARD_ERRORS * excess.standard_error:
+            ratios[arm] = 1.0 + excess.value / float(is_offered.mean())
+    return ratios
 
 
 def _score_dependence(excess: FloatArray, values: FloatArray, clusters: IntArray | None) -> float:

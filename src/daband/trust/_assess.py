@@ -43,6 +43,7 @@ from daband.logs._advantages import (
     PolicyValues,
     assess_choices,
 )
+from daband.logs._check_log import find_mismatches
 from daband.logs._learned_logs import has_learned_all
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
 from daband.logs._weighted_log import score_rounds
@@ -545,6 +546,21 @@ def _forecast_guardrail(
     }
 
 
+def _describe_mismatch(policy: Policy, logged: LoggedRounds) -> list[str]:
+    """Return a phrase if a log contradicts its propensities, with the arm that does so the most."""
+    clusters = logged.clusters
+    if clusters is not None:
+        clusters = np.unique(clusters, return_inverse=True)[1]
+    all_arms = np.ones((len(logged.arms), policy.n_arms), np.bool_)
+    offered = all_arms if logged.offered is None else logged.offered
+    ratios = find_mismatches(logged.arms, logged.propensities, offered, clusters)
+    if not ratios:
+        return []
+    arm = max(ratios, key=lambda index: abs(ratios[index] - 1.0))
+    name = arm if policy.arm_names is None else policy.arm_names[arm]
+    return [f"the log has arm {name!r} {ratios[arm]:.2f} times as often as its propensities say"]
+
+
 def _collect_doubts(
     policy: Policy,
     rounds: SourceRounds,
@@ -566,6 +582,8 @@ def _collect_doubts(
     doubts = []
     if rounds.values is None:
         doubts = find_collapse_signs(choices.source_arms, choices.target_arms, policy.n_arms)
+    if rounds.logged is not None:
+        doubts += _describe_mismatch(policy, rounds.logged)
     # one arm of a log needs no context, and its movement is in the reference class
     is_arm_of_log = rounds.values is not None and len(np.unique(choices.target_arms)) == 1
     if outside_fraction > _MAX_OUTSIDE_FRACTION and not is_arm_of_log:
