@@ -36,11 +36,8 @@ def test_the_readme_is_short():
 
 
 def test_pip_install_lines_are_the_same_everywhere():
-    """A line names daband or daband-serving, and extras in quotes. In README, whose commands run in
-    a clone, a line may name its folders.
-    """
-    allowed = {"daband", "daband-serving"}
-    folders_in_clone = {"", "./packaging/serving"}
+    """A line names daband or daband-serving, with extras in quotes, or their folders in a clone."""
+    allowed = {"daband", "daband-serving", "", "./packaging/serving"}
     for name, file in (
         ("daband", "pyproject.toml"),
         ("daband-serving", "packaging/serving/pyproject.toml"),
@@ -56,11 +53,11 @@ def test_pip_install_lines_are_the_same_everywhere():
         if path.suffix in (".md", ".py", ".toml") and not {"tutorials", "generated"} & set(
             path.parts
         ):
-            for given in re.findall(r"pip install (\.\S*|'?daband[^\s`\"),;:]*)", path.read_text()):
-                in_clone = folders_in_clone if path.name == "README.md" else set()
-                assert given.rstrip(".`") in allowed | in_clone, (
-                    f"{path.relative_to(ROOT)}: pip install {given}"
-                )
+            for given in re.findall(
+                r"pip install (\.[^\s`]*|'?daband[^\s`\"),;:]*)", path.read_text()
+            ):
+                name = given.rstrip(".")
+                assert name in allowed, f"{path.relative_to(ROOT)}: pip install {given}"
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])

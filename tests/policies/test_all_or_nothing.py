@@ -10,10 +10,14 @@ from daband.policies._checkpoints import read_checkpoint
 from daband.policies._registered import policies
 from daband.policies._settings import get_setting_defaults
 
-OPTIONAL = {"policy/learner.run_steps", "policy/learner.gate.sums", "policy/steps"} | {
-    "policy/step/n_inputs"
+OPTIONAL = {
+    "policy/learner.run_steps",
+    "policy/learner.gate.sums",
+    "policy/steps",
+    "policy/step/n_inputs",
+    "policy/cross_fitted",
 }
-"""What a file may lack, because the policy knows it."""
+"""What a file may lack, because the policy knows it or computes it again."""
 
 
 def content(policy, tmp_path):
