@@ -7,14 +7,17 @@ its final type.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from daband.base._arrays import ArrayLike, BoolArray, as_numpy
 from daband.errors import InvalidInput
+
+#: A function that is called with numbers by name while a long task runs, such as the rows so far.
+Progress: TypeAlias = Callable[[dict[str, float]], None]
 
 
 def check_int(name: str, value: Any, *, minimum: int) -> int:

@@ -13,7 +13,7 @@ import hashlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,6 +31,10 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = BoolArray | None
 #: The weight of each round, (B,); None means 1 for all.
 Weights: TypeAlias = FloatArray | None
+#: Predicted rewards, and their bonuses or variances, of each context and arm, (B, K) each.
+Scores: TypeAlias = tuple[FloatArray, FloatArray]
+#: Arrays by name, as in a file.
+Arrays: TypeAlias = dict[str, AnyArray]
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
 _FLOAT64 = np.dtype(np.float64)
@@ -94,7 +98,7 @@ def _convert_tensor(torch: Any, tensor: Any, name: str) -> AnyArray:
     return array
 
 
-def read_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
+def read_array(state: Arrays, name: str, like: AnyArray) -> AnyArray:
     """Return a copy of the array ``state[name]``, which was read from a file.
 
     Raise ``ValueError`` unless the array is finite and has the shape and type of ``like``.
@@ -165,7 +169,7 @@ def to_floats(contexts: AnyArray) -> FloatArray:
     return np.ascontiguousarray(contexts, dtype=np.float64)
 
 
-def drop_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+def drop_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> Arrays:
     """Return the arrays whose names start with ``prefix``, under their names without the prefix."""
     return {
         name.removeprefix(prefix): array
@@ -260,7 +264,7 @@ def check_weights(weights: ArrayLike | None, n: int) -> Weights:
 _MAX_CLUSTER = 1 << 52
 
 
-def check_clusters(clusters: ArrayLike | Sequence[str] | None, n: int) -> IntArray | None:
+def check_clusters(clusters: ArrayLike | None, n: int) -> IntArray | None:
     """Return the clusters (n,) of rounds as integers above 0. None stays None.
 
     Clusters are integers or strings, e.g. the names of schools. They become hashes of 48 bits,

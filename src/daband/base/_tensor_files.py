@@ -22,7 +22,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from daband.base._arrays import AnyArray
+from daband.base._arrays import Arrays
 from daband.base._files import check_path, write_bytes
 from daband.errors import CheckpointError
 
@@ -62,7 +62,7 @@ def write_tensor_file(
     path: str | Path,
     file_format: FileFormat,
     header: Mapping[str, Any],
-    arrays: Mapping[str, AnyArray],
+    arrays: Arrays,
 ) -> None:
     """Write a file with this header and these arrays, completely or not at all."""
     path = check_path(path)
@@ -80,9 +80,7 @@ def write_tensor_file(
     write_bytes(path, content)
 
 
-def read_tensor_file(
-    path: str | Path, file_format: FileFormat
-) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def read_tensor_file(path: str | Path, file_format: FileFormat) -> tuple[dict[str, Any], Arrays]:
     """Return the header and the arrays of a file, after checking the digest."""
     path = check_path(path)
     header = read_tensor_header(path, file_format)

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from daband.base._arguments import Progress
 from daband.base._arrays import count_processors
 from daband.base._files import THREAD_VARIABLES, set_environment_variables
 from daband.bench._methods import get_policy_class
@@ -125,7 +126,7 @@ def _execute_one(
     execute: Execute,
     spec: RunSpec,
     folder: Path,
-    progress: Callable[[dict[str, float]], None] | None = None,
+    progress: Progress | None = None,
 ) -> Outcome:
     """Execute a run, and return its record, or the exception that ended it in a form that can be
     sent between processes.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from daband.base._arguments import Progress
 from daband.base._files import lock_folder, read_json, write_json
 from daband.bench._environment import describe_environment
 from daband.bench._methods import build_policy
@@ -24,9 +24,6 @@ from daband.training._loop import play
 from daband.training._phase import build_source_phase
 from daband.training._trainer import Run
 from daband.training._zero_shot import Evaluation, count_chosen_arms, evaluate
-
-#: Called after every episode with its record.
-Progress = Callable[[dict[str, float]], None]
 
 
 def read_finished_record(spec: RunSpec, bench_folder: Path) -> Record | None:

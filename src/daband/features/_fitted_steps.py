@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, drop_prefix, read_array, to_floats
+from daband.base._arrays import AnyArray, Arrays, FloatArray, drop_prefix, read_array, to_floats
 from daband.errors import NotFitted
 
 
@@ -27,7 +27,7 @@ class Step:
         """Return the features (n, m) of rows (n, d)."""
         raise NotImplementedError
 
-    def arrays(self) -> dict[str, AnyArray]:
+    def arrays(self) -> Arrays:
         """Return the arrays for a file, which are the arguments of the class."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {name: np.asarray(value) for name, value in values.items() if value is not None}
@@ -73,7 +73,7 @@ class StepTransform(Generic[StepT]):
         """Return the constructor arguments for an unfitted copy, as JSON types."""
         raise NotImplementedError
 
-    def state(self) -> dict[str, AnyArray]:
+    def state(self) -> Arrays:
         """Return the arrays of all steps; empty before ``fit``."""
         return {
             f"{domain}.{name}": array
@@ -81,7 +81,7 @@ class StepTransform(Generic[StepT]):
             for name, array in step.arrays().items()
         }
 
-    def restore(self, state: dict[str, AnyArray]) -> None:
+    def restore(self, state: Arrays) -> None:
         """Restore the arrays that ``state`` returned."""
         steps: list[StepT] = []
         while own := drop_prefix(f"{len(steps)}.", state):

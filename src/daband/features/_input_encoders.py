@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray
+from daband.base._arrays import AnyArray, Arrays, FloatArray
 from daband.base._files import get_cache_directory
 from daband.base._registry import import_neural
 from daband.errors import DataError, InvalidInput
@@ -320,7 +320,7 @@ class InputEncoder:
         reader_settings = None if self.image_reader is None else asdict(self.image_reader)
         return {"name": self.name, "single": self.program.is_single_row, "pixels": reader_settings}
 
-    def arrays(self) -> dict[str, AnyArray]:
+    def arrays(self) -> Arrays:
         """Return the program, and the tokenizer if there is one, as uint8 arrays."""
         arrays = {"program": np.frombuffer(self.program.content, np.uint8)}
         if self.tokenizer is not None:
@@ -328,7 +328,7 @@ class InputEncoder:
         return arrays
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> InputEncoder:
+    def from_state(cls, state: Mapping[str, Any], arrays: Arrays) -> InputEncoder:
         """Return the encoder with this ``state`` and these ``arrays``."""
         image_reader = None if state["pixels"] is None else ImageReader(**state["pixels"])
         tokenizer = bytes(arrays["tokenizer"]).decode() if "tokenizer" in arrays else None
@@ -341,7 +341,7 @@ def _make_cache_key(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> dict[str, AnyArray]:
+def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> Arrays:
     """Return the inputs of a text encoder for n texts, by name, each (n, length) with the same
     length for all texts.
     """

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, drop_prefix
+from daband.base._arrays import Arrays, FloatArray, drop_prefix
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -777,7 +777,7 @@ class TableTransform:
         ]
         return {"format": _FORMAT_NAME, "columns": columns, "ids": list(self.ids)}
 
-    def arrays(self) -> dict[str, AnyArray]:
+    def arrays(self) -> Arrays:
         """Return the arrays of encoders. Their names start with the digest of the encoder."""
         encoders = [column.encoder for column in self.columns if isinstance(column, EncodedColumn)]
         return {
@@ -787,9 +787,7 @@ class TableTransform:
         }
 
     @classmethod
-    def from_state(
-        cls, state: Mapping[str, Any], arrays: Mapping[str, AnyArray] | None = None
-    ) -> TableTransform:
+    def from_state(cls, state: Mapping[str, Any], arrays: Arrays | None = None) -> TableTransform:
         """Return the transform with this ``state`` and these ``arrays``."""
         try:
             if state["format"] != _FORMAT_NAME:
@@ -818,7 +816,7 @@ def wrap_encoders(
     }
 
 
-def _load_column(state: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> AnyColumn:
+def _load_column(state: Mapping[str, Any], arrays: Arrays) -> AnyColumn:
     """Return the transform of a column that was saved as ``state`` and, if it has an encoder,
     ``arrays``.
     """

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.base._arrays import AnyArray
+from daband.base._arrays import Arrays
 from daband.errors import InvalidInput
 from daband.features._fitted_steps import Step
 from daband.features._pca import PCA
@@ -29,7 +29,7 @@ _TRANSFORM_CLASSES: dict[str, Any] = {
 }
 
 
-def build_step(kind: str, arrays: Mapping[str, AnyArray]) -> Step:
+def build_step(kind: str, arrays: Arrays) -> Step:
     """Return the fitted transform of a kind with these arrays of a file."""
     return _TRANSFORM_CLASSES[kind].step_class(**arrays)
 

@@ -32,8 +32,10 @@ import numpy as np
 
 from daband.base._arrays import (
     AnyArray,
+    Arrays,
     FloatArray,
     IntArray,
+    Scores,
     Weights,
     check_memory,
     read_array,
@@ -127,7 +129,7 @@ def score_context(
     vectors: FloatArray,
     indices: IntArray,
     new_effect_variance: float = 0.0,
-) -> tuple[FloatArray, FloatArray]:
+) -> Scores:
     """Return means and variances (K,) for one row of ``append_one``, (d + 1,).
 
     ``new_effect_variance`` is the prior variance of the effect of an arm without rounds. Other
@@ -291,7 +293,7 @@ class JointHead(RidgeHead):
         centre: float = 0.0,
         scale: float = 1.0,
         with_bonuses: bool = True,
-    ) -> tuple[FloatArray, FloatArray]:
+    ) -> Scores:
         contexts = self._to_context_rows(features)
         if len(contexts) <= _MAX_SINGLE_ROWS:
             theta = self.statistics.compute_coefficients(centre)[0]
@@ -436,7 +438,7 @@ class JointHead(RidgeHead):
 
     # Files.
 
-    def state(self) -> dict[str, AnyArray]:
+    def state(self) -> Arrays:
         fitted_values = np.array([*self.penalties, self.noise_variance, self._n_fitted_rounds])
         return {
             **super().state(),
@@ -444,7 +446,7 @@ class JointHead(RidgeHead):
             "arm_weights": self._arm_weights,
         }
 
-    def restore(self, state: dict[str, AnyArray]) -> None:
+    def restore(self, state: Arrays) -> None:
         fitted_values = read_array(state, "fitted", np.empty(5))
         arm_weights = read_array(state, "arm_weights", self._arm_weights)
         if not (fitted_values[:4] > 0).all():

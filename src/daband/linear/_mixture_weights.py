@@ -40,7 +40,7 @@ from itertools import combinations
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray, read_array
+from daband.base._arrays import Arrays, FloatArray, IntArray, Scores, read_array
 
 #: The strength of the prior weights: the factor 100 of the formula above.
 _PRIOR_STRENGTH = 100.0
@@ -94,7 +94,7 @@ class MixtureWeights:
         ) + _PRIOR_STRENGTH * np.eye(len(self.prior))
         self.weights = solve_on_simplex(gram, _PRIOR_STRENGTH * self.prior)
 
-    def state(self) -> dict[str, AnyArray]:
+    def state(self) -> Arrays:
         """Return all arrays needed to continue bit for bit."""
         round_counts = np.array([self.n_rounds, self._n_rounds_at_update], np.int64)
         return {
@@ -105,7 +105,7 @@ class MixtureWeights:
             "is_in_target": np.array(self.is_in_target),
         }
 
-    def restore(self, state: dict[str, AnyArray]) -> None:
+    def restore(self, state: Arrays) -> None:
         """Restore the arrays that ``state`` returned."""
         self.prior = read_array(state, "prior", self.prior)
         self.weights = read_array(state, "weights", self.weights)
@@ -119,10 +119,10 @@ class MixtureWeights:
 
 
 def mix_scores(
-    scores: Sequence[tuple[FloatArray, FloatArray]],
+    scores: Sequence[Scores],
     weights: Sequence[float],
     bonus_weights: Sequence[float],
-) -> tuple[FloatArray, FloatArray]:
+) -> Scores:
     """Return the weighted mean of several predictions: the means and bonuses, (B, K) each.
 
     Args:

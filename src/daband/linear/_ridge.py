@@ -23,7 +23,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, read_array, to_floats
+from daband.base._arrays import (
+    AnyArray,
+    Arrays,
+    FloatArray,
+    IntArray,
+    Scores,
+    Weights,
+    read_array,
+    to_floats,
+)
 from daband.errors import InvalidInput
 from daband.linear._reward_moments import RewardMoments
 
@@ -45,9 +54,7 @@ _MAX_CONDITION = 1e10
 _TILE_BYTES = 1 << 22
 
 
-def compute_ridge_scores(
-    theta: FloatArray, A_inv: FloatArray | None, z: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def compute_ridge_scores(theta: FloatArray, A_inv: FloatArray | None, z: FloatArray) -> Scores:
     """Return means z.theta and variances z'A^-1 z of features z (B, d) under every regression, (B,
     heads) each.
 
@@ -157,7 +164,7 @@ class RidgeSums:
         self.counts += other.counts
         self.reward_moments.merge(other.reward_moments)
 
-    def state(self) -> dict[str, AnyArray]:
+    def state(self) -> Arrays:
         """Return the sums as arrays."""
         return {
             "gram": self.gram,
@@ -166,16 +173,16 @@ class RidgeSums:
             "rewards": self.reward_moments.state(),
         }
 
-    def restore(self, state: dict[str, AnyArray]) -> None:
+    def restore(self, state: Arrays) -> None:
         """Restore the arrays that ``state`` returned."""
         for name in ("gram", "b", "counts"):
             setattr(self, name, read_array(state, name, getattr(self, name)))
         self.reward_moments.restore(state["rewards"])
 
-    def __getstate__(self) -> dict[str, AnyArray]:
+    def __getstate__(self) -> Arrays:
         return self.state()
 
-    def __setstate__(self, state: dict[str, AnyArray]) -> None:
+    def __setstate__(self, state: Arrays) -> None:
         RidgeSums.__init__(self, len(state["b"]), state["b"].shape[2])
         self.restore(state)
 
@@ -239,9 +246,7 @@ class Ridge:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
         return self.theta[:, 0] if centre == 0.0 else self.theta[:, 0] - centre * self.theta[:, 1]
 
-    def score(
-        self, z: AnyArray, *, centre: float = 0.0, with_bonuses: bool = True
-    ) -> tuple[FloatArray, FloatArray]:
+    def score(self, z: AnyArray, *, centre: float = 0.0, with_bonuses: bool = True) -> Scores:
         """Return predicted rewards and variances z'A^-1 z of features (B, d), each (B, heads).
 
         ``centre`` is the prior mean of rewards. If ``with_bonuses`` is False, variances are 0.
@@ -397,11 +402,11 @@ class Ridge:
         for head in range(self.n_heads):
             self._invert(head)
 
-    def state(self) -> dict[str, AnyArray]:
+    def state(self) -> Arrays:
         """Return all arrays needed to continue bit for bit."""
         return {name: getattr(self, name) for name in self._ARRAYS}
 
-    def restore(self, state: dict[str, AnyArray]) -> None:
+    def restore(self, state: Arrays) -> None:
         """Restore the arrays that ``state`` returned."""
         for name in self._ARRAYS:
             setattr(self, name, read_array(state, name, getattr(self, name)))

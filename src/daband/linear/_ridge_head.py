@@ -14,9 +14,11 @@ import numpy as np
 from daband.base._arguments import check_one_of
 from daband.base._arrays import (
     AnyArray,
+    Arrays,
     FloatArray,
     IntArray,
     Mask,
+    Scores,
     Weights,
     check_memory,
     drop_prefix,
@@ -80,7 +82,7 @@ class RidgeHead:
         centre: float = 0.0,
         scale: float = 1.0,
         with_bonuses: bool = True,
-    ) -> tuple[FloatArray, FloatArray]:
+    ) -> Scores:
         """Return predicted rewards and confidence bonuses of features (B, d) or (B, K, d), each (B,
         K).
 
@@ -283,14 +285,14 @@ class RidgeHead:
 
     # Files.
 
-    def state(self) -> dict[str, AnyArray]:
+    def state(self) -> Arrays:
         """Return all arrays needed to continue bit for bit. No single context is in them."""
         arrays = {f"primal.{name}": array for name, array in self.statistics.state().items()}
         if self.worth is not None:
             arrays |= {f"worth.{name}": array for name, array in self.worth.state().items()}
         return arrays
 
-    def restore(self, state: dict[str, AnyArray]) -> None:
+    def restore(self, state: Arrays) -> None:
         """Restore the arrays that ``state`` returned."""
         statistics = Ridge(self.statistics.n_heads, self.statistics.dim, self.ridge)
         statistics.restore(drop_prefix("primal.", state))
@@ -328,7 +330,7 @@ class EpisodeScores:
 
     def score(
         self, row: int, *, centre: float | FloatArray = 0.0, scale: float | FloatArray = 1.0
-    ) -> tuple[FloatArray, FloatArray]:
+    ) -> Scores:
         """Return the predicted rewards and bonuses of a row, (heads, K) each.
 
         ``centre`` and ``scale`` are as in ``RidgeHead.score``, or arrays that broadcast to (heads,

@@ -42,7 +42,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, read_array
+from daband.base._arrays import Arrays, FloatArray, IntArray, Weights, read_array
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge import Ridge, RidgeSums
 
@@ -344,12 +344,12 @@ class SourceWorth:
             setattr(self, name, np.pad(getattr(self, name), widths))
         self._project_source()
 
-    def state(self) -> dict[str, AnyArray]:
+    def state(self) -> Arrays:
         """Return all arrays needed to continue bit for bit."""
         numbers = np.array([getattr(self, name) for name in self._NUMBERS], np.float64)
         return {**{name: getattr(self, name) for name in self._ARRAYS}, "numbers": numbers}
 
-    def restore(self, state: dict[str, AnyArray]) -> None:
+    def restore(self, state: Arrays) -> None:
         """Restore the arrays that ``state`` returned."""
         # features that were added later have no axes
         n_axes = min(self.axes.shape[1], state["axes"].shape[1])

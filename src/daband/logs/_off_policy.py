@@ -9,14 +9,14 @@ return reasons to doubt it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_int, check_probability
+from daband.base._arguments import Progress, check_int, check_probability
 from daband.base._arrays import ArrayLike, FloatArray, check_arms, use_one_blas_thread
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts, LoggedRounds
@@ -127,7 +127,7 @@ def evaluate_log(
     columns: Columns | None = None,
     id: Any = None,  # noqa: A002
     clusters: Any = None,
-    progress: Callable[[dict[str, float]], None] | None = None,
+    progress: Progress | None = None,
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from the log of another policy.
 

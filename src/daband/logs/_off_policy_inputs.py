@@ -4,8 +4,7 @@ probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from daband.base._arrays import AnyArray, ArrayLike, FloatArray, Mask, as_numpy
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.domains.readers._logs import ArrayLog
+from daband.domains.readers._reading import LogFiles
 from daband.errors import InvalidInput
 from daband.logs._policy_protocol import Policy
 from daband.serving._deployed_policy import DeployedPolicy
@@ -25,9 +25,7 @@ _SUM_TOLERANCE = 1e-6
 
 #: The types of a log. Strings and paths name Parquet files, which ``evaluate_log`` reads in
 #: batches.
-Log: TypeAlias = (
-    LoggedDomain | LoggedRounds | tuple[ArrayLike | None, ...] | str | Path | Sequence[str | Path]
-)
+Log: TypeAlias = LoggedDomain | LoggedRounds | tuple[ArrayLike | None, ...] | LogFiles
 #: A policy, an exported policy, or a function from contexts (B, *C) to probabilities of arms (B,
 #: K).
 PolicyLike: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from daband.base._arguments import Progress
 from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import ParquetLog
@@ -30,8 +31,6 @@ from daband.logs._doubly_robust import (
     sample_rows,
 )
 
-#: A function that is called with a progress report: the fields "pass", "rows" and "rows_total".
-Progress = Callable[[dict[str, float]], None]
 #: A density ratio uses squares and products of features if the smaller sample has this many rows
 #: per coefficient.
 _ROWS_PER_COEFFICIENT = 20

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, drop_prefix, read_array
+from daband.base._arrays import Arrays, drop_prefix, read_array
 from daband.base._files import read_json, write_json
 from daband.base._tensor_files import (
     FileFormat,
@@ -51,7 +51,7 @@ class SavedPolicy(NamedTuple):
     """The content of a file: the policy's settings, its arrays by name, and the caller's notes."""
 
     settings: dict[str, Any]
-    arrays: dict[str, AnyArray]
+    arrays: Arrays
     notes: dict[str, str]
 
 
@@ -66,9 +66,7 @@ def check_notes(notes: Any) -> dict[str, str]:
     return dict(notes)
 
 
-def write_checkpoint(
-    path: str | Path, settings: Any, arrays: dict[str, AnyArray], notes: Any
-) -> None:
+def write_checkpoint(path: str | Path, settings: Any, arrays: Arrays, notes: Any) -> None:
     """Write settings, arrays and notes to a file; an error leaves no partial file."""
     write_tensor_file(path, _FORMAT, {"settings": settings, "notes": notes}, arrays)
 
@@ -118,7 +116,7 @@ def save_rules(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> No
     write_json(path, {"flags": {"arm": flag}, _RULES_KEY: saved})
 
 
-def _read_rules(path: str | Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def _read_rules(path: str | Path) -> tuple[dict[str, Any], Arrays]:
     """Return the header and the arrays of a file that ``save_rules`` wrote."""
     content = read_json(path)
     try:
@@ -134,7 +132,7 @@ def _read_rules(path: str | Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         ) from None
 
 
-def _collect(policy: Any, *, replay: bool) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def _collect(policy: Any, *, replay: bool) -> tuple[dict[str, Any], Arrays]:
     """Return the settings and the arrays of a policy's file."""
     settings = {**policy.settings(), "policy": policy.name}
     if policy.table is not None:
@@ -153,12 +151,12 @@ def _collect(policy: Any, *, replay: bool) -> tuple[dict[str, Any], dict[str, An
     return settings, arrays
 
 
-def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
+def collect_arrays(policy: Any, *, replay: bool = True) -> Arrays:
     """Return the complete learned state of a policy as arrays by name.
 
     With ``replay``, it includes training data.
     """
-    arrays: dict[str, AnyArray] = {
+    arrays: Arrays = {
         f"policy/{name}": array for name, array in policy._state(replay=replay).items()
     }
     arrays["rounds"] = np.array(
@@ -177,7 +175,7 @@ def collect_arrays(policy: Any, *, replay: bool = True) -> dict[str, AnyArray]:
     return arrays
 
 
-def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
+def restore_arrays(policy: Any, arrays: Arrays) -> None:
     """Restore the state that ``collect_arrays`` returned; an error may leave the policy half
     restored.
     """
@@ -199,7 +197,7 @@ def restore_arrays(policy: Any, arrays: Mapping[str, AnyArray]) -> None:
 
 
 def build_policy(
-    settings: dict[str, Any], *, encoder: Any = None, arrays: Mapping[str, AnyArray] | None = None
+    settings: dict[str, Any], *, encoder: Any = None, arrays: Arrays | None = None
 ) -> Any:
     """Return an untrained policy with these settings.
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, Arrays, FloatArray, IntArray
 from daband.features._piecewise import fit_ramps
 from daband.linear._mixture_weights import solve_on_simplex
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
@@ -108,7 +108,7 @@ def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool)
     return make_ensemble(arrays, contexts.shape[1], has_labels)
 
 
-def make_ensemble(arrays: dict[str, AnyArray], n_inputs: int, has_labels: bool) -> EnsembleNetwork:
+def make_ensemble(arrays: Arrays, n_inputs: int, has_labels: bool) -> EnsembleNetwork:
     """Return the ensemble with these arrays, for contexts (n_inputs,)."""
     return EnsembleNetwork(
         {"kind": "ensemble", "inputs": n_inputs, "probabilities": has_labels}, arrays
@@ -145,9 +145,7 @@ def _fit_least_squares(predictions: FloatArray, rewards: FloatArray) -> FloatArr
 # The learners.
 
 
-def _fit_learners(
-    contexts: FloatArray, rewards: FloatArray, has_labels: bool
-) -> dict[str, AnyArray]:
+def _fit_learners(contexts: FloatArray, rewards: FloatArray, has_labels: bool) -> Arrays:
     """Return the arrays of an ``EnsembleNetwork`` without its weights."""
     ramps = fit_ramps(contexts, _MAX_PIECES)
     # scikit-learn needs a column, but constant contexts have no ramp
@@ -163,7 +161,7 @@ def _fit_learners(
 
 def _fit_to_labels(
     contexts: FloatArray, features: FloatArray, rewards: FloatArray
-) -> tuple[FloatArray, dict[str, AnyArray], dict[str, AnyArray]]:
+) -> tuple[FloatArray, Arrays, Arrays]:
     """Return the coefficients (K, m + 1) of a logistic regression on features (n, m), and the
     arrays of boosted trees and of a forest, which predict labels.
     """
@@ -201,7 +199,7 @@ def _fit_to_labels(
 
 def _fit_to_rewards(
     contexts: FloatArray, features: FloatArray, rewards: FloatArray
-) -> tuple[FloatArray, dict[str, AnyArray], dict[str, AnyArray]]:
+) -> tuple[FloatArray, Arrays, Arrays]:
     """Return the coefficients (K, m + 1) of a ridge regression on features (n, m), and the arrays
     of boosted trees and of a forest, which predict rewards.
     """
@@ -242,7 +240,7 @@ def _fit_to_rewards(
 
 def _join_trees(
     n_arms: int, trees_by_arm: Mapping[int, Sequence[Any]], bases: FloatArray, scale: float = 1.0
-) -> dict[str, AnyArray]:
+) -> Arrays:
     """Return the arrays of a ``TreeNetwork`` with the boosted trees of each arm."""
     n_trees = max(len(trees) for trees in trees_by_arm.values())
     roots = np.zeros((n_arms, n_trees), np.int64)
@@ -269,7 +267,7 @@ def _join_trees(
     return {**_concatenate(tree_arrays, 0.0, depth), "roots": roots, "base": bases}
 
 
-def _join_forest(forest: Any, n_arms: int, arms: IntArray) -> dict[str, AnyArray]:
+def _join_forest(forest: Any, n_arms: int, arms: IntArray) -> Arrays:
     """Return the arrays of a ``TreeNetwork`` with the trees of a forest, which predict all arms.
 
     ``arms`` are the arms of the forest's outputs.
@@ -302,7 +300,7 @@ def _join_forest(forest: Any, n_arms: int, arms: IntArray) -> dict[str, AnyArray
 
 def _concatenate(
     tree_arrays: Iterable[_TreeArrays], no_value: FloatArray | float, depth: int
-) -> dict[str, AnyArray]:
+) -> Arrays:
     """Return the arrays of all trees, after node 0, which is a leaf with the value ``no_value``."""
     first_node = ([0], [0.0], [0], [0], [no_value])
     columns = zip(first_node, *tree_arrays, strict=True)

@@ -17,6 +17,7 @@ from daband.base._arguments import check_int
 from daband.base._arrays import (
     AnyArray,
     ArrayLike,
+    Arrays,
     BoolArray,
     FloatArray,
     IntArray,
@@ -232,7 +233,7 @@ class RoundIds:
         for old_id in list(itertools.islice(self._ids, n_dropped)):
             del self._ids[old_id]
 
-    def state(self) -> dict[str, AnyArray]:
+    def state(self) -> Arrays:
         """Return the ids as arrays, oldest first: as 64-bit integers if all ids fit, otherwise as
         JSON text.
         """
@@ -247,7 +248,7 @@ class RoundIds:
             "json": np.frombuffer(ids_json, np.uint8),
         }
 
-    def restore(self, state: dict[str, AnyArray]) -> None:
+    def restore(self, state: Arrays) -> None:
         """Restore the arrays that ``state`` returned."""
         ids_json = state["json"].tobytes()
         integers = state["integers"]

@@ -22,9 +22,11 @@ import numpy as np
 
 from daband.base._arrays import (
     AnyArray,
+    Arrays,
     FloatArray,
     IntArray,
     Mask,
+    Scores,
     drop_prefix,
     read_array,
     to_floats,
@@ -208,9 +210,7 @@ class LogPolicy(Policy):
 
     # Decisions.
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         rows = to_floats(contexts.reshape(len(contexts), -1))
         moments = self.reward_moments
         if head := self._get_deciding_head():
@@ -403,7 +403,7 @@ class LogPolicy(Policy):
             step, theta[has_rounds] if has_rounds.any() else theta, self.reward_moments.scale
         )
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         advantages = self._fit()
         n_stored = None if replay else 0
         state = {
@@ -432,12 +432,12 @@ class LogPolicy(Policy):
             **{f"{kind}/{name}": array for name, array in arrays.items()},
         }
 
-    def _read_step(self, state: dict[str, AnyArray]) -> PiecewiseStep:
+    def _read_step(self, state: Arrays) -> PiecewiseStep:
         """Return a saved step."""
         arrays = {name: np.array(state[name]) for name in PIECEWISE_ARRAY_NAMES}
         return PiecewiseStep(**arrays, n_inputs=self._n_inputs)
 
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         stored_rounds, round_counts = read_stored_rounds(
             self, state, self._n_inputs + _N_COLUMNS, self.n_arms
         )

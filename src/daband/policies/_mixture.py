@@ -24,10 +24,12 @@ import numpy as np
 from daband.base._arguments import check_finite, check_one_of
 from daband.base._arrays import (
     AnyArray,
+    Arrays,
     BoolArray,
     FloatArray,
     IntArray,
     Mask,
+    Scores,
     Weights,
     drop_prefix,
 )
@@ -250,9 +252,7 @@ class Mixture(Policy):
 
     # Deciding.
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         # Another thread may add an arm or change the weights meanwhile.
         members = list(self.members.values())
         weights, bonus_weights = self._compute_arm_weights(members)
@@ -532,7 +532,7 @@ class Mixture(Policy):
 
     # Files.
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         arrays = {f"weights/{name}": array for name, array in self._mixture_weights.state().items()}
         arrays["seen"] = self._seen_contexts.state() if replay else np.zeros(0, np.int64)
         for index, member in enumerate(self.members.values()):
@@ -542,7 +542,7 @@ class Mixture(Policy):
             )
         return arrays
 
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         self._mixture_weights.restore(drop_prefix("weights/", state))
         self._seen_contexts.restore(state["seen"])
         for index, member in enumerate(self.members.values()):

@@ -49,9 +49,11 @@ from daband.base._arguments import check_available, check_class_names, check_int
 from daband.base._arrays import (
     AnyArray,
     ArrayLike,
+    Arrays,
     FloatArray,
     IntArray,
     Mask,
+    Scores,
     Weights,
     check_arms,
     check_clusters,
@@ -337,9 +339,7 @@ class Policy(ABC):
     # Methods that a policy implements. ``domain`` is the index of a domain in ``self.domains``.
 
     @abstractmethod
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         """Return predicted rewards and confidence bonuses, (B, K) each.
 
         Without ``with_bonuses``, bonuses may be 0.
@@ -357,14 +357,14 @@ class Policy(ABC):
         """Add space for one more arm; ``n_arms`` is raised afterwards."""
 
     @abstractmethod
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         """Return the learned state as arrays.
 
         Without ``replay``, they contain no context, arm or reward of a round.
         """
 
     @abstractmethod
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         """Restore the state that ``_state`` returned."""
 
     # Methods that a policy may replace.
@@ -550,7 +550,7 @@ class Policy(ABC):
         weights: ArrayLike | None = None,
         propensities: ArrayLike | None = None,
         available: ArrayLike | None = None,
-        clusters: ArrayLike | Sequence[str] | None = None,
+        clusters: ArrayLike | None = None,
         ids: Sequence[int | str] | IntArray | None = None,
         on_duplicate: str = "raise",
     ) -> list[int | str]:
@@ -910,7 +910,7 @@ class Policy(ABC):
         with self._locks.write:  # nothing changes meanwhile; ``select`` only reads
             save_policy(self, path, checked_notes, replay=replay)
 
-    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+    def restore(self, arrays: Arrays) -> None:
         """Set the learned state to the arrays of a saved policy with the same settings.
 
         An error changes nothing.
@@ -981,7 +981,7 @@ def check_rounds(
     weights: ArrayLike | None = None,
     propensities: ArrayLike | None = None,
     available: ArrayLike | None = None,
-    clusters: ArrayLike | Sequence[str] | None = None,
+    clusters: ArrayLike | None = None,
 ) -> PlayedRounds:
     """Return the rounds that ``update`` got, after checking them. Contexts are not transformed."""
     batch = _check_contexts(policy, contexts)
@@ -1022,7 +1022,7 @@ def check_and_transform(policy: Policy, contexts: AnyArray, domain_index: int) -
 
 def score_transformed(
     policy: Policy, features: AnyArray, domain_index: int, with_bonuses: bool
-) -> tuple[FloatArray, FloatArray]:
+) -> Scores:
     """Return predicted rewards and bonuses, (B, K) each. ``features`` are transformed contexts."""
     with policy._locks.state if policy.locks_state else _NO_LOCK:
         return policy._score(features, domain_index, with_bonuses)

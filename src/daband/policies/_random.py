@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray
+from daband.base._arrays import AnyArray, Arrays, Scores
 from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -28,9 +28,7 @@ class Random(Policy):
     default_settings: ClassVar = {"explore": "greedy", "alpha": 0.0, "epsilon": 1.0}
     max_norm = MAX_RAW_NORM  # contexts are not used
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         shape = (len(contexts), self.n_arms)
         moments = self.reward_moments
         return np.full(shape, moments.centre), np.full(shape, moments.scale)
@@ -46,8 +44,8 @@ class Random(Policy):
     def _grow(self) -> None:
         """Do nothing: the next choice includes the new arm."""
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         return {}
 
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         """Do nothing: there is no learned state."""

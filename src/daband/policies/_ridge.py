@@ -24,9 +24,11 @@ import numpy as np
 from daband.base._arguments import check_one_of
 from daband.base._arrays import (
     AnyArray,
+    Arrays,
     FloatArray,
     IntArray,
     Mask,
+    Scores,
     Weights,
     check_number,
 )
@@ -73,9 +75,7 @@ class RidgePolicy(Policy):
         """
         return self._head.counts
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         features = self._featurise(contexts)
         moments = self.reward_moments
         return self._head.score(
@@ -126,10 +126,10 @@ class RidgePolicy(Policy):
     def _grow(self) -> None:
         self._head.add_arm(None if self.catalogue is None else self.catalogue.vectors[-1])
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         return self._head.state()
 
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         self._head.restore(state)
 
     # Sums over the rounds of a log.
@@ -273,9 +273,7 @@ class Constant(RidgePolicy):
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "arm": self.arm}
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         mean, bonus = super()._score(contexts, domain, with_bonuses)
         if self.arm is None:
             return mean, bonus

@@ -13,7 +13,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray, read_array, to_floats
+from daband.base._arrays import (
+    AnyArray,
+    Arrays,
+    FloatArray,
+    IntArray,
+    Scores,
+    read_array,
+    to_floats,
+)
 from daband.errors import DataError, InvalidInput
 from daband.policies._checkpoints import check_notes, save_rules
 from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
@@ -133,9 +141,7 @@ class RulePolicy(Policy):
         with self._locks.write:
             save_rules(self, path, check_notes(notes), replay=replay)
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         leaves = self.find_leaves(contexts)
         means, variances = self._compute_leaf_scores()
         return means[leaves], self.reward_moments.scale * np.sqrt(variances[leaves])
@@ -146,7 +152,7 @@ class RulePolicy(Policy):
         leaves: IntArray = self._network(rows)[:, :-1].argmax(axis=1)
         return leaves
 
-    def _compute_leaf_scores(self) -> tuple[FloatArray, FloatArray]:
+    def _compute_leaf_scores(self) -> Scores:
         """Return the mean reward, and the variance of the bonus, of each arm in each leaf, (L, K).
 
         An arm that has no rounds counts as one round with the mean of all rewards.
@@ -185,7 +191,7 @@ class RulePolicy(Policy):
         self._sums = np.pad(self._sums, ((0, 0), *new_arm))
         self._round_counts = np.append(self._round_counts, 0)
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         return {
             "prior_means": self._prior_means,
             "prior_counts": self._prior_counts,
@@ -193,7 +199,7 @@ class RulePolicy(Policy):
             "rounds": self._round_counts,
         }
 
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         cells = count_leaves(self.node), self.n_arms
         prior_counts = read_array(state, "prior_counts", np.empty(cells))
         sums = read_array(state, "sums", np.empty((2, *cells)))

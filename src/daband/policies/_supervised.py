@@ -24,7 +24,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband.base._arguments import check_one_of
-from daband.base._arrays import AnyArray, FloatArray, IntArray, drop_prefix, to_floats
+from daband.base._arrays import (
+    AnyArray,
+    Arrays,
+    FloatArray,
+    IntArray,
+    Scores,
+    drop_prefix,
+    to_floats,
+)
 from daband.errors import InvalidInput
 from daband.linear._arm_frequencies import estimate_frequencies
 from daband.logs._mean_estimates import MeanEstimate
@@ -138,9 +146,7 @@ class Supervised(Policy):
 
     # Decisions.
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         rows = self._flatten(contexts)
         predictions = self._predict(rows, domain)
         features = self._join(rows, predictions)
@@ -270,7 +276,7 @@ class Supervised(Policy):
 
     # Files.
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         for domain in () if replay else range(len(self.domains)):
             self._fit(domain)
         no_rows = np.empty((0, self._n_inputs + self.n_arms))
@@ -291,7 +297,7 @@ class Supervised(Policy):
             state[f"target/{domain}"] = target_rows
         return state
 
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         rows = np.array(state["kept"], np.float64)
         n_rows, rows_at_fit = (int(count) for count in state["rows"])
         arrays = drop_prefix("ensemble/", state)

@@ -20,8 +20,10 @@ import numpy as np
 
 from daband.base._arrays import (
     AnyArray,
+    Arrays,
     FloatArray,
     IntArray,
+    Scores,
     drop_prefix,
     read_array,
     to_floats,
@@ -96,7 +98,7 @@ class Trees(Policy):
         #: weight.
         self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
         #: The arrays of a ``TreeNetwork``, by name.
-        self._trees: dict[str, AnyArray] = make_empty_trees(n_models)
+        self._trees: Arrays = make_empty_trees(n_models)
         #: The number of rounds that had been learned at the last fit.
         self._rounds_at_fit = 0
 
@@ -114,9 +116,7 @@ class Trees(Policy):
             {"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base_rewards}
         )
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
         mean = self._build_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(
             len(contexts), -1
         )
@@ -187,13 +187,13 @@ class Trees(Policy):
         }
         self._trees = {**self._trees, **new_arrays}
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         stored_rounds = self._stored_rounds if replay else self._stored_rounds[:0]
         state = {f"trees/{name}": array for name, array in self._trees.items()}
         state |= {"rounds": self._round_counts, "sums": self._weighted_sums, "kept": stored_rounds}
         return {**state, "fitted": np.array([self._rounds_at_fit], np.int64)}
 
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         n_models = self.n_arms if self.arms == "disjoint" else 1
         stored_rounds, round_counts = read_stored_rounds(self, state, self._n_inputs + 3, n_models)
         sums = read_array(state, "sums", self._weighted_sums)
@@ -208,7 +208,7 @@ class Trees(Policy):
 
 
 def read_stored_rounds(
-    policy: Policy, state: dict[str, AnyArray], n_columns: int, n_models: int
+    policy: Policy, state: Arrays, n_columns: int, n_models: int
 ) -> tuple[FloatArray, IntArray]:
     """Return the stored rounds "kept" (n, n_columns) and the number of rounds of each model
     (n_models,), which were read from a policy's file.
@@ -268,7 +268,7 @@ def _compute_bin_edges(contexts: FloatArray) -> list[FloatArray]:
     return bin_edges
 
 
-def fit_trees(rounds: FloatArray, n_models: int, seed: int) -> dict[str, AnyArray]:
+def fit_trees(rounds: FloatArray, n_models: int, seed: int) -> Arrays:
     """Fit trees for each model with enough rounds.
 
     Return the arrays of a ``TreeNetwork``, whose node 0 is not used.

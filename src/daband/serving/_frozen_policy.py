@@ -18,10 +18,12 @@ import numpy as np
 
 from daband.base._arrays import (
     AnyArray,
+    Arrays,
     BoolArray,
     FloatArray,
     IntArray,
     Mask,
+    Scores,
     drop_prefix,
     to_floats,
 )
@@ -117,7 +119,7 @@ class Member:
             return self.network(rows)
         return to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
 
-    def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
+    def score(self, rows: AnyArray) -> Scores:
         """Return predicted rewards and bonuses of contexts (n, *C), (n, heads) each; (n, K) with
         arm vectors.
         """
@@ -190,9 +192,7 @@ class Member:
             inverse[0, new_effects, new_effects] = self.new_effect_variance
         return replace(self, theta=theta, inverse=inverse, vectors=vectors, arm_factors=arm_factors)
 
-    def score_arms(
-        self, rows: AnyArray, indices: IntArray, vectors: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def score_arms(self, rows: AnyArray, indices: IntArray, vectors: FloatArray) -> Scores:
         """Return predicted rewards and bonuses (n, k) of contexts (n, *C) for k arms.
 
         ``indices`` (k,) are the indices of the arms, -1 for new arms, and ``vectors`` (k, m) their
@@ -312,7 +312,7 @@ class FrozenPolicy:
 
     def score(
         self, contexts: AnyArray, indices: IntArray | None = None, vectors: FloatArray | None = None
-    ) -> tuple[FloatArray, FloatArray]:
+    ) -> Scores:
         """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in
         ``reward_unit``.
 
@@ -413,14 +413,14 @@ class FrozenPolicy:
             in_control,
         )
 
-    def to_user_units(self, mean: FloatArray, bonus: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def to_user_units(self, mean: FloatArray, bonus: FloatArray) -> Scores:
         """Return means and bonuses, which are in ``reward_unit``, in the user's units."""
         centre, scale = self.reward_unit
         if centre == 0.0 and scale == 1.0:
             return mean, bonus
         return centre + scale * mean, scale * bonus
 
-    def score_in_user_units(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+    def score_in_user_units(self, contexts: AnyArray) -> Scores:
         """Return predicted rewards and bonuses (n, K) of contexts (n, *row_shape), in the user's
         units.
         """
@@ -451,9 +451,9 @@ class FrozenPolicy:
             ],
         }
 
-    def collect_arrays(self) -> dict[str, AnyArray]:
+    def collect_arrays(self) -> Arrays:
         """Return the arrays of a file, by name."""
-        arrays: dict[str, AnyArray] = {}
+        arrays: Arrays = {}
         if self.transform is not None:
             arrays.update(
                 {f"transform/{name}": array for name, array in self.transform.arrays().items()}
@@ -463,7 +463,7 @@ class FrozenPolicy:
         for index, member in enumerate(self.members):
             is_large = member.inverse.nbytes > LARGE_INVERSE_BYTES
             inverse = member.inverse.astype(np.float32) if is_large else member.inverse
-            member_arrays: dict[str, AnyArray] = {"theta": member.theta, "inverse": inverse}
+            member_arrays: Arrays = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
                 member_arrays |= {
                     f"transform/{name}": array for name, array in member.transform.arrays().items()
@@ -481,7 +481,7 @@ class FrozenPolicy:
         return arrays
 
 
-def load_frozen(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> FrozenPolicy:
+def load_frozen(header: Mapping[str, Any], arrays: Arrays) -> FrozenPolicy:
     """Return the policy with this header and these arrays of a file.
 
     Raise ``ValueError`` or ``KeyError`` if the header and the arrays do not match.

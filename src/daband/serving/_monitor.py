@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from daband.base._arguments import check_probability
-from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, Arrays, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
 #: Maximum number of reference contexts.
@@ -140,9 +140,7 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     )
 
 
-def load_reference(
-    header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray]
-) -> Reference | None:
+def load_reference(header: Mapping[str, Any] | None, arrays: Arrays) -> Reference | None:
     """Return the reference in a file, from the entry of its header and from its arrays; None if the
     file has none.
     """

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from daband.base._arrays import AnyArray, FloatArray, drop_prefix
+from daband.base._arrays import AnyArray, Arrays, FloatArray, drop_prefix
 from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
 
 __all__ = [
@@ -53,7 +53,7 @@ class Network(Protocol):
         """The settings in JSON types, with the kind of network."""
 
     @property
-    def arrays(self) -> Mapping[str, AnyArray]:
+    def arrays(self) -> Arrays:
         """The weights, by name."""
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
@@ -68,7 +68,7 @@ class MlpNetwork:
     features are scaled to norm 1.
     """
 
-    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+    def __init__(self, settings: Mapping[str, Any], arrays: Arrays) -> None:
         self.settings = settings
         self.arrays = arrays
         #: The weights (inputs, outputs) and biases of each layer. Products with a row read them in
@@ -130,7 +130,7 @@ class TreeNetwork:
     #: The index of the constant feature.
     constant_index = -1
 
-    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+    def __init__(self, settings: Mapping[str, Any], arrays: Arrays) -> None:
         self.settings = settings
         self.arrays = arrays
         self._feature_indices, self._children, self._roots = (
@@ -182,7 +182,7 @@ class TreeNetwork:
         return outputs
 
 
-def make_empty_trees(n_models: int, n_trees: int = 1) -> dict[str, AnyArray]:
+def make_empty_trees(n_models: int, n_trees: int = 1) -> Arrays:
     """Return the arrays of a ``TreeNetwork`` whose trees are all missing, so that its models
     predict 0.5.
 
@@ -212,7 +212,7 @@ class EnsembleNetwork:
     deviation of the rewards that were learned.
     """
 
-    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+    def __init__(self, settings: Mapping[str, Any], arrays: Arrays) -> None:
         self.settings = settings
         self.arrays = arrays
         n_inputs = int(settings["inputs"])
@@ -265,7 +265,7 @@ def _compute_softmax(logits: FloatArray) -> FloatArray:
 class OnnxNetwork:
     """An encoder that onnxruntime runs, such as a pretrained backbone or a custom module."""
 
-    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+    def __init__(self, settings: Mapping[str, Any], arrays: Arrays) -> None:
         from daband.features._input_encoders import OnnxProgram
 
         self.settings = settings
@@ -283,7 +283,7 @@ class OnnxNetwork:
         return features
 
 
-def load_network(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
+def load_network(settings: Mapping[str, Any], arrays: Arrays) -> Network:
     """Return the network with the ``settings`` in a file's header and these ``arrays``."""
     network_classes: dict[str, Callable[..., Network]] = {
         "mlp": MlpNetwork,

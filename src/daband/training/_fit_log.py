@@ -33,13 +33,13 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_int, check_one_of
-from daband.base._arrays import AnyArray
+from daband.base._arguments import Progress, check_int, check_one_of
+from daband.base._arrays import Arrays
 from daband.base._files import read_npz, write_npz
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
-from daband.domains.readers._reading import TARGET_PREFIX, LogPart, compute_digests
+from daband.domains.readers._reading import TARGET_PREFIX, LogFiles, LogPart, compute_digests
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.features._domain_names import DomainNames
 from daband.linear._ridge import RidgeSums
@@ -49,9 +49,6 @@ from daband.policies._ridge import RidgePolicy
 from daband.training._log_sums import sum_parts_locally, sum_parts_on_ray
 from daband.training._phase import check_unlabelled
 from daband.training._work_folder import Folder, defer_stop_signals
-
-#: A function that is called with the progress after every part.
-Progress = Callable[[dict[str, float]], None]
 
 #: The maximum number of rounds to which a transform is fitted.
 _MAX_SAMPLE_ROWS = 65_536
@@ -66,7 +63,7 @@ class LogWarning(UserWarning):
 
 def fit_log(
     policy: Policy,
-    log: str | Path | Sequence[str | Path] | ParquetLog,
+    log: LogFiles | ParquetLog,
     *,
     columns: Columns | None = None,
     target: Contexts | None = None,
@@ -133,7 +130,7 @@ def fit_log(
 
 def learn_log(
     policy: Policy,
-    log: str | Path | Sequence[str | Path] | ParquetLog,
+    log: LogFiles | ParquetLog,
     *,
     columns: Columns | None = None,
     arm: str = "arm",
@@ -222,9 +219,7 @@ class _FitSettings:
         return TARGET_PREFIX if self.domain == "target" else ""
 
 
-def _fit_policy(
-    policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings
-) -> Policy:
+def _fit_policy(policy: Policy, log: LogFiles | ParquetLog, settings: _FitSettings) -> Policy:
     """Open the log, lock the folder, learn the log from sums or round by round, and return the
     policy.
     """
@@ -542,7 +537,7 @@ class _LogRun:
 
     # The files of the folder: a policy or sums, each with the parts that it was learned from.
 
-    def _read_policy(self, name: str) -> dict[str, AnyArray] | None:
+    def _read_policy(self, name: str) -> Arrays | None:
         """Return the arrays of the policy saved under ``name``, or None.
 
         Set ``_learned_digests`` from its notes.
@@ -562,7 +557,7 @@ class _LogRun:
                 notes={"parts": json.dumps(self._learned_digests)},
             )
 
-    def _read_sums(self, file_name: str) -> dict[str, AnyArray] | None:
+    def _read_sums(self, file_name: str) -> Arrays | None:
         """Return the arrays last written by ``_write_sums``, or None.
 
         Set ``_learned_digests`` to their parts.

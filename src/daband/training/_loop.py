@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from daband.base._arguments import check_int
+from daband.base._arguments import Progress, check_int
 from daband.domains._contract import Contexts
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 from daband.training._phase import (
     LabelledDomain,
     Phase,
-    Progress,
     build_source_phase,
     check_domains,
 )

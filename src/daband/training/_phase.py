@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_int
+from daband.base._arguments import Progress, check_int
 from daband.base._arrays import check_number
 from daband.domains._contract import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
@@ -25,8 +25,6 @@ from daband.training._work_folder import as_json
 
 #: A domain whose rounds are rewarded as they are played, or a log of such rounds.
 LabelledDomain = RewardDomain | LoggedDomain
-#: A function that is called with the record of every episode.
-Progress = Callable[[dict[str, float]], None]
 #: Pairs of a domain's name and its rounds or contexts. The name is None for a single source or
 #: target.
 ByDomain = list[tuple[str | None, Any]]

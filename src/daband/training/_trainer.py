@@ -22,7 +22,7 @@ from typing import Self
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, Arrays, FloatArray, IntArray
 from daband.base._files import read_bytes, read_npz, write_npz, write_text
 from daband.domains._contract import LoggedRounds
 from daband.errors import CheckpointError
@@ -88,7 +88,7 @@ class History:
     """The rounds and records of all episodes so far."""
 
     #: The rounds of each episode, as arrays (rounds,) by the names in ``_ROUND_COLUMNS``.
-    rounds_by_episode: list[dict[str, AnyArray]] = field(default_factory=list)
+    rounds_by_episode: list[Arrays] = field(default_factory=list)
     #: The record of each episode (``Run.episodes``).
     records: list[dict[str, float]] = field(default_factory=list)
     #: The duration of all episodes in seconds.

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, ArrayLike, IntArray, as_numpy
+from daband.base._arrays import AnyArray, ArrayLike, Arrays, IntArray, as_numpy
 from daband.base._files import (
     check_path,
     make_folder,
@@ -254,7 +254,7 @@ class Survey:
         self._write_csv(folder / QUESTIONS_FILE)
         write_json(folder / _PLAN_FILE, plan)  # last: a folder with a plan is complete
 
-    def _has_same_questions(self, arrays: Mapping[str, AnyArray]) -> bool:
+    def _has_same_questions(self, arrays: Arrays) -> bool:
         """Return True if the stored arrays have the arms and indices of this survey."""
         own_arrays = {"arms": self.questions.candidate_arms, "indices": self.target_indices}
         return all(np.array_equal(array, arrays[name]) for name, array in own_arrays.items())

@@ -73,7 +73,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         guardrail: Guardrail | None = None,
         *,
         n_arms: int,
-        clusters: ArrayLike | Sequence[str] | None = None,
+        clusters: ArrayLike | None = None,
         passes: int = 1,
         costs: ArmCosts | None = None,
         name: str = "source",
@@ -121,7 +121,7 @@ def from_log(
     target_test: Any = None,
     target_labelled: Any = None,
     source_test: Any = "auto",
-    clusters: ArrayLike | Sequence[str] | None = None,
+    clusters: ArrayLike | None = None,
     n_arms: int | None = None,
     class_names: Sequence[str] | None = None,
     arms: Any = None,
@@ -279,7 +279,7 @@ def _open_log(
     n_arms: int,
     passes: int,
     costs: ArmCosts | None,
-    clusters: ArrayLike | Sequence[str] | None = None,
+    clusters: ArrayLike | None = None,
 ) -> ArrayLog | ParquetLog:
     """Return a log from arrays or files. ``argument`` is its name in error messages."""
     if clusters is not None and not isinstance(log, tuple):

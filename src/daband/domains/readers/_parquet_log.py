@@ -34,6 +34,7 @@ from daband.base._lazy_polars import pl
 from daband.domains._contract import LoggedDomain, LoggedRounds
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
+    LogFiles,
     LogPart,
     convert_polars_errors,
     describe_repeated_ids,
@@ -117,7 +118,7 @@ class ParquetLog(LoggedDomain):
 
     def __init__(
         self,
-        log: str | Path | Sequence[str | Path],
+        log: LogFiles,
         *,
         n_arms: int,
         columns: Columns | None = None,
@@ -573,7 +574,7 @@ def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None
 
 
 def open_log(
-    log: str | Path | Sequence[str | Path] | ParquetLog,
+    log: LogFiles | ParquetLog,
     policy: Any,
     *,
     columns: Columns | None = None,
@@ -658,9 +659,7 @@ class ImagePathTransform:
         return np.concatenate(contexts)
 
 
-def _build_image_transform(
-    log: str | Path | Sequence[str | Path], policy: Any
-) -> ImagePathTransform | None:
+def _build_image_transform(log: LogFiles, policy: Any) -> ImagePathTransform | None:
     """Return the transform for a log with a column of image paths if the policy takes images, else
     None.
     """

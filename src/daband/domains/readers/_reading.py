@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from daband.features._table_transform import (
     row_number,
 )
 
+#: The files of a log: a file, a folder, a glob, or a list of files.
+LogFiles: TypeAlias = str | Path | Sequence[str | Path]
 #: The number of bytes at the start of a CSV file from which its format is inferred.
 _CSV_SAMPLE_BYTES = 1 << 16
 #: Regular expression of an integer of at most 18 digits.
@@ -363,7 +365,7 @@ def record_log_file(log: Contexts, path: str | Path) -> None:
         domain.log_parts = frozenset(digests.values())  # type: ignore[attr-defined]
 
 
-def list_log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
+def list_log_files(log: LogFiles) -> list[Path]:
     """Return the files of a log: the sorted files of a folder or a glob, or the files of a list in
     their order.
     """
