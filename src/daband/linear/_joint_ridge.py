@@ -208,6 +208,7 @@ class JointHead(RidgeHead):
             24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features"
         )
         super().__init__(n_arms=1, dim=n_features, arms="disjoint", ridge=ridge)
+        self._plays_blocks = False
         self.dim = dim
         self.vectors = vectors
         #: The factor of contexts.
@@ -349,9 +350,6 @@ class JointHead(RidgeHead):
         heads = np.zeros(len(rows), np.int64)
         self._learn_rows(rows, heads, rewards, weights, target_moments)
         np.add.at(self._arm_weights, arms, 1.0 if weights is None else weights)
-
-    def _start_episode(self, features: AnyArray) -> None:
-        """Return None: rounds are scored one by one."""
 
     def add_arm(self, vector: FloatArray | None = None) -> None:
         assert vector is not None

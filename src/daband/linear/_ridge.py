@@ -19,7 +19,6 @@ ridge regression of r - c, plus c. So c may change at any time.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -101,15 +100,6 @@ def weight_rounds(
         return z, targets
     roots = np.sqrt(weights)[:, None]
     return to_floats(z) * roots, targets * roots
-
-
-class Episode(NamedTuple):
-    """The predictions for all B rounds of an episode before its first round."""
-
-    #: The predictions of rewards and of ones, (2, B, heads).
-    means: FloatArray
-    #: The covariances z_i'A^-1 z_j of the features, (heads, B, B).
-    covariances: FloatArray
 
 
 class RidgeSums:
@@ -256,12 +246,6 @@ class Ridge:
             self.compute_coefficients(centre), A_inv, to_floats(z)
         )
         return mean + centre, variance
-
-    def start_episode(self, z: AnyArray) -> Episode:
-        """Return the predictions for an episode with these features (B, d)."""
-        z = to_floats(z)
-        covariances = np.matmul(np.matmul(z, self.A_inv), z.T)
-        return Episode(np.matmul(z, self.theta.transpose(1, 2, 0)), covariances)
 
     def update(
         self, z: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None

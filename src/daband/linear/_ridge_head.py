@@ -63,6 +63,8 @@ class RidgeHead:
         #: The worth of source rounds; None before the first target round.
         self.worth: SourceWorth | None = None
         self._is_shared = arms == "shared"
+        #: True if ``play`` updates the scores of a block of rounds; False if it plays one by one.
+        self._plays_blocks = not self._is_shared
         n_heads = n_arms if arms == "disjoint" else 1
         check_memory(
             16.0 * n_heads * dim * dim,
@@ -129,31 +131,44 @@ class RidgeHead:
         target_moments: RewardMoments | None,
     ) -> None:
         """Learn rounds: the features (B, d) of the chosen arms, and the head of each round, (B,)."""
-        statistics = self.statistics
-        if self.worth is None and target_moments is None:
-            statistics.update(z, heads, rewards, weights)
+        if target_moments is None and self.worth is None:  # no target round was learned yet
+            self.statistics.update(z, heads, rewards, weights)
             return
         z = to_floats(z)
         check_norm(weight_rounds(z, rewards, weights)[0], self.ridge)
         if target_moments is None:
-            assert self.worth is not None
-            sums = RidgeSums(statistics.n_heads, statistics.dim)
+            sums = RidgeSums(self.statistics.n_heads, self.statistics.dim)
             sums.add(z, heads, rewards, weights)
-            statistics.add_sums(sums, self.worth.base_worth)
-            self.worth.add_source(sums)
+            self._add_source(sums)
             return
         if self.worth is None:
-            self.worth = SourceWorth(statistics, target_moments, self.fixed_worth)
-            self.worth.start(statistics)
-        worth = self.worth
+            self.worth = SourceWorth(self.statistics, target_moments, self.fixed_worth)
+            self.worth.start(self.statistics)
+        self._learn_target(self.worth, z, heads, rewards, weights)
+
+    def _add_source(self, sums: RidgeSums) -> None:
+        """Learn source rounds from their sums, with the present worth of a source round."""
+        self.statistics.add_sums(sums, 1.0 if self.worth is None else self.worth.base_worth)
+        if self.worth is not None:
+            self.worth.add_source(sums)
+
+    def _learn_target(
+        self,
+        worth: SourceWorth,
+        z: FloatArray,
+        heads: IntArray,
+        rewards: FloatArray,
+        weights: Weights,
+    ) -> None:
+        """Learn target rounds, and fit the worth of source rounds whenever it is due."""
         start = 0
         while start < len(rewards):
             rows = slice(start, start + worth.rounds_to_fit)
-            row_weights = None if weights is None else weights[rows]
-            worth.add_target(z[rows], heads[rows], rewards[rows], row_weights)
-            statistics.update(z[rows], heads[rows], rewards[rows], row_weights)
+            rounds = z[rows], heads[rows], rewards[rows], None if weights is None else weights[rows]
+            worth.add_target(*rounds)
+            self.statistics.update(*rounds)
             if worth.rounds_to_fit == 0:
-                worth.fit(statistics)
+                worth.fit(self.statistics)
             start = rows.stop
 
     def estimate_worth(self) -> WorthEstimate:
@@ -163,7 +178,7 @@ class RidgeHead:
         return self.worth.estimate
 
     def get_block_length(self, *, is_target: bool) -> int:
-        """Return the maximum number of rounds that may be played with ``EpisodeScores``.
+        """Return the maximum number of rounds that may be played with ``BlockScores``.
 
         A block ends when the worth of source rounds may change.
         """
@@ -187,17 +202,17 @@ class RidgeHead:
 
         ``rewards`` (B, K) are those of all arms. ``draw_from(row)`` returns the function that draws
         for the rounds from this row on. ``moments`` is updated with the rewards. Rounds are played
-        in blocks (``EpisodeScores``) if arms are disjoint.
+        in blocks (``BlockScores``) if arms are disjoint, otherwise one by one.
         """
-        self._check_features(features)
+        check_norm(features.reshape(-1, self.dim), self.ridge)
         decisions: list[Decision] = []
         while len(decisions) < len(rewards):
             start = len(decisions)
-            block = slice(start, start + self.get_block_length(is_target=is_target))
-            block_features = features[block]
-            scores = self._start_episode(block_features)
+            n_rounds = self.get_block_length(is_target=is_target) if self._plays_blocks else 1
+            block = slice(start, start + n_rounds)
+            scores = BlockScores([self], [features[block]]) if self._plays_blocks else None
             target_moments = copy.copy(moments) if is_target else None
-            for row in range(start, start + len(block_features)):
+            for row in range(*block.indices(len(rewards))):
                 rows = slice(row, row + 1)
                 centre, scale = moments.centre, moments.scale
                 if scores is None:
@@ -208,34 +223,19 @@ class RidgeHead:
                 decision = exploration.decide(mean, bonus, draw_from(row), mask, (centre, scale))
                 reward = rewards[rows, decision.arm[0]]
                 weight = None if weights is None else weights[rows]
-                if scores is None:
-                    self.learn(
-                        features[rows], decision.arm, reward, weight, target_moments=target_moments
-                    )
-                else:
+                if scores is not None:
                     scores.learn(row - start, decision.arm, reward, weight)
                 moments.add(reward, weight)
                 decisions.append(decision)
-            if scores is not None:
-                arms = np.concatenate([decision.arm for decision in decisions[start:]])
-                block_weights = None if weights is None else weights[block]
-                block_rewards = rewards[block][np.arange(len(arms)), arms]
-                self.learn(
-                    block_features,
-                    arms,
-                    block_rewards,
-                    block_weights,
-                    target_moments=target_moments,
-                )
+            arms = np.concatenate([decision.arm for decision in decisions[start:]])
+            self.learn(
+                features[block],
+                arms,
+                rewards[block][np.arange(len(arms)), arms],
+                None if weights is None else weights[block],
+                target_moments=target_moments,
+            )
         return join_decisions(decisions)
-
-    def _start_episode(self, features: AnyArray) -> EpisodeScores | None:
-        """Return the predictions for a block of rounds, or None if rounds are scored one by one."""
-        return None if self._is_shared else EpisodeScores([self], [features])
-
-    def _check_features(self, features: AnyArray) -> None:
-        """Raise an error if features cannot be learned."""
-        check_norm(features.reshape(-1, self.dim), self.ridge)
 
     def fit_penalties(self, moments: RewardMoments) -> None:
         """Do nothing: the penalty is fixed. ``JointHead`` fits its penalties."""
@@ -273,14 +273,9 @@ class RidgeHead:
     def with_sums(self, sums: RidgeSums) -> Self:
         """Return a copy that has also learned the source rounds of these sums."""
         head = copy.copy(self)
-        statistics = copy.deepcopy(self.statistics)
+        head.statistics = copy.deepcopy(self.statistics)
         head.worth = copy.deepcopy(self.worth)
-        weight = 1.0
-        if head.worth is not None:
-            head.worth.add_source(sums)
-            weight = head.worth.base_worth
-        statistics.add_sums(sums, weight)
-        head.statistics = statistics
+        head._add_source(sums)
         return head
 
     # Files.
@@ -304,13 +299,13 @@ class RidgeHead:
         self.worth = worth
 
 
-class EpisodeScores:
-    """The predicted rewards and bonuses of an episode's rounds by several heads, updated after each
+class BlockScores:
+    """The predicted rewards and bonuses of a block of rounds by several heads, updated after each
     round.
 
     The features of all rounds are known beforehand. So their covariances under each regression are
     a few matrix products, and each learned round corrects the remaining ones by a rank-one update.
-    The heads themselves do not change; they learn all rounds after the episode. Arms must be
+    The heads themselves do not change; they learn all rounds after the block. Arms must be
     disjoint.
 
     Args:
@@ -319,14 +314,15 @@ class EpisodeScores:
     """
 
     def __init__(self, heads: Sequence[RidgeHead], features: Sequence[AnyArray]) -> None:
-        episodes = [
-            head.statistics.start_episode(head_features)
-            for head, head_features in zip(heads, features, strict=True)
-        ]
+        means, covariances = [], []
+        for head, rows in zip(heads, map(to_floats, features), strict=True):
+            ridge = head.statistics
+            means.append(np.matmul(rows, ridge.theta.transpose(1, 2, 0)))
+            covariances.append(np.matmul(np.matmul(rows, ridge.A_inv), rows.T))
         #: The predictions of rewards and of ones, (2, heads, n, K).
-        self._means = np.stack([episode.means for episode in episodes], axis=1)
-        #: The covariances of the rounds for each arm, (heads, K, n, n).
-        self._covariances = np.stack([episode.covariances for episode in episodes])
+        self._means = np.stack(means, axis=1)
+        #: The covariances z'A^-1 z of the rounds for each arm, (heads, K, n, n).
+        self._covariances = np.stack(covariances)
 
     def score(
         self, row: int, *, centre: float | FloatArray = 0.0, scale: float | FloatArray = 1.0

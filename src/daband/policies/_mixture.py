@@ -40,7 +40,7 @@ from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision, join_decisions
 from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, find_revealed_predictions
-from daband.linear._ridge_head import BLOCK_ROUNDS, EpisodeScores
+from daband.linear._ridge_head import BLOCK_ROUNDS, BlockScores
 from daband.linear._source_worth import WorthEstimate
 from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._default_members import MAX_SMALL_DIM, build_mixture_settings
@@ -428,7 +428,7 @@ class Mixture(Policy):
             heads_and_features = [
                 member._get_head_and_features(features, domain) for member, features in block
             ]
-            scores = EpisodeScores(*zip(*heads_and_features, strict=True))
+            scores = BlockScores(*zip(*heads_and_features, strict=True))
             decision = self._play_block(
                 scores, rewards[rows], is_new[rows], mask, first_round + start, block_weights
             )
@@ -442,7 +442,7 @@ class Mixture(Policy):
 
     def _play_block(
         self,
-        scores: EpisodeScores,
+        scores: BlockScores,
         rewards: FloatArray,
         is_new: BoolArray,
         available: Mask,
