@@ -19,16 +19,16 @@ rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, Arrays, FloatArray, IntArray
+from daband.base._arrays import Arrays, FloatArray, IntArray
 from daband.features._piecewise import fit_ramps
 from daband.linear._mixture_weights import solve_on_simplex
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
-from daband.policies._trees import round_to_16_bits
+from daband.policies._trees import TreeNodes, join_trees, round_to_16_bits
 from daband.serving._numpy_networks import EnsembleNetwork, make_empty_trees
 
 #: The number of folds of cross-validation.
@@ -61,8 +61,6 @@ _ABSENT_LOGIT = -20.0
 _MAX_BOOSTED_INPUTS = 1024
 #: The number of steps of expectation maximisation.
 _N_STEPS = 200
-#: One tree as arrays: feature, threshold, left child, right child (a leaf is its own child), value.
-_TreeArrays = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]
 
 
 def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool) -> EnsembleNetwork:
@@ -193,7 +191,7 @@ def _fit_to_labels(
         trees_by_arm = zip(
             modelled_arms.tolist(), zip(*boosted._predictors, strict=True), strict=True
         )
-        boosted_trees = _join_trees(n_arms, dict(trees_by_arm), bases)
+        boosted_trees = _join_boosted(dict(trees_by_arm), bases)
     return theta, boosted_trees, _join_forest(forest, n_arms, arms)
 
 
@@ -224,7 +222,7 @@ def _fit_to_rewards(
             for arm, model in enumerate(boosted)
         }
         bases = means + scale * np.array([model._baseline_prediction.item() for model in boosted])
-        boosted_trees = _join_trees(n_arms, trees_by_arm, bases, scale)
+        boosted_trees = _join_boosted(trees_by_arm, bases, scale)
     forest_targets = targets if n_arms > 1 else targets[:, 0]
     forest = ExtraTreesRegressor(**_FOREST).fit(contexts, forest_targets)
     forest_arrays = _join_forest(forest, n_arms, np.arange(n_arms))
@@ -238,33 +236,25 @@ def _fit_to_rewards(
 # Trees as arrays.
 
 
-def _join_trees(
-    n_arms: int, trees_by_arm: Mapping[int, Sequence[Any]], bases: FloatArray, scale: float = 1.0
+def _join_boosted(
+    trees_by_arm: Mapping[int, Sequence[Any]], bases: FloatArray, scale: float = 1.0
 ) -> Arrays:
     """Return the arrays of a ``TreeNetwork`` with the boosted trees of each arm."""
-    n_trees = max(len(trees) for trees in trees_by_arm.values())
-    roots = np.zeros((n_arms, n_trees), np.int64)
-    tree_arrays = []
-    depth = 1
-    n_nodes = 1
-    for arm, trees in trees_by_arm.items():
-        for index, tree in enumerate(trees):
-            nodes = tree.nodes
-            is_leaf = nodes["is_leaf"].astype(bool)
-            own_index = np.arange(len(nodes))
-            roots[arm, index] = n_nodes
-            tree_arrays.append(
-                (
-                    np.where(is_leaf, 0, nodes["feature_idx"]),
-                    np.where(is_leaf, 0.0, round_to_16_bits(nodes["num_threshold"])),
-                    np.where(is_leaf, own_index, nodes["left"]) + n_nodes,
-                    np.where(is_leaf, own_index, nodes["right"]) + n_nodes,
-                    scale * nodes["value"],
-                )
+    trees = {}
+    for arm, predictors in trees_by_arm.items():
+        for index, predictor in enumerate(predictors):
+            nodes = predictor.nodes
+            trees[arm, index] = TreeNodes(
+                nodes["is_leaf"].astype(bool),
+                nodes["feature_idx"],
+                round_to_16_bits(nodes["num_threshold"]),
+                nodes["left"],
+                nodes["right"],
+                scale * nodes["value"],
+                int(nodes["depth"].max()),
             )
-            depth = max(depth, int(nodes["depth"].max()))
-            n_nodes += len(nodes)
-    return {**_concatenate(tree_arrays, 0.0, depth), "roots": roots, "base": bases}
+    n_trees = max(map(len, trees_by_arm.values()))
+    return {**join_trees(trees, len(bases), n_trees), "base": bases}
 
 
 def _join_forest(forest: Any, n_arms: int, arms: IntArray) -> Arrays:
@@ -272,43 +262,10 @@ def _join_forest(forest: Any, n_arms: int, arms: IntArray) -> Arrays:
 
     ``arms`` are the arms of the forest's outputs.
     """
-    roots = []
-    tree_arrays = []
-    depth = 1
-    n_nodes = 1
-    for estimator in forest.estimators_:
+    trees = {}
+    for index, estimator in enumerate(forest.estimators_):
         tree = estimator.tree_
-        is_leaf = tree.children_left < 0
-        own_index = np.arange(tree.node_count)
         values = np.zeros((tree.node_count, n_arms))
         values[:, arms] = tree.value.reshape(tree.node_count, -1) / len(forest.estimators_)
-        roots.append(n_nodes)
-        tree_arrays.append(
-            (
-                np.where(is_leaf, 0, tree.feature),
-                np.where(is_leaf, 0.0, round_to_16_bits(tree.threshold)),
-                np.where(is_leaf, own_index, tree.children_left) + n_nodes,
-                np.where(is_leaf, own_index, tree.children_right) + n_nodes,
-                values,
-            )
-        )
-        depth = max(depth, int(tree.max_depth))
-        n_nodes += tree.node_count
-    arrays = _concatenate(tree_arrays, np.zeros(n_arms), depth)
-    return {**arrays, "roots": np.array([roots], np.int64), "base": np.zeros(n_arms)}
-
-
-def _concatenate(
-    tree_arrays: Iterable[_TreeArrays], no_value: FloatArray | float, depth: int
-) -> Arrays:
-    """Return the arrays of all trees, after node 0, which is a leaf with the value ``no_value``."""
-    first_node = ([0], [0.0], [0], [0], [no_value])
-    columns = zip(first_node, *tree_arrays, strict=True)
-    features, thresholds, left, right, values = (np.concatenate(arrays) for arrays in columns)
-    return {
-        "feature": features.astype(np.int64),
-        "threshold": thresholds.astype(np.float64),
-        "children": np.stack([left, right]).astype(np.int64),
-        "value": values.astype(np.float64),
-        "depth": np.array([depth], np.int64),
-    }
+        trees[0, index] = TreeNodes.read(tree, round_to_16_bits(tree.threshold), values)
+    return {**join_trees(trees, 1, len(trees)), "base": np.zeros(n_arms)}

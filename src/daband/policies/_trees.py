@@ -13,14 +13,15 @@ prediction for an arm with too few rounds for a tree is its mean reward, which i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from daband.base._arrays import (
     AnyArray,
     Arrays,
+    BoolArray,
     FloatArray,
     IntArray,
     Scores,
@@ -276,15 +277,11 @@ def fit_trees(rounds: FloatArray, n_models: int, seed: int) -> Arrays:
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
     contexts = rounds[:, :-3]
     model_indices = rounds[:, -3]
-    trees = make_empty_trees(n_models, _TREES_PER_ARM)
     bin_edges = _compute_bin_edges(contexts)
     bins_by_column = map(np.searchsorted, bin_edges, contexts.T)
     bins = np.stack(list(bins_by_column), axis=1, dtype=np.float32)
-    nodes: dict[str, list[AnyArray]] = {
-        name: [trees[name]] for name in ("feature", "threshold", "children", "value")
-    }
-    n_nodes = 1
-    depth = 1
+    base_rewards = np.full(n_models, 0.5)
+    trees: dict[tuple[int, int], TreeNodes] = {}
     for model_index in range(n_models):
         rows = np.flatnonzero(model_indices == model_index)
         if len(rows) < _MIN_ROUNDS:
@@ -295,28 +292,64 @@ def fit_trees(rounds: FloatArray, n_models: int, seed: int) -> Arrays:
         reward_std = float(rewards.std()) or 1.0
         # Rounding makes the trees independent of the unit of rewards, ties included.
         residuals = np.round((rewards - mean_reward) / reward_std, 9)
-        trees["base"][model_index] = mean_reward
+        base_rewards[model_index] = mean_reward
         for tree_index, (tree, node_values) in enumerate(
             _boost(bins[rows], residuals, weights, seed)
         ):
-            is_leaf = tree.children_left < 0
-            children = np.where(
-                is_leaf, np.arange(tree.node_count), [tree.children_left, tree.children_right]
-            )
-            splits = zip(tree.feature[~is_leaf], tree.threshold[~is_leaf], strict=True)
             thresholds = np.zeros(tree.node_count)
-            thresholds[~is_leaf] = [
-                bin_edges[column][int(bin_index)] for column, bin_index in splits
-            ]
-            trees["roots"][model_index, tree_index] = n_nodes
-            nodes["feature"].append(np.where(is_leaf, 0, tree.feature).astype(np.int64))
-            nodes["threshold"].append(thresholds)
-            nodes["children"].append(children.astype(np.int64) + n_nodes)
-            nodes["value"].append(reward_std * node_values)
-            n_nodes = n_nodes + tree.node_count
-            depth = max(depth, int(tree.max_depth))
-    node_arrays = {name: np.concatenate(arrays, axis=-1) for name, arrays in nodes.items()}
-    return {**trees, **node_arrays, "depth": np.array([depth], np.int64)}
+            for node in np.flatnonzero(tree.children_left >= 0):
+                thresholds[node] = bin_edges[tree.feature[node]][int(tree.threshold[node])]
+            trees[model_index, tree_index] = TreeNodes.read(
+                tree, thresholds, reward_std * node_values
+            )
+    return {**join_trees(trees, n_models, _TREES_PER_ARM), "base": base_rewards}
+
+
+class TreeNodes(NamedTuple):
+    """The nodes of a fitted tree. Only leaves use ``value``, and only other nodes the fields
+    before.
+    """
+
+    is_leaf: BoolArray
+    feature: AnyArray
+    threshold: FloatArray
+    left: AnyArray
+    right: AnyArray
+    value: FloatArray
+    depth: int
+
+    @classmethod
+    def read(cls, tree: Any, thresholds: FloatArray, values: FloatArray) -> TreeNodes:
+        """Return the nodes of a tree of scikit-learn, with these thresholds and values."""
+        left, right = tree.children_left, tree.children_right
+        return cls(left < 0, tree.feature, thresholds, left, right, values, tree.max_depth)
+
+
+def join_trees(trees: Mapping[tuple[int, int], TreeNodes], n_models: int, n_trees: int) -> Arrays:
+    """Return the arrays of a ``TreeNetwork`` without ``base``, from trees by model and number.
+
+    Node 0, a leaf with value 0, is the root of missing trees.
+    """
+    arrays = make_empty_trees(n_models, n_trees)
+    if not trees:
+        return arrays
+    first_tree, *_ = trees.values()
+    node_0 = TreeNodes(*[np.zeros_like(array[:1]) for array in first_tree[:-1]], 1)
+    *columns, depths = zip(node_0, *trees.values(), strict=True)
+    is_leaf, features, thresholds, left, right, values = map(np.concatenate, columns)
+    sizes = list(map(len, columns[0]))
+    starts = np.cumsum(sizes) - sizes
+    for position, start in zip(trees, starts[1:], strict=True):
+        arrays["roots"][position] = start
+    children = np.stack([left, right]) + np.repeat(starts, sizes)
+    return arrays | {
+        "feature": np.where(is_leaf, 0, features).astype(np.int64),
+        "threshold": np.where(is_leaf, 0.0, thresholds),
+        # a leaf is its own child
+        "children": np.where(is_leaf, np.arange(len(is_leaf)), children).astype(np.int64),
+        "value": values,
+        "depth": np.array([max(depths)], np.int64),
+    }
 
 
 def fit_tree_network(
