@@ -38,7 +38,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -89,9 +89,6 @@ from daband.policies._pair_defaults import build_policy_for_pair
 from daband.policies._settings import PolicySettings, build_signature, get_setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
 from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
-
-#: Used in place of a lock by policies that hold the lock themselves.
-_NO_LOCK = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +443,11 @@ class Policy(ABC):
         """Take gradient steps or fit again, and return metrics by name."""
         return {}
 
+    @property
+    def _state_lock(self) -> AbstractContextManager[object]:
+        """The lock of the state. It does nothing in policies that hold the lock themselves."""
+        return self._locks.state if self.locks_state else nullcontext()
+
     # Methods that users call.
 
     def select(
@@ -465,25 +467,20 @@ class Policy(ABC):
             probabilities, ``.mean`` (B, K) the predicted rewards, and ``.bonus`` (B, K) the
             confidence bonuses, before the factor ``alpha``.
         """
-        decision = None
-        with self._locks.state:
-            batch, domain_index, mask = _check_request(self, contexts, domain, available)
-            first_round = self.rounds_decided
-            next_round = self.rounds_decided + len(batch)
-            if self.locks_state:
-                features = _transform(self, batch, domain_index)
-                decision = _choose_arms(self, features, domain_index, mask, first_round, None)
-            self.rounds_decided = next_round
-        if decision is None:
+        with self._state_lock:
+            with self._locks.state:
+                batch, domain_index, mask = _check_request(self, contexts, domain, available)
+                first_round = self.rounds_decided
+                next_round = first_round + len(batch)
+                self.rounds_decided = next_round
             try:
                 features = _transform(self, batch, domain_index)
-                decision = _choose_arms(self, features, domain_index, mask, first_round, None)
+                return _choose_arms(self, features, domain_index, mask, first_round, None)
             except BaseException:
                 with self._locks.state:
                     if self.rounds_decided == next_round:  # no other thread has decided in between
                         self.rounds_decided = first_round
                 raise
-        return decision
 
     def decide(
         self,
@@ -510,7 +507,7 @@ class Policy(ABC):
             A ``Decision``, as in ``select``.
         """
         check_one_of("rule", rule, ("ucb", "greedy", None))
-        with self._locks.state if self.locks_state else _NO_LOCK:
+        with self._state_lock:
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
             first_round = self.rounds_decided + round_offset
             return _choose_arms(
@@ -530,7 +527,7 @@ class Policy(ABC):
         Arguments as in ``decide``.
         """
         check_one_of("rule", rule, ("ucb", "greedy", None))
-        with self._locks.state if self.locks_state else _NO_LOCK:
+        with self._state_lock:
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
             mean, bonus = self._score(
                 _transform(self, batch, domain_index), domain_index, rule != "greedy"
@@ -646,7 +643,7 @@ class Policy(ABC):
                 first_round = self.rounds_decided
                 self.rounds_decided += n_rounds
             try:
-                with self._locks.state if self.locks_state else _NO_LOCK:
+                with self._state_lock:
                     features = _transform(self, batch, domain_index)
                     decision = self._play(
                         features, reward_table, domain_index, mask, first_round, checked_weights
@@ -729,7 +726,7 @@ class Policy(ABC):
         >>> print(policy.source_worth)
         a source round counts as 0.5 target rounds; the source counts as 20 in all
         """
-        with self._locks.state if self.locks_state else _NO_LOCK:
+        with self._state_lock:
             return self._get_source_worth()
 
     @property
@@ -1005,7 +1002,7 @@ def is_one_hot(rewards: FloatArray) -> bool:
 
 def learn_transformed(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:
     """Learn checked rounds with transformed contexts."""
-    with policy._locks.state if policy.locks_state else _NO_LOCK:
+    with policy._state_lock:
         policy._learn(rounds, domain_index)
         weights = rounds.weights if rounds.propensities is None else policy._weigh(rounds)
         policy.reward_moments.add(rounds.rewards, weights)
@@ -1024,7 +1021,7 @@ def score_transformed(
     policy: Policy, features: AnyArray, domain_index: int, with_bonuses: bool
 ) -> Scores:
     """Return predicted rewards and bonuses, (B, K) each. ``features`` are transformed contexts."""
-    with policy._locks.state if policy.locks_state else _NO_LOCK:
+    with policy._state_lock:
         return policy._score(features, domain_index, with_bonuses)
 
 
