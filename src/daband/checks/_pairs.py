@@ -25,17 +25,16 @@ def check_names(pair: Pair) -> None:
     """Check that there are at least two arms with unique names, and that every domain has the same
     number of arms.
     """
-    _require(pair.n_arms >= 2, f"a pair must have at least two arms, got {pair.n_arms}")
-    _require(
-        len(pair.class_names) == pair.n_arms,
-        f"{len(pair.class_names)} class names for {pair.n_arms} arms",
+    assert pair.n_arms >= 2, f"a pair must have at least two arms, got {pair.n_arms}"
+    assert len(pair.class_names) == pair.n_arms, (
+        f"{len(pair.class_names)} class names for {pair.n_arms} arms"
     )
-    _require(
-        len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}"
+    assert len(set(pair.class_names)) == pair.n_arms, (
+        f"class names are not unique: {pair.class_names}"
     )
     for name, domain in _list_domains(pair):
         n_arms = getattr(domain, "n_arms", pair.n_arms)
-        _require(n_arms == pair.n_arms, f"{name} has {n_arms} arms, but the pair has {pair.n_arms}")
+        assert n_arms == pair.n_arms, f"{name} has {n_arms} arms, but the pair has {pair.n_arms}"
 
 
 @PAIR_CHECKS.add
@@ -48,18 +47,16 @@ def check_shapes(pair: Pair) -> None:
     )
     dtypes = {}
     for name, batch in _read_batches(pair):
-        _require(
-            batch.shape[1:] == expected_shape,
-            f"{name} contexts have shape {batch.shape[1:]}, expected {expected_shape}",
+        assert batch.shape[1:] == expected_shape, (
+            f"{name} contexts have shape {batch.shape[1:]}, expected {expected_shape}"
         )
         has_valid_type = batch.dtype == np.uint8 or batch.dtype.kind == "f"
-        _require(has_valid_type, f"{name} contexts are {batch.dtype}, not uint8 or floats")
+        assert has_valid_type, f"{name} contexts are {batch.dtype}, not uint8 or floats"
         dtypes[name] = batch.dtype
-    _require(len(set(dtypes.values())) == 1, f"contexts are of different types: {dtypes}")
+    assert len(set(dtypes.values())) == 1, f"contexts are of different types: {dtypes}"
     for name, domain in _list_domains(pair):
-        _require(
-            domain.context_shape == pair.context_shape,
-            f"{name}.context_shape is {domain.context_shape}",
+        assert domain.context_shape == pair.context_shape, (
+            f"{name}.context_shape is {domain.context_shape}"
         )
 
 
@@ -67,7 +64,7 @@ def check_shapes(pair: Pair) -> None:
 def check_finite_contexts(pair: Pair) -> None:
     """Check that no context has a NaN or an infinite number."""
     for name, batch in _read_batches(pair):
-        _require(np.isfinite(batch).all(), f"{name} has a context that is not finite")
+        assert np.isfinite(batch).all(), f"{name} has a context that is not finite"
 
 
 @PAIR_CHECKS.add
@@ -88,16 +85,15 @@ def check_reward_values(pair: Pair) -> None:
                 reward_tables.append((f"{name} expected", rounds.expected))
         elif isinstance(domain, LoggedDomain):
             log = domain.rounds(0, min(_MAX_CHECKED_CONTEXTS, len(domain)), seed=0)
-            _require(np.isfinite(log.rewards).all(), f"{name} has a reward that is not finite")
+            assert np.isfinite(log.rewards).all(), f"{name} has a reward that is not finite"
     for name, rewards in reward_tables:
-        _require(
-            rewards.ndim == 2 and rewards.shape[1] == pair.n_arms,
-            f"{name} rewards have shape {rewards.shape}",
+        assert rewards.shape == (len(rewards), pair.n_arms), (
+            f"{name} rewards have shape {rewards.shape}"
         )
-        _require(np.isfinite(rewards).all(), f"{name} has a reward that is not finite")
+        assert np.isfinite(rewards).all(), f"{name} has a reward that is not finite"
         if pair.feedback == "one_hot":
             is_one_hot = np.isin(rewards, (0.0, 1.0)).all() and (rewards.sum(axis=1) == 1).all()
-            _require(is_one_hot, f"{name}: exactly one arm must have reward 1 and the others 0")
+            assert is_one_hot, f"{name}: exactly one arm must have reward 1 and the others 0"
 
 
 @PAIR_CHECKS.add
@@ -110,19 +106,17 @@ def check_order(pair: Pair) -> None:
             continue
         n_rows = len(domain)
         order = domain.order(0, n_rows, seed=0)
-        _require(
-            (np.sort(order) == np.arange(n_rows)).all(),
-            f"a pass of {name} does not show every context once",
+        assert (np.sort(order) == np.arange(n_rows)).all(), (
+            f"a pass of {name} does not show every context once"
         )
-        _require(
-            (order == domain.order(0, n_rows, seed=0)).all(),
-            f"{name}: the same seed gave two different orders",
+        assert (order == domain.order(0, n_rows, seed=0)).all(), (
+            f"{name}: the same seed gave two different orders"
         )
         try:
             domain.batch(0, domain.rounds_available + 1, seed=0)
         except InvalidInput:
             continue
-        _require(False, f"{name} served more rounds than it has")
+        raise AssertionError(f"{name} served more rounds than it has")
 
 
 @PAIR_CHECKS.add
@@ -146,14 +140,14 @@ def check_source_test(pair: Pair) -> None:
         f"{common_fraction:.0%} of source_test's contexts are contexts of source, "
         f"which repeats {repeated_fraction:.0%} of its contexts"
     )
-    _require(common_fraction <= 2.0 * repeated_fraction + 0.05, message)
+    assert common_fraction <= 2.0 * repeated_fraction + 0.05, message
 
 
 @PAIR_CHECKS.add
 def check_target_has_no_rewards(pair: Pair) -> None:
     """Check that the target that training sees has contexts only."""
     has_rewards = isinstance(pair.target, RewardDomain | LoggedDomain | EvaluationDomain)
-    _require(not has_rewards, f"pair.target is a {type(pair.target).__name__}, which has rewards")
+    assert not has_rewards, f"pair.target is a {type(pair.target).__name__}, which has rewards"
 
 
 def check_pair(pair: Pair) -> None:
@@ -162,12 +156,6 @@ def check_pair(pair: Pair) -> None:
     The first failure raises an ``AssertionError`` that describes the problem.
     """
     PAIR_CHECKS.run(pair)
-
-
-def _require(condition: bool | np.bool_, message: str) -> None:
-    """Raise an ``AssertionError`` unless a condition holds."""
-    if not condition:
-        raise AssertionError(message)
 
 
 def _list_domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:

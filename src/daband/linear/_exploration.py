@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from daband.base._arguments import check_one_of
+from daband.base._arguments import check_fraction, check_one_of
 from daband.base._arrays import FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear._draws import DrawFunction
@@ -48,8 +48,7 @@ class Exploration:
         check_one_of("explore", self.rule, ("ucb", "greedy", "doubt"))
         if not 0 <= self.alpha <= _MAX_ALPHA:
             raise InvalidInput(f"alpha must be in [0, {_MAX_ALPHA:g}], got {self.alpha}")
-        if not 0 <= self.epsilon <= 1:
-            raise InvalidInput(f"epsilon must be in [0, 1], got {self.epsilon}")
+        check_fraction("epsilon", self.epsilon, allow_one=True)
 
     @property
     def bonus_factor(self) -> float:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from daband.base._arguments import (
     check_finite,
+    check_fraction,
     check_int,
     check_one_of,
     check_probability,
@@ -124,7 +125,6 @@ class Settings:
                 f" got {self.default_reward}"
             )
         check_probability("false_alarms", self.false_alarms)
-        if not 0.0 <= check_finite("control", self.control) < 1.0:
-            raise InvalidInput(f"control must be at least 0 and below 1, got {self.control!r}")
+        check_fraction("control", self.control)
         if isinstance(self.hosts, str) or not all(isinstance(host, str) for host in self.hosts):
             raise InvalidInput(f"hosts must be a list of names, got {self.hosts!r}")

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_finite, check_int, check_one_of
+from daband.base._arguments import check_finite, check_fraction, check_int, check_one_of
 from daband.base._arrays import FloatArray, IntArray
 from daband.domains._contract import About, Pair
 from daband.domains._registry import register_pair
@@ -89,8 +89,7 @@ def _build_synthetic_pair(
         check_finite(name, value)
     if not check_finite("scale", scale) > 0:
         raise InvalidInput(f"scale must be positive, got {scale}")
-    if not 0.0 <= check_finite("noise", noise) <= 1.0:
-        raise InvalidInput(f"noise must be between 0 and 1, got {noise}")
+    check_fraction("noise", noise, allow_one=True)
     # Each part has its own random generator, so that an option of one part does not change the
     # draws of others.
     part_names = ("world", "source", "target", "test", "source_test")
