@@ -153,15 +153,12 @@ class ParquetLog(LoggedDomain):
             with convert_polars_errors(f"{path} cannot be read"):
                 schema = dict(query.collect_schema())
                 if not self.schema:
-                    columns_by_role = _resolve_columns(
-                        columns, schema, path, transform, roles or {}
-                    )
-                self._check_schema(path, schema, columns_by_role, is_default=columns is None)
-                if not self.schema:
                     self.schema = schema
-                    self.columns = columns_by_role
-                    self._log_columns = [str(getattr(columns_by_role, role)) for role in _LOG_ROLES]
+                    self.columns = _resolve_columns(columns, schema, path, transform, roles or {})
+                    self._log_columns = [str(getattr(self.columns, role)) for role in _LOG_ROLES]
                     self._log_columns += [roles["weights"]] if roles and "weights" in roles else []
+                self._check_schema(path, schema, is_default=columns is None)
+                if not self.files:
                     n_features = self._count_features(query, path)
                 self.files.append(self._open_file(query, path))
         if not len(self):
@@ -217,6 +214,12 @@ class ParquetLog(LoggedDomain):
         """The columns with costs."""
         return [] if self.costs is None else self.costs.column_names
 
+    @property
+    def _role_columns(self) -> list[str]:
+        """The columns that are read in addition to the context columns."""
+        optional_columns = [self.columns.offered, self.columns.cluster]
+        return [*self._log_columns, *filter(None, optional_columns), *self._cost_columns]
+
     # Reading the log in order, part by part.
 
     def parts(self, max_rows: int = _MAX_PART_ROWS) -> list[LogPart]:
@@ -239,13 +242,8 @@ class ParquetLog(LoggedDomain):
             max_rows = min(max_rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
         elif self._transform is not None and self._transform.row_reader.encoded:
             max_rows = min(max_rows, _ENCODED_BATCH_ROWS)
-        other_columns = [
-            name for name in (self.columns.offered, self.columns.cluster) if name is not None
-        ]
-        other_columns += self._cost_columns
-        for frame in self.read_frames(
-            part, [*self.columns.context, *self._log_columns, *other_columns], max_rows
-        ):
+        columns = [*self.columns.context, *self._role_columns]
+        for frame in self.read_frames(part, columns, max_rows):
             yield self._convert_rounds(frame, part.path)
             n_read += len(frame)
         if n_read != len(part):
@@ -325,42 +323,27 @@ class ParquetLog(LoggedDomain):
 
     # Converting frames to rounds.
 
-    def _check_schema(
-        self, path: Path, schema: dict[str, Any], columns: Columns, *, is_default: bool
-    ) -> None:
+    def _check_schema(self, path: Path, schema: dict[str, Any], *, is_default: bool) -> None:
         """Raise an error if a file lacks a column, or if its types differ from those of the first
         file.
 
         ``schema`` has the types by column. ``is_default`` is True if the user did not name the
         context columns.
         """
-        first_schema = self.schema or schema
-        role_columns = [str(getattr(columns, role)) for role in _LOG_ROLES]
-        for name in (
-            *columns.context,
-            *role_columns,
-            *(name for name in (columns.offered, columns.cluster) if name),
-            *self._cost_columns,
-        ):
+        for name in (*self.columns.context, *self._role_columns):
             if name not in schema:
-                remedy = _NAME_REMEDY if is_default and name in role_columns else ""
+                remedy = _NAME_REMEDY if is_default and name in self._log_columns else ""
                 raise DataError(f"{_describe_missing_column(path, name, schema)}{remedy}")
-            is_role = name in (
-                *role_columns,
-                columns.offered,
-                columns.cluster,
-                *self._cost_columns,
-            )
-            if is_role or self._transform is not None:
+            if name in self._role_columns or self._transform is not None:
                 continue  # columns of any type can be read
             type_class = _classify_type(schema[name])
-            first_class = _classify_type(first_schema[name])
+            first_class = _classify_type(self.schema[name])
             problem = f"{path} has {schema[name]} in column {name!r}"
             if type_class != first_class and not {type_class, first_class} <= {"integer", "float"}:
-                raise DataError(f"{problem}, but the first file has {first_schema[name]}")
+                raise DataError(f"{problem}, but the first file has {self.schema[name]}")
             if is_default and type_class not in ("integer", "float", "list"):
                 raise DataError(f"{problem}, which is not a number{_CONTEXT_REMEDY}")
-        extra_columns = [name for name in schema if name not in first_schema]
+        extra_columns = [name for name in schema if name not in self.schema]
         if is_default and extra_columns and self._transform is None:
             raise DataError(
                 f"{path} has a column {extra_columns[0]!r} that the first file"
