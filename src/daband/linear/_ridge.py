@@ -169,13 +169,6 @@ class RidgeSums:
             setattr(self, name, read_array(state, name, getattr(self, name)))
         self.reward_moments.restore(state["rewards"])
 
-    def __getstate__(self) -> Arrays:
-        return self.state()
-
-    def __setstate__(self, state: Arrays) -> None:
-        RidgeSums.__init__(self, len(state["b"]), state["b"].shape[2])
-        self.restore(state)
-
 
 class Ridge:
     """``n_heads`` ridge regressions on ``dim`` features that learn round by round.

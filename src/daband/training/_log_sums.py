@@ -16,6 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from daband.base._arrays import use_one_blas_thread
@@ -52,10 +53,7 @@ def sum_part(
         return sums
 
     total = policy.empty_sums()
-    batches = log.batches(part)
-    threaded_sums = (sums for _, sums in _map_in_order(sum_batch, batches, n_threads=n_threads))
-    batch_sums = map(sum_batch, batches) if n_threads == 1 else threaded_sums
-    for sums in batch_sums:
+    for _, sums in _map_in_order(sum_batch, log.batches(part), n_threads=n_threads):
         total.merge(sums)
     return total
 
@@ -87,10 +85,7 @@ def sum_parts_locally(
     """
     # with few parts, several threads work on one part
     threads_per_part = -(-_MAX_THREADS // max(len(parts), 1))
-
-    def sum_log_part(part: LogPart) -> RidgeSums:
-        return sum_part(policy, log, part, n_threads=threads_per_part)
-
+    sum_log_part = partial(sum_part, policy, log, n_threads=threads_per_part)
     # threads work on separate parts or batches, not on the products of one batch
     with use_one_blas_thread():
         yield from _map_in_order(
