@@ -103,24 +103,12 @@ class PCA(StepTransform[PcaStep]):
             raise InvalidInput(
                 f"n_components must be at most {min(dim, n)} for this data, got {self.n_components}"
             )
-        if self.by_domain:
-            sums = [
-                sum((block.sum(axis=0) for block in _split_blocks([batch])), np.zeros(dim))
-                for batch in batches
-            ]
-            batch_centres = [total / len(batch) for total, batch in zip(sums, batches, strict=True)]
-            remaining_centres = iter(batch_centres)  # an empty batch gets the first centre
-            centres = np.stack(
-                [
-                    next(remaining_centres) if len(batch) else batch_centres[0]
-                    for batch in all_batches
-                ]
-            )
-        else:
-            centres = (
-                sum((block.sum(axis=0) for block in _split_blocks(batches)), np.zeros(dim)) / n
-            )[None]
-            batch_centres = [centres[0]] * len(batches)
+        groups = [[batch] for batch in batches] if self.by_domain else [batches]
+        centres = [
+            sum((block.sum(axis=0) for block in _split_blocks(group)), np.zeros(dim))
+            / sum(map(len, group))
+            for group in groups
+        ]
         if not np.isfinite(centres).all():
             raise InvalidInput(
                 "contexts to fit PCA on must be finite, but one has a NaN or infinite value"
@@ -128,11 +116,14 @@ class PCA(StepTransform[PcaStep]):
         compute_axes = (
             self._compute_exact_axes if dim <= _MAX_EXACT_DIM else self._compute_randomised_axes
         )
-        axes = compute_axes(batches, batch_centres)
+        axes = compute_axes(batches, centres if self.by_domain else centres * len(batches))
         largest_column = np.abs(axes).argmax(axis=1)
         # the sign of an eigenvector is arbitrary
         axes *= np.sign(axes[np.arange(len(axes)), largest_column])[:, None]
         axes = np.ascontiguousarray(axes)
+        if self.by_domain:  # an empty batch gets the first centre
+            own_centres = iter(centres)
+            centres = [next(own_centres) if len(batch) else centres[0] for batch in all_batches]
         self._steps = [PcaStep(centre, axes) for centre in centres]
         return self
 
