@@ -213,11 +213,6 @@ class _FitSettings:
     #: For ``learn_log``, the columns with arms, rewards and propensities, by role.
     column_names: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def part_prefix(self) -> str:
-        """The prefix of the digests of parts: "target/" for target logs, otherwise empty."""
-        return TARGET_PREFIX if self.domain == "target" else ""
-
 
 def _fit_policy(policy: Policy, log: LogFiles | ParquetLog, settings: _FitSettings) -> Policy:
     """Open the log, lock the folder, learn the log from sums or round by round, and return the
@@ -481,7 +476,8 @@ class _LogRun:
 
     def _format_digests(self, parts: Iterable[LogPart]) -> list[str]:
         """Return the digests of parts in the form in which the policy stores them."""
-        return [f"{self.settings.part_prefix}{self._digests[part]}" for part in parts]
+        prefix = TARGET_PREFIX if self.settings.domain == "target" else ""
+        return [f"{prefix}{self._digests[part]}" for part in parts]
 
     def _find_remaining_parts(self, parts: list[LogPart]) -> list[LogPart]:
         """Return the parts that are not learned yet.
@@ -496,20 +492,17 @@ class _LogRun:
                     if name not in current_digests
                     else "has changed since"
                 )
-                label = f"{self.folder.path}: {name}" if self.folder is not None else name
+                assert self.folder is not None  # it contains the digest
                 raise InvalidInput(
-                    f"{label} was learned and {problem}; restore it, or remove the folder"
+                    f"{self.folder.path}: {name} was learned and {problem}; restore it, or remove"
+                    " the folder"
                 )
-        old_labels = {part.label for part in self._old_parts}
         new_parts = [
             part
             for part in parts
-            if part.name not in self._learned_digests and part.label not in old_labels
+            if part.name not in self._learned_digests and part not in self._old_parts
         ]
-        new_labels = {part.label for part in new_parts}
-        self._rows_at_start = self._rows_done = sum(
-            len(part) for part in parts if part.label not in new_labels
-        )
+        self._rows_at_start = self._rows_done = len(self.log) - sum(map(len, new_parts))
         self._parts_done = len(parts) - len(new_parts)
         self._start_time = time.perf_counter()
         return new_parts
