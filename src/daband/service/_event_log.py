@@ -263,9 +263,7 @@ class Store:
         try:
             with self._connect_to_write() as connection:
                 _metadata.create_all(connection)
-                version = connection.execute(
-                    sa.select(_notes.c.text).where(_notes.c.name == "version")
-                ).scalar()
+                version = connection.scalar(_select_note("version"))
                 if version is None:
                     connection.execute(sa.insert(_notes).values(name="version", text=_VERSION))
         except sa.exc.DBAPIError as error:
@@ -330,8 +328,7 @@ class Store:
             .where(_events.c.seq > after_seq)
             .order_by(_events.c.seq)
         )
-        with self._connect_to_read() as connection:
-            return [(row[0], Event(*row[1:])) for row in connection.execute(query.limit(limit))]
+        return [(row[0], Event(*row[1:])) for row in self._fetch_rows(query.limit(limit))]
 
     def read_rewards(self, after_seq: int, limit: int) -> list[LoggedReward]:
         """Return at most ``limit`` rewards with a number above ``after_seq``, in order."""
@@ -342,9 +339,7 @@ class Store:
             .order_by(_rewards.c.seq)
             .limit(limit)
         )
-        with self._connect_to_read() as connection:
-            rows: list[Any] = list(connection.execute(query))
-        return [LoggedReward(*[*row[:5], Event(*row[5:])]) for row in rows]
+        return [LoggedReward(*row[:5], Event(*row[5:])) for row in self._fetch_rows(query)]
 
     def find_last_seq(self, table: Literal["events", "rewards"]) -> int:
         """Return the number of the newest event or reward; 0 if there is none."""
@@ -362,8 +357,7 @@ class Store:
             .order_by(_events.c.seq)
             .limit(limit)
         )
-        with self._connect_to_read() as connection:
-            return [(row[0], row[1]) for row in connection.execute(query)]
+        return [(row[0], row[1]) for row in self._fetch_rows(query)]
 
     def read_rounds(
         self, start_time: float, end_time: float
@@ -382,8 +376,7 @@ class Store:
                 .order_by(_events.c.seq)
                 .limit(_BATCH_ROUNDS)
             )
-            with self._connect_to_read() as connection:
-                rows = connection.execute(query).all()
+            rows = self._fetch_rows(query)
             if not rows:
                 return
             yield [(Event(*row[2:]), row[1]) for row in rows]
@@ -424,16 +417,14 @@ class Store:
         max_number = sa.func.max(_models.c.number)
         max_seq = sa.func.max(_rewards.c.seq)
         with self._connect_to_write() as connection:
-            last_number = connection.execute(sa.select(max_number)).scalar()
-            newest_file_number = connection.execute(
-                sa.select(max_number).where(_IS_EXPORTED_FILE)
-            ).scalar()
+            last_number = connection.scalar(sa.select(max_number))
+            newest_file_number = connection.scalar(sa.select(max_number).where(_IS_EXPORTED_FILE))
             if file_number not in (None, newest_file_number):
                 raise InvalidInput(
                     "another file was published since, which this model does not belong to"
                 )
             if start_seq is None or learned_seq is None:
-                start_seq = learned_seq = connection.execute(sa.select(max_seq)).scalar() or 0
+                start_seq = learned_seq = connection.scalar(sa.select(max_seq)) or 0
             row = ModelRow(
                 number=0 if last_number is None else last_number + 1,
                 time=time,
@@ -452,9 +443,7 @@ class Store:
                 sa.insert(_models).values(**asdict(row), content=content, state=state)
             )
             is_old = _models.c.number < row.number - _MAX_STORED_MODELS
-            pinned = connection.execute(
-                sa.select(_notes.c.text).where(_notes.c.name == "pinned")
-            ).scalar()
+            pinned = connection.scalar(_select_note("pinned"))
             if pinned:
                 is_old &= _models.c.number != int(pinned)
             connection.execute(
@@ -467,8 +456,7 @@ class Store:
         query = sa.select(_models.c.content.is_not(None), *_MODEL_COLUMNS).order_by(
             _models.c.number.desc()
         )
-        with self._connect_to_read() as connection:
-            return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
+        return [(ModelRow(*row[1:]), bool(row[0])) for row in self._fetch_rows(query)]
 
     def find_newest_file(self) -> int:
         """Return the model number of the newest exported file; -1 if there is none."""
@@ -514,16 +502,14 @@ class Store:
         """Return a note, i.e. a text that all processes of the service can read and write; None if
         it is missing.
         """
-        return self._fetch_value(sa.select(_notes.c.text).where(_notes.c.name == name))
+        return self._fetch_value(_select_note(name))
 
     def change_note(self, name: str, change: Callable[[str | None], str]) -> str:
         """Replace the note with this name by ``change(note)`` in one transaction, and return the
         new text.
         """
         with self._connect_to_write() as connection:
-            text = change(
-                connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar()
-            )
+            text = change(connection.scalar(_select_note(name)))
             update_result = connection.execute(
                 sa.update(_notes).values(text=text).where(_notes.c.name == name)
             )
@@ -555,9 +541,7 @@ class Store:
             return
         with self._engine.connect() as connection:
             has_lock = bool(
-                connection.execute(
-                    sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK_ID))
-                ).scalar()
+                connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_WORKER_LOCK_ID)))
             )
             connection.commit()
             try:
@@ -582,10 +566,20 @@ class Store:
         """Return a connection for queries."""
         return self._engine.connect()
 
+    def _fetch_rows(self, query: sa.Select[Any]) -> list[Any]:
+        """Return the rows of a query."""
+        with self._connect_to_read() as connection:
+            return list(connection.execute(query))
+
     def _fetch_value(self, query: sa.Select[Any]) -> Any:
         """Return the first value of a query's first row; None if it has no row."""
         with self._connect_to_read() as connection:
-            return connection.execute(query).scalar()
+            return connection.scalar(query)
+
+
+def _select_note(name: str) -> sa.Select[Any]:
+    """Return the query of the text of a note."""
+    return sa.select(_notes.c.text).where(_notes.c.name == name)
 
 
 def hide_password(address: str) -> str:
