@@ -180,19 +180,12 @@ class Catalogue:
             )
         if not featured_positions:
             return names, indices, None
+        features: list[Any] = [rows[position] for position in featured_positions]
+        if self.table is None:
+            features = [row.get("features") for row in features]
         vectors = self.vectors[indices]
-        vectors[featured_positions] = self._compute_request_vectors(
-            [arms[position] for position in featured_positions]
-        )
+        vectors[featured_positions] = self.compute_arm_vectors(features)
         return names, indices, vectors
-
-    def _compute_request_vectors(self, arms: Sequence[Mapping[str, Any]]) -> FloatArray:
-        """Return the vectors (n, m + 1) of arms with the columns of the table, or with an array
-        under "features".
-        """
-        return self.compute_arm_vectors(
-            arms if self.table is not None else [arm.get("features") for arm in arms]
-        )
 
     def compute_distances(self, is_known: BoolArray) -> FloatArray:
         """Return the distance of each arm to the nearest known arm, (K,).

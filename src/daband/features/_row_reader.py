@@ -191,15 +191,7 @@ class RowReader:
         """
         with np.errstate(over="ignore", invalid="ignore"):  # the check finds overflows
             self._check_norm(context.reshape(-1))
-        return self._find_brightness_warnings(context)
-
-    def _find_brightness_warnings(self, pixels: AnyArray) -> tuple[RowWarning, ...]:
-        """Return a warning if floating-point pixels of an image seem to be in 0..255 instead of
-        0..1; otherwise ().
-        """
-        if self.image_rule is None:
-            return ()
-        largest = float(pixels.max())
+        largest = 0.0 if self.image_rule is None else float(context.max())
         if not _MAX_UNIT_PIXEL < largest < np.inf:
             return ()
         message = (
@@ -216,10 +208,10 @@ class RowReader:
             return
         invalid_indices = np.flatnonzero(~np.isfinite(features))
         if len(invalid_indices):
-            name = self._get_feature_name(int(invalid_indices[0]))
-            raise InvalidInput(
-                f"{name} of the row is {features[invalid_indices[0]]}; numbers must be finite"
-            )
+            index = int(invalid_indices[0])
+            has_name = index < len(self._feature_names)
+            name = repr(self._feature_names[index]) if has_name else f"number {index}"
+            raise InvalidInput(f"{name} of the row is {features[index]}; numbers must be finite")
         largest = float(np.abs(features).max())
         norm = (
             largest * float(np.linalg.norm(features.astype(np.float64) / largest))
@@ -231,14 +223,6 @@ class RowReader:
                 f"the row has a norm of {norm:g}, the largest that the policy accepts is"
                 f" {self._max_norm:g}"
             )
-
-    def _get_feature_name(self, index: int) -> str:
-        """Return the name of a feature for messages."""
-        return (
-            repr(self._feature_names[index])
-            if index < len(self._feature_names)
-            else f"number {index}"
-        )
 
     def _read_file_or_text(self, row: Any) -> tuple[AnyArray, tuple[RowWarning, ...]]:
         """Return the context and the warnings of an image file, or of a text for an encoder."""

@@ -34,7 +34,6 @@ from daband.base._arrays import (
     drop_prefix,
 )
 from daband.errors import InvalidInput
-from daband.features._fitted_steps import Step
 from daband.features._pair_like import PairLike
 from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision, join_decisions
@@ -314,13 +313,15 @@ class Mixture(Policy):
             offset = (member.reward_moments.centre - moments.centre) / moments.scale
             offsets += weights[index] * offset
             unit_ratio = member.reward_moments.scale / moments.scale  # of the member's predictions
-            transform = None if member.transform is None else member.transform.get_step(domain)
             for frozen in parts.members:
                 weighted = _weight_arms(
                     frozen, unit_ratio * weights[index], unit_ratio * bonus_weights[index]
                 )
+                if member.transform is not None and not frozen.is_constant:
+                    step = copy.deepcopy(member.transform.get_step(domain))
+                    weighted = dataclasses.replace(weighted, transform=step)
                 if max(weighted.weight, weighted.bonus_weight) > 0.0:
-                    frozen_members.append(_add_transform(weighted, transform))
+                    frozen_members.append(weighted)
         if offsets.any():
             no_inverse = np.zeros((self.n_arms, 0, 0))
             frozen_members.append(
@@ -602,12 +603,3 @@ def _weight_arms(member: Member, weights: FloatArray, bonus_weights: FloatArray)
         changes["inverse"] = changes["inverse"] * bonus_factors[:, None, None] ** 2
         changes["new_theta"] = None
     return dataclasses.replace(member, **changes)
-
-
-def _add_transform(member: Member, transform: Step | None) -> Member:
-    """Return a frozen member with this transform, if it is not None and the member uses
-    contexts.
-    """
-    if transform is None or member.is_constant:
-        return member
-    return dataclasses.replace(member, transform=copy.deepcopy(transform))

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.base._arguments import check_available, check_fraction, check_int
-from daband.base._arrays import BoolArray, FloatArray, IntArray, drop_prefix
+from daband.base._arrays import BoolArray, FloatArray, IntArray
 from daband.base._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, InvalidInput, did_you_mean
 from daband.features._costs import ArmCosts
 from daband.features._row_reader import ImageRule, ReadRows, RowReader
 from daband.serving._frozen_policy import FrozenPolicy, load_frozen
 from daband.serving._limits import Limit, Limiter
-from daband.serving._monitor import Monitor, Reference, load_reference
+from daband.serving._monitor import Monitor, Reference
 
 #: The version of the file format that is written and read.
 EXPORT_VERSION = 9
@@ -416,11 +416,12 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
             scores = np.stack(frozen.score_in_user_units(np.zeros((1, *frozen.row_shape))))
         if scores.shape != (2, 1, frozen.n_arms) or not np.isfinite(scores).all():
             raise ValueError(f"it does not have a finite score for each of {frozen.n_arms} arms")
-        return build_deployed(
-            frozen,
-            header,
-            reference=load_reference(header["reference"], drop_prefix("reference/", arrays)),
-        )
+        reference = None
+        if header["reference"] is not None:
+            names = tuple(header["reference"]["names"])
+            edges, counts, arms = (arrays[f"reference/{x}"] for x in ("edges", "counts", "arms"))
+            reference = Reference(names, edges, counts, arms)
+        return build_deployed(frozen, header, reference=reference)
     except InvalidInput as error:
         raise CheckpointError(f"{path}: {error}") from None
     except Exception as error:  # its arrays may not match each other

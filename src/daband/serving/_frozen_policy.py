@@ -102,38 +102,31 @@ class Member:
         """The number of features."""
         return int(self.theta.shape[1])
 
-    @property
-    def has_bonuses(self) -> bool:
-        """True if the member has an inverse. Without an inverse, its bonuses are 0."""
-        return self.inverse.size > 0 or self.bonus_weight > 0.0
-
     def compute_features(self, rows: AnyArray) -> FloatArray:
         """Return the features (n, d) of contexts (n, *C)."""
         if self.is_constant:
             return np.ones((len(rows), 1))
-        if self.transform is not None:
-            rows = self.transform(
-                to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
-            )
-        if self.network is not None:
+        if self.transform is None and self.network is not None:
             return self.network(rows)
-        return to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
+        features = to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
+        if self.transform is not None:
+            features = self.transform(features)
+        return features if self.network is None else self.network(features)
 
     def score(self, rows: AnyArray) -> Scores:
         """Return predicted rewards and bonuses of contexts (n, *C), (n, heads) each; (n, K) with
         arm vectors.
         """
-        if self.vectors is not None:
-            if self._arm_regressions is None:
-                return self.score_arms(rows, np.arange(len(self.vectors)), self.vectors)
-            mean, variance = compute_ridge_scores(
-                *self._arm_regressions, append_one(self.compute_features(rows))
-            )
-            return mean, np.sqrt(np.maximum(variance, 0.0, out=variance))
-        if not self.has_bonuses:
-            mean = self.compute_features(rows) @ self.theta.T
-            return mean, np.zeros_like(mean)
-        mean, variance = compute_ridge_scores(self.theta, self.inverse, self.compute_features(rows))
+        if self.vectors is None:
+            has_bonuses = self.inverse.size > 0 or self.bonus_weight > 0.0
+            regressions = self.theta, self.inverse if has_bonuses else None
+            features = self.compute_features(rows)
+        elif self._arm_regressions is None:
+            return self.score_arms(rows, np.arange(len(self.vectors)), self.vectors)
+        else:
+            regressions = self._arm_regressions
+            features = append_one(self.compute_features(rows))
+        mean, variance = compute_ridge_scores(*regressions, features)
         return mean, np.sqrt(variance)
 
     @functools.cached_property

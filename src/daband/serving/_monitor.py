@@ -20,14 +20,13 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from daband.base._arguments import check_probability
-from daband.base._arrays import AnyArray, Arrays, BoolArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
 #: Maximum number of reference contexts.
@@ -138,15 +137,6 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     return Reference(
         (*context_score_names, *policy_score_names), edges, counts, arm_counts.astype(np.int64)
     )
-
-
-def load_reference(header: Mapping[str, Any] | None, arrays: Arrays) -> Reference | None:
-    """Return the reference in a file, from the entry of its header and from its arrays; None if the
-    file has none.
-    """
-    if header is None:
-        return None
-    return Reference(tuple(header["names"]), arrays["edges"], arrays["counts"], arrays["arms"])
 
 
 def _compute_bin_edges(values: FloatArray) -> FloatArray:

@@ -13,7 +13,6 @@ from daband.base._files import write_text
 from daband.base._lazy_polars import pl
 from daband.base._svg import draw_curve
 from daband.domains._contract import LoggedDomain, Pair
-from daband.domains._data_options import DataOptions
 from daband.logs._check_log import check_log
 from daband.policies._log_policy import LogPolicy
 from daband.trust._assess import read_source_rounds
@@ -59,34 +58,28 @@ def write_choice_report(folder: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    findings: Sequence[str] = ()
+    if options is not None and options.arm is not None:
+        tables = options.read_tables()
+        if not tables.columns.encoders:
+            findings = check_log(tables.source, tables.columns).findings
+    figure = folder / FIGURE_FILE  # of the rule that ``daband rules`` wrote
     page = template.render(
         choice=choice,
         folder=folder,
         arm_names=choice.assessment.arm_names or choice.policy.arm_names,
         arm_rows=[] if pair is None else _estimate_arm_means(choice, pair),
         column_groups=[] if pair is None else _group_target(choice, pair),
-        findings=[] if options is None or options.arm is None else _check_log(options),
+        findings=findings,
         change=_describe_change(choice.assessment),
         confidence=_CONFIDENCE,
         files=[] if options is None else [Path(options.source).name, Path(options.target).name],
-        rule_figure=_read_rule_figure(folder),
+        rule_figure=figure.read_text(encoding="utf-8") if figure.is_file() else "",
         pilot=_describe_pilot(Pilot(folder)) if Pilot.exists(folder) else None,
         format_number=format_number,
     )
     write_text(folder / _REPORT_FILE, page)
     return folder / _REPORT_FILE
-
-
-def _check_log(options: DataOptions) -> Sequence[str]:
-    """Return what is wrong with the log."""
-    tables = options.read_tables()
-    return () if tables.columns.encoders else check_log(tables.source, tables.columns).findings
-
-
-def _read_rule_figure(folder: Path) -> str:
-    """Return the figure of the rule that ``daband rules`` wrote, as SVG; "" if there is none."""
-    file = folder / FIGURE_FILE
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def _describe_pilot(pilot: Pilot) -> dict[str, Any]:
