@@ -178,6 +178,11 @@ def drop_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> Arrays:
     }
 
 
+def add_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> Arrays:
+    """Return the arrays under their names with a prefix. ``drop_prefix`` removes it."""
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
 def count_processors() -> int:
     """Return the number of processors that this process may use. CPU affinity may limit it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -20,6 +20,7 @@ from daband.base._arrays import (
     Mask,
     Scores,
     Weights,
+    add_prefix,
     check_memory,
     drop_prefix,
     to_floats,
@@ -282,9 +283,9 @@ class RidgeHead:
 
     def state(self) -> Arrays:
         """Return all arrays needed to continue bit for bit. No single context is in them."""
-        arrays = {f"primal.{name}": array for name, array in self.statistics.state().items()}
+        arrays = add_prefix("primal.", self.statistics.state())
         if self.worth is not None:
-            arrays |= {f"worth.{name}": array for name, array in self.worth.state().items()}
+            arrays |= add_prefix("worth.", self.worth.state())
         return arrays
 
     def restore(self, state: Arrays) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.base._arrays import Arrays, drop_prefix, read_array
+from daband.base._arrays import Arrays, add_prefix, drop_prefix, read_array
 from daband.base._files import read_json, write_json
 from daband.base._tensor_files import (
     FileFormat,
@@ -147,7 +147,7 @@ def _collect(policy: Any, *, replay: bool) -> tuple[dict[str, Any], Arrays]:
         settings["costs"] = asdict(policy.costs)
     arrays = collect_arrays(policy, replay=replay)
     if policy.table is not None:
-        arrays.update({f"table/{name}": array for name, array in policy.table.arrays().items()})
+        arrays |= add_prefix("table/", policy.table.arrays())
     return settings, arrays
 
 
@@ -156,22 +156,18 @@ def collect_arrays(policy: Any, *, replay: bool = True) -> Arrays:
 
     With ``replay``, it includes training data.
     """
-    arrays: Arrays = {
-        f"policy/{name}": array for name, array in policy._state(replay=replay).items()
-    }
+    arrays: Arrays = add_prefix("policy/", policy._state(replay=replay))
     arrays["rounds"] = np.array(
         [policy.rounds_decided, policy.rounds_learned, policy.version], np.int64
     )
     arrays["domain"] = np.array([policy._domain_index], np.int64)
     arrays["rewards"] = policy.reward_moments.state()
     round_ids = policy._round_ids if replay else RoundIds(policy._round_ids.max_ids)
-    arrays.update({f"ids/{name}": array for name, array in round_ids.state().items()})
+    arrays |= add_prefix("ids/", round_ids.state())
     if policy.log_parts:
         arrays["log_parts"] = np.frombuffer("\n".join(sorted(policy.log_parts)).encode(), np.uint8)
     if policy.transform is not None:
-        arrays.update(
-            {f"transform/{name}": array for name, array in policy.transform.state().items()}
-        )
+        arrays |= add_prefix("transform/", policy.transform.state())
     return arrays
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import Arrays, FloatArray, IntArray
+from daband.base._arrays import Arrays, FloatArray, IntArray, add_prefix
 from daband.features._piecewise import fit_ramps
 from daband.linear._mixture_weights import solve_on_simplex
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
@@ -148,13 +148,13 @@ def _fit_learners(contexts: FloatArray, rewards: FloatArray, has_labels: bool) -
     ramps = fit_ramps(contexts, _MAX_PIECES)
     # scikit-learn needs a column, but constant contexts have no ramp
     features = ramps(contexts)[:, 1:] if len(ramps.column) else np.zeros((len(contexts), 1))
-    arrays = {f"ramps/{name}": array for name, array in ramps.arrays().items()}
+    arrays = add_prefix("ramps/", ramps.arrays())
     fit = _fit_to_labels if has_labels else _fit_to_rewards
     theta, boosted_trees, forest = fit(contexts, features, rewards)
     # as in a saved file, for equal rounding
     arrays["theta"] = np.ascontiguousarray(theta[:, : ramps.n_features])
-    arrays |= {f"boosted/{name}": array for name, array in boosted_trees.items()}
-    return arrays | {f"forest/{name}": array for name, array in forest.items()}
+    arrays |= add_prefix("boosted/", boosted_trees)
+    return arrays | add_prefix("forest/", forest)
 
 
 def _fit_to_labels(

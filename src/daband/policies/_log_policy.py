@@ -27,6 +27,7 @@ from daband.base._arrays import (
     IntArray,
     Mask,
     Scores,
+    add_prefix,
     drop_prefix,
     read_array,
     to_floats,
@@ -413,9 +414,9 @@ class LogPolicy(Policy):
             "fitted": np.array([self._rounds_at_fit], np.int64),
         }
         if self._ramps is not None:
-            state |= {f"ramps/{name}": array for name, array in self._ramps.arrays().items()}
+            state |= add_prefix("ramps/", self._ramps.arrays())
         for index, head in enumerate(self._heads):
-            state |= {f"head.{index}/{name}": array for name, array in head.state().items()}
+            state |= add_prefix(f"head.{index}/", head.state())
         if advantages is None:
             return state
         if advantages.cross_fitted is not None:
@@ -429,7 +430,7 @@ class LogPolicy(Policy):
             **state,
             "theta": advantages.theta,
             "evidence": evidence[np.isfinite(evidence)],
-            **{f"{kind}/{name}": array for name, array in arrays.items()},
+            **add_prefix(f"{kind}/", arrays),
         }
 
     def _read_step(self, state: Arrays) -> PiecewiseStep:

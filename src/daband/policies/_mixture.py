@@ -31,6 +31,7 @@ from daband.base._arrays import (
     Mask,
     Scores,
     Weights,
+    add_prefix,
     drop_prefix,
 )
 from daband.errors import InvalidInput
@@ -534,13 +535,11 @@ class Mixture(Policy):
     # Files.
 
     def _state(self, *, replay: bool = True) -> Arrays:
-        arrays = {f"weights/{name}": array for name, array in self._mixture_weights.state().items()}
+        arrays = add_prefix("weights/", self._mixture_weights.state())
         arrays["seen"] = self._seen_contexts.state() if replay else np.zeros(0, np.int64)
         for index, member in enumerate(self.members.values()):
             member_arrays = collect_arrays(member, replay=replay)
-            arrays.update(
-                {f"member.{index}/{name}": array for name, array in member_arrays.items()}
-            )
+            arrays |= add_prefix(f"member.{index}/", member_arrays)
         return arrays
 
     def _restore(self, state: Arrays) -> None:

@@ -30,6 +30,7 @@ from daband.base._arrays import (
     FloatArray,
     IntArray,
     Scores,
+    add_prefix,
     drop_prefix,
     to_floats,
 )
@@ -287,10 +288,10 @@ class Supervised(Policy):
             "n_features": np.array([*self._corrections.context_shape], np.int64),
         }
         corrections = collect_arrays(self._corrections, replay=replay)
-        state |= {f"corrections/{name}": array for name, array in corrections.items()}
+        state |= add_prefix("corrections/", corrections)
         if self._ensemble is not None:
             arrays = self._ensemble.arrays
-            state |= {f"ensemble/{name}": array for name, array in arrays.items()}
+            state |= add_prefix("ensemble/", arrays)
         for domain, ensemble in self._target_ensembles.items():
             state[f"ratios/{domain}"] = ensemble.arrays["ratios"]
         for domain, target_rows in self._target_rows.items() if replay else ():

@@ -25,6 +25,7 @@ from daband.base._arrays import (
     FloatArray,
     IntArray,
     Scores,
+    add_prefix,
     drop_prefix,
     read_array,
     to_floats,
@@ -190,7 +191,7 @@ class Trees(Policy):
 
     def _state(self, *, replay: bool = True) -> Arrays:
         stored_rounds = self._stored_rounds if replay else self._stored_rounds[:0]
-        state = {f"trees/{name}": array for name, array in self._trees.items()}
+        state = add_prefix("trees/", self._trees)
         state |= {"rounds": self._round_counts, "sums": self._weighted_sums, "kept": stored_rounds}
         return {**state, "fitted": np.array([self._rounds_at_fit], np.int64)}
 

@@ -24,6 +24,7 @@ from daband.base._arrays import (
     IntArray,
     Mask,
     Scores,
+    add_prefix,
     drop_prefix,
     to_floats,
 )
@@ -448,29 +449,21 @@ class FrozenPolicy:
         """Return the arrays of a file, by name."""
         arrays: Arrays = {}
         if self.transform is not None:
-            arrays.update(
-                {f"transform/{name}": array for name, array in self.transform.arrays().items()}
-            )
+            arrays |= add_prefix("transform/", self.transform.arrays())
         if self.table is not None:
-            arrays.update({f"table/{name}": array for name, array in self.table.arrays().items()})
+            arrays |= add_prefix("table/", self.table.arrays())
         for index, member in enumerate(self.members):
             is_large = member.inverse.nbytes > LARGE_INVERSE_BYTES
             inverse = member.inverse.astype(np.float32) if is_large else member.inverse
             member_arrays: Arrays = {"theta": member.theta, "inverse": inverse}
             if member.transform is not None:
-                member_arrays |= {
-                    f"transform/{name}": array for name, array in member.transform.arrays().items()
-                }
+                member_arrays |= add_prefix("transform/", member.transform.arrays())
             for name in ("arm_factors", "new_theta"):
                 if getattr(member, name) is not None:
                     member_arrays[name] = getattr(member, name)
             if member.network is not None:
-                member_arrays |= {
-                    f"network/{name}": array for name, array in member.network.arrays.items()
-                }
-            arrays.update(
-                {f"member/{index}/{name}": array for name, array in member_arrays.items()}
-            )
+                member_arrays |= add_prefix("network/", member.network.arrays)
+            arrays |= add_prefix(f"member/{index}/", member_arrays)
         return arrays
 
 
