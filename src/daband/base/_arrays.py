@@ -108,7 +108,7 @@ def read_array(state: Arrays, name: str, like: AnyArray) -> AnyArray:
         raise ValueError(
             f"{name} is {array.dtype} {array.shape}, expected {like.dtype} {like.shape}"
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if not is_finite(array):
         raise ValueError(f"{name} has a NaN or infinite value")
     return array.copy()
 
@@ -167,6 +167,21 @@ def to_floats(contexts: AnyArray) -> FloatArray:
     if contexts.dtype == np.uint8:
         return contexts / 255.0
     return np.ascontiguousarray(contexts, dtype=np.float64)
+
+
+def is_finite(array: AnyArray) -> bool:
+    """Return True if an array has no NaN and no infinite number."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def to_rows(contexts: AnyArray) -> FloatArray:
+    """Return contexts (n, ...) as rows (n, d) of float64."""
+    return to_floats(contexts if contexts.ndim == 2 else contexts.reshape(len(contexts), -1))
+
+
+def take_chosen(table: AnyArray, arms: IntArray) -> AnyArray:
+    """Return the entry of each row's arm, (n, ...), from a table (n, K, ...) and arms (n,)."""
+    return table[np.arange(len(arms)), arms]
 
 
 def drop_prefix(prefix: str, arrays: Mapping[str, AnyArray]) -> Arrays:

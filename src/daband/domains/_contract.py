@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray, take_chosen
 from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
 from daband.features._shift import Shift, as_shift
@@ -62,7 +62,7 @@ class Rounds:
 
     def chosen_rewards(self, arms: IntArray) -> FloatArray:
         """Return the rewards (B,) of the given arms (B,), one per round."""
-        return self.rewards[np.arange(len(self.rewards)), arms]
+        return take_chosen(self.rewards, arms)
 
     def regret(self, arms: IntArray) -> FloatArray:
         """Return the expected regret (B,) of the given arms (B,) against the best arms; NaN if it
@@ -70,8 +70,7 @@ class Rounds:
         """
         if self.expected is None:
             return np.full(len(self.contexts), np.nan)
-        rows = np.arange(len(self.expected))
-        return self.expected.max(axis=1) - self.expected[rows, arms]
+        return self.expected.max(axis=1) - take_chosen(self.expected, arms)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband.base._arguments import check_int
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, to_floats
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, take_chosen, to_floats
 from daband.errors import InvalidInput
 from daband.features._fitted_steps import Step, StepTransform
 
@@ -117,9 +117,8 @@ class PCA(StepTransform[PcaStep]):
             self._compute_exact_axes if dim <= _MAX_EXACT_DIM else self._compute_randomised_axes
         )
         axes = compute_axes(batches, centres if self.by_domain else centres * len(batches))
-        largest_column = np.abs(axes).argmax(axis=1)
         # the sign of an eigenvector is arbitrary
-        axes *= np.sign(axes[np.arange(len(axes)), largest_column])[:, None]
+        axes *= np.sign(take_chosen(axes, np.abs(axes).argmax(axis=1)))[:, None]
         axes = np.ascontiguousarray(axes)
         if self.by_domain:  # an empty batch gets the first centre
             own_centres = iter(centres)

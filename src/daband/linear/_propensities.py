@@ -8,7 +8,14 @@ import warnings
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray, Mask, to_floats
+from daband.base._arrays import (
+    AnyArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    take_chosen,
+    to_rows,
+)
 
 #: The smallest estimated propensity.
 _MIN_PROPENSITY = 0.01
@@ -57,7 +64,7 @@ def estimate_propensities(
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
     # A model needs at least 100 rounds, and at least two arms with 10 rounds each.
     if len(arms) >= 20 * _N_FOLDS and np.count_nonzero(counts >= 2 * _N_FOLDS) > 1:
-        predictions = _predict_propensities(to_floats(contexts.reshape(len(contexts), -1)), arms)
+        predictions = _predict_propensities(to_rows(contexts), arms)
         if np.log(predictions).mean() > np.log(propensities).mean():
             propensities = predictions
             method = "estimated by a logistic model of the arm given the context"
@@ -78,4 +85,4 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
         probabilities = cross_val_predict(model, features, arms, cv=split, method="predict_proba")
     # the model has a column for each arm in the log
     columns = np.unique(arms, return_inverse=True)[1]
-    return np.clip(probabilities[np.arange(len(arms)), columns], _MIN_PROPENSITY, 1.0)
+    return np.clip(take_chosen(probabilities, columns), _MIN_PROPENSITY, 1.0)

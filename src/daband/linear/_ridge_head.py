@@ -23,6 +23,7 @@ from daband.base._arrays import (
     add_prefix,
     check_memory,
     drop_prefix,
+    take_chosen,
     to_floats,
 )
 from daband.errors import InvalidInput
@@ -101,7 +102,7 @@ class RidgeHead:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
         if not self._is_shared:
             return features, arms
-        return features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
+        return take_chosen(features, arms), np.zeros(len(arms), np.int64)
 
     def learn(
         self,
@@ -232,7 +233,7 @@ class RidgeHead:
             self.learn(
                 features[block],
                 arms,
-                rewards[block][np.arange(len(arms)), arms],
+                take_chosen(rewards[block], arms),
                 None if weights is None else weights[block],
                 target_moments=target_moments,
             )

@@ -53,7 +53,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask
+from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask, take_chosen
 from daband.features._piecewise import PiecewiseStep, fit_ramps
 from daband.logs._doubly_robust import (
     RewardSums,
@@ -151,7 +151,7 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
     sums = RewardSums(2, n_arms, features, float(log.rewards.mean()))
     sums.add(features, is_target.astype(np.int64), log.arms, log.rewards, log.weights)
     predictions = sums.fit({1}).predict(features)
-    errors = log.rewards - predictions[np.arange(len(log.arms)), log.arms]
+    errors = log.rewards - take_chosen(predictions, log.arms)
     n_source, n_target, error_sums, reward_sums = (
         np.bincount(log.arms, values, minlength=n_arms)
         for values in (~is_target, is_target, is_target * errors, is_target * log.rewards)
@@ -491,7 +491,7 @@ def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> 
 
     ``scores`` (n, K) are doubly robust scores that did not determine the choices.
     """
-    gains = scores[np.arange(len(chosen_arms)), chosen_arms] - scores[:, best_arm]
+    gains = take_chosen(scores, chosen_arms) - scores[:, best_arm]
     gain = estimate_mean(gains)
     return LogEvidence(
         best_arm,
@@ -708,7 +708,7 @@ class _Learner:
             for candidate, fitted in enumerate(fits, start=1):
                 predictions = fitted.features @ fitted.theta.T
                 arms = _choose_arms(predictions, self.is_supported, best_arm)
-                values[is_held_out, candidate] = held_out_scores[np.arange(len(arms)), arms]
+                values[is_held_out, candidate] = take_chosen(held_out_scores, arms)
                 fractions[candidate] += fold_weights @ (arms != best_arm)
                 all_predictions[candidate, is_held_out] = predictions
         return values, fractions, all_predictions
@@ -767,7 +767,7 @@ class _Learner:
         predicted ``rewards`` (n, K) of another model.
         """
         arms = _choose_arms(predictions, self.is_supported, best_arm)
-        return rewards[np.arange(len(arms)), arms] - rewards[:, best_arm]
+        return take_chosen(rewards, arms) - rewards[:, best_arm]
 
     def _fit_mean_score(
         self, design: FloatArray, scores: FloatArray, weights: FloatArray

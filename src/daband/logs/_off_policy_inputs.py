@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, Mask, as_numpy
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, Mask, as_numpy, is_finite
 from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._reading import LogFiles
@@ -81,7 +81,7 @@ def read_target(target: ArrayLike | Contexts, log_contexts: AnyArray) -> AnyArra
             "target must hold contexts of the log's shape, (m,"
             f" {', '.join(map(str, log_contexts.shape[1:]))}), got {contexts.shape}"
         )
-    if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
+    if not is_finite(contexts):
         row = np.argwhere(~np.isfinite(contexts))[0][0]
         raise InvalidInput(f"target has a NaN or infinite value, first in row {row}")
     return contexts

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from daband.base._arguments import Progress
-from daband.base._arrays import AnyArray, FloatArray, IntArray
+from daband.base._arrays import AnyArray, FloatArray, IntArray, take_chosen
 from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
@@ -185,7 +185,7 @@ class FoldModels:
             features = self.compute_features(batch.contexts)
             arms = batch.arms
             if log.has_arm_axis:
-                features = features[np.arange(len(arms)), arms]
+                features = take_chosen(features, arms)
                 arms = np.zeros(len(arms), np.int64)
             sums.add(features, _assign_folds(first_row, batch, seed), arms, batch.rewards)
         self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(N_FOLDS)]
@@ -260,7 +260,7 @@ def weigh_log(
         rewards[rows] = batch.rewards
         weights[rows] = _compute_importance_weights(batch_probabilities, batch)
         predictions = models.predict(batch.contexts, _assign_folds(first_row, batch, seed))
-        arm_predictions[rows] = predictions[np.arange(len(batch)), batch.arms]
+        arm_predictions[rows] = take_chosen(predictions, batch.arms)
         policy_predictions[rows] = (batch_probabilities * predictions).sum(axis=1)
         if batch.clusters is not None:
             clusters.append(batch.clusters)
@@ -321,9 +321,7 @@ def move_to_target(
 def _compute_importance_weights(probabilities: FloatArray, rounds: LoggedRounds) -> FloatArray:
     """Return the policy's probability of the logged arm, divided by its propensity, (n,)."""
     with np.errstate(over="ignore"):
-        weights: FloatArray = (
-            probabilities[np.arange(len(rounds)), rounds.arms] / rounds.propensities
-        )
+        weights: FloatArray = take_chosen(probabilities, rounds.arms) / rounds.propensities
     is_too_large = ~(weights < _MAX_WEIGHT)
     if is_too_large.any():
         row = int(np.argmax(is_too_large))

@@ -30,7 +30,7 @@ from daband.base._arrays import (
     add_prefix,
     drop_prefix,
     read_array,
-    to_floats,
+    to_rows,
     use_one_blas_thread,
 )
 from daband.errors import InvalidInput, NotFitted
@@ -212,7 +212,7 @@ class LogPolicy(Policy):
     # Decisions.
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        rows = to_floats(contexts.reshape(len(contexts), -1))
+        rows = to_rows(contexts)
         moments = self.reward_moments
         if head := self._get_deciding_head():
             assert self._ramps is not None
@@ -269,7 +269,7 @@ class LogPolicy(Policy):
     def _make_rows(self, rounds: PlayedRounds) -> FloatArray:
         """Return the rows of rounds, as they are stored."""
         rows = np.empty((len(rounds.arms), self._n_inputs + _N_COLUMNS))
-        rows[:, :-_N_COLUMNS] = to_floats(rounds.contexts.reshape(len(rounds.contexts), -1))
+        rows[:, :-_N_COLUMNS] = to_rows(rounds.contexts)
         rows[:, -5] = 0.0 if rounds.clusters is None else rounds.clusters
         rows[:, -4] = 0.0 if rounds.propensities is None else rounds.propensities
         rows[:, -3] = rounds.arms
@@ -316,7 +316,7 @@ class LogPolicy(Policy):
             head.learn(z, arms, rows[:, -2], np.abs(rows[:, -1]), target_moments=moments)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
-        rows = to_floats(contexts.reshape(len(contexts), -1))
+        rows = to_rows(contexts)
         with self._locks.state:
             rows = np.concatenate([self._target_contexts, rows])
             self._target_contexts = rows[sample_rounds(rows, _MAX_TARGET_CONTEXTS)]

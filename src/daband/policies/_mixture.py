@@ -33,6 +33,7 @@ from daband.base._arrays import (
     Weights,
     add_prefix,
     drop_prefix,
+    take_chosen,
 )
 from daband.errors import InvalidInput
 from daband.features._pair_like import PairLike
@@ -434,7 +435,7 @@ class Mixture(Policy):
             decision = self._play_block(
                 scores, rewards[rows], is_new[rows], mask, first_round + start, block_weights
             )
-            received_rewards = rewards[rows][np.arange(len(decision.arm)), decision.arm]
+            received_rewards = take_chosen(rewards[rows], decision.arm)
             for member, features in block:
                 played = PlayedRounds(features, decision.arm, received_rewards, block_weights)
                 learn_transformed(member, played, domain)
@@ -492,7 +493,7 @@ class Mixture(Policy):
         if self._uses_all_arm_errors:
             predictions, rewards = find_revealed_predictions(means, arms, rewards)
         else:
-            predictions = means[np.arange(len(arms)), arms]
+            predictions = take_chosen(means, arms)
         self._mixture_weights.add(predictions, rewards, reward_deviation=moments.scale)
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:

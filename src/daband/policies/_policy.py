@@ -61,6 +61,7 @@ from daband.base._arrays import (
     check_propensities,
     check_rewards,
     check_weights,
+    is_finite,
 )
 from daband.errors import InvalidInput
 from daband.features._catalogue import Catalogue
@@ -914,7 +915,7 @@ class Policy(ABC):
         """
         with self._locks.write, self._locks.state:
             for name, array in arrays.items():
-                if array.dtype.kind == "f" and not np.isfinite(array).all():
+                if not is_finite(array):
                     raise ValueError(f"{name} has a NaN or infinite value")
             old_attributes = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
             try:

@@ -20,7 +20,7 @@ from daband.base._arrays import (
     IntArray,
     Scores,
     read_array,
-    to_floats,
+    to_rows,
 )
 from daband.errors import DataError, InvalidInput
 from daband.policies._checkpoints import check_notes, save_rules
@@ -148,7 +148,7 @@ class RulePolicy(Policy):
 
     def find_leaves(self, contexts: AnyArray) -> IntArray:
         """Return the index of the leaf of each context, (n,)."""
-        rows = to_floats(contexts.reshape(len(contexts), -1))
+        rows = to_rows(contexts)
         leaves: IntArray = self._network(rows)[:, :-1].argmax(axis=1)
         return leaves
 

@@ -32,7 +32,8 @@ from daband.base._arrays import (
     Scores,
     add_prefix,
     drop_prefix,
-    to_floats,
+    take_chosen,
+    to_rows,
 )
 from daband.errors import InvalidInput
 from daband.linear._arm_frequencies import estimate_frequencies
@@ -148,7 +149,7 @@ class Supervised(Policy):
     # Decisions.
 
     def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        rows = self._flatten(contexts)
+        rows = to_rows(contexts)
         predictions = self._predict(rows, domain)
         features = self._join(rows, predictions)
         mean, bonus = self._corrections._score(features, domain, with_bonuses)
@@ -163,10 +164,6 @@ class Supervised(Policy):
             return np.column_stack([rows, np.zeros((len(rows), n_predictions))])
         centre, scale = self._ensemble.arrays["unit"]
         return np.column_stack([rows, (predictions[:, :n_predictions] - centre) / scale])
-
-    def _flatten(self, contexts: AnyArray) -> FloatArray:
-        """Return contexts as rows (B, d) of floating-point numbers."""
-        return to_floats(contexts.reshape(len(contexts), -1))
 
     def _predict(self, rows: FloatArray, domain: int) -> FloatArray:
         """Return the predictions (B, K) of the ensemble in a domain, or 0 without one.
@@ -218,7 +215,7 @@ class Supervised(Policy):
                 "learn_full must come before update: the rounds of update correct the predictions"
                 " that are learned from full rows; create a new policy to learn more of them"
             )
-        self._row_blocks.append(np.column_stack([self._flatten(contexts), rewards]))
+        self._row_blocks.append(np.column_stack([to_rows(contexts), rewards]))
         self._n_rows += len(rewards)
         self._corrections = self._make_corrections(self.n_arms)
         self.rounds_learned += len(rewards)
@@ -230,7 +227,7 @@ class Supervised(Policy):
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         rows = self._target_rows.get(domain, np.empty((0, self._n_inputs)))
         if self.adapts_to_target and len(rows) < _MAX_TARGET_ROWS:
-            self._target_rows[domain] = np.concatenate([rows, self._flatten(contexts)])
+            self._target_rows[domain] = np.concatenate([rows, to_rows(contexts)])
             self._target_ensembles.pop(domain, None)
 
     def _fit(self, domain: int = 0) -> EnsembleNetwork | None:
@@ -261,9 +258,9 @@ class Supervised(Policy):
         return self._target_ensembles[domain]
 
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
-        rows = self._flatten(rounds.contexts)
+        rows = to_rows(rounds.contexts)
         predictions = self._predict(rows, domain)
-        differences = rounds.rewards - predictions[np.arange(len(rows)), rounds.arms]
+        differences = rounds.rewards - take_chosen(predictions, rounds.arms)
         features = self._join(rows, predictions)
         rounds = rounds._replace(contexts=features, rewards=differences)
         learn_transformed(self._corrections, rounds, domain)

@@ -28,7 +28,8 @@ from daband.base._arrays import (
     add_prefix,
     drop_prefix,
     read_array,
-    to_floats,
+    take_chosen,
+    to_rows,
 )
 from daband.errors import InvalidInput
 from daband.policies._incoming_rounds import PlayedRounds
@@ -142,11 +143,11 @@ class Trees(Policy):
         weights = self._weigh(rounds)
         round_weights = np.ones(len(arms)) if weights is None else weights
         if self.arms == "shared":
-            contexts = contexts[np.arange(len(arms)), arms]
+            contexts = take_chosen(contexts, arms)
             model_indices = np.zeros(len(arms), np.int64)
         else:
             model_indices = arms
-        inputs = to_floats(contexts.reshape(len(contexts), -1))
+        inputs = to_rows(contexts)
         rows = np.column_stack([inputs, model_indices, rewards, round_weights])
         np.add.at(self._round_counts, model_indices, 1)
         np.add.at(self._weighted_sums[0], model_indices, round_weights)

@@ -26,7 +26,7 @@ from daband.base._arrays import (
     Scores,
     add_prefix,
     drop_prefix,
-    to_floats,
+    to_rows,
 )
 from daband.features._catalogue import Catalogue
 from daband.features._fitted_steps import Step
@@ -109,7 +109,7 @@ class Member:
             return np.ones((len(rows), 1))
         if self.transform is None and self.network is not None:
             return self.network(rows)
-        features = to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
+        features = to_rows(rows)
         if self.transform is not None:
             features = self.transform(features)
         return features if self.network is None else self.network(features)
@@ -318,9 +318,7 @@ class FrozenPolicy:
             return mean[:, indices], bonus[:, indices]
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
-            rows = self.transform(
-                to_floats(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
-            )
+            rows = self.transform(to_rows(rows))
         if self.layout is not None:
             rows = to_channels_first(rows, self.layout)
         scores = []

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from daband.base._arrays import AnyArray, Arrays, FloatArray, drop_prefix
+from daband.base._arrays import AnyArray, Arrays, FloatArray, drop_prefix, to_rows
 from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
 
 __all__ = [
@@ -163,9 +163,7 @@ class TreeNetwork:
         return limits[0], limits[1]
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        rows = contexts.reshape(len(contexts), -1)
-        if rows.dtype == np.uint8:
-            rows = rows / 255.0
+        rows = to_rows(contexts)
         outputs = np.ones((len(rows), self.dimension))
         for start in range(0, len(rows), _BATCH_ROWS):
             batch = rows[start : start + _BATCH_ROWS]
@@ -250,9 +248,7 @@ class EnsembleNetwork:
         return predictions
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        rows = contexts.reshape(len(contexts), -1)
-        if rows.dtype == np.uint8:
-            rows = rows / 255.0
+        rows = to_rows(contexts)
         return np.concatenate([rows, self.mix(rows), np.ones((len(rows), 1))], axis=1)
 
 

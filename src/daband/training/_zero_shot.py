@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband.base._arguments import check_int, check_one_of
-from daband.base._arrays import BoolArray, FloatArray, IntArray
+from daband.base._arrays import BoolArray, FloatArray, IntArray, take_chosen
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
@@ -134,12 +134,11 @@ def evaluate(
         decision = policy.decide(
             contexts, name or as_domain, rule=rule, round_offset=sum(map(len, chosen_arms))
         )
-        rows = np.arange(len(decision.arm))
         is_best = find_best_arms(expected_rewards)
         chosen_arms.append(decision.arm)
-        chosen_rewards.append(expected_rewards[rows, decision.arm])
+        chosen_rewards.append(take_chosen(expected_rewards, decision.arm))
         best_rewards.append(expected_rewards.max(axis=1))
-        is_right.append(is_best[rows, decision.arm])
+        is_right.append(take_chosen(is_best, decision.arm))
         arm_sums += (
             expected_rewards.sum(axis=0),
             is_best.sum(axis=0),

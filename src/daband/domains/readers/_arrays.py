@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from daband.base._arguments import check_class_names, check_int, check_one_of
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
+from daband.base._arrays import (
+    AnyArray,
+    ArrayLike,
+    FloatArray,
+    IntArray,
+    as_numpy,
+    check_memory,
+    is_finite,
+)
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import RewardEvaluation, hold_out
@@ -363,7 +371,7 @@ def _check_contexts(contexts: ArrayLike, name: str, has_arm_axis: bool) -> AnyAr
         raise InvalidInput(f"{name} must have shape {expected_shape}, got {array.shape}")
     if len(array) == 0:
         raise InvalidInput(f"{name} must have at least one row, got shape {array.shape}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if not is_finite(array):
         row = int(np.argwhere(~np.isfinite(array))[0][0])
         raise InvalidInput(f"{name} has a NaN or infinite value, first in row {row}")
     return array

@@ -22,6 +22,7 @@ from daband.base._arrays import (
     check_clusters,
     check_propensities,
     check_rewards,
+    take_chosen,
 )
 from daband.domains._contract import About, Guardrail, LoggedDomain, LoggedRounds, Pair
 from daband.domains._mixtures import allow_several_domains
@@ -323,7 +324,7 @@ def _check_offered(offered: ArrayLike, arms: IntArray, n_arms: int) -> BoolArray
     Raise an error if it is invalid or a chosen arm was not offered.
     """
     mask = check_available(offered, len(arms), n_arms, "offered arms")
-    invalid_rows = np.flatnonzero(~mask[np.arange(len(arms)), arms])
+    invalid_rows = np.flatnonzero(~take_chosen(mask, arms))
     if len(invalid_rows):
         raise InvalidInput(
             f"row {invalid_rows[0]} has chosen arm {arms[invalid_rows[0]]}, which was not offered"

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.base._arrays import BoolArray, IntArray
+from daband.base._arrays import BoolArray, IntArray, take_chosen
 from daband.base._files import check_path
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts
@@ -513,7 +513,7 @@ def read_offered_arms(
                 raise DataError(f"{problem}, which is not an arm ({', '.join(index_by_name)})")
             masks[mask_row, index] = True
     offered = masks[mask_rows]
-    invalid_rows = np.flatnonzero(~offered[np.arange(len(arms)), arms])
+    invalid_rows = np.flatnonzero(~take_chosen(offered, arms))
     if len(invalid_rows):
         row = row_number(frame, int(invalid_rows[0]))
         arm = arm_names[arms[invalid_rows[0]]]
