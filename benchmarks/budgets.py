@@ -4,10 +4,12 @@
 
 A LinUCB learns the marks of four models on one half of the prompts of ParetoBandit, from features
 of the text, net of their costs: the table has a column of costs per model, multiplied by a price in
-marks per dollar. The price is the one at which the predicted cost on this half is the budget. The
-policy is exported with the budget as a limit, and decides on the other half in a random order. The
-cost of a model for a prompt is not known before the decision: actual costs are counted afterwards.
-Nothing is chosen on the held-out half. Data: ``$DABAND_DATA/routing``.
+marks per dollar. The price is the one at which the predicted cost of the other half's prompts is the
+budget, as ``export`` finds prices on the target's contexts. Predictions for prompts that were learned
+would differ too much from each other. The policy is exported with the budget as a limit, and decides
+on the other half in a random order. The cost of a model for a prompt is not known before the
+decision: actual costs are counted afterwards. Marks and costs of the held-out half are used for
+nothing else. Data: ``$DABAND_DATA/routing``.
 """
 
 from __future__ import annotations
@@ -165,7 +167,7 @@ def main() -> None:
     predictions = []
     for values in (prompts.marks[0], prompts.costs[0]):
         policy = train(prompts, values)
-        predictions.append(policy.decide(read_contexts(policy, prompts, 0), "source").mean)
+        predictions.append(policy.decide(read_contexts(policy, prompts, 1), "target").mean)
     predictions[1] = np.maximum(predictions[1], prompts.costs[0].min())
     budgets = []
     with tempfile.TemporaryDirectory() as folder:
