@@ -11,6 +11,7 @@ import time
 
 import httpx
 import numpy as np
+import polars as pl
 import pytest
 
 import daband
@@ -140,6 +141,33 @@ def test_rewards_are_counted_in_the_order_of_events_if_there_is_a_wait(file, sql
         counted(store, settings)
         assert client.get("/lift").json()["policy"] + client.get("/lift").json()["control"] == 100
         store.close()
+
+
+def test_in_a_pilot_the_incumbent_may_be_a_column_of_the_context(file, sqlite_log, tmp_path):
+    rng = np.random.default_rng(0)
+    log = pl.DataFrame({"age": rng.normal(size=600), "offer": rng.choice(ARMS, 600)})
+    log = log.with_columns(sale=(pl.col("offer") == "visit").cast(float), p=1 / 3)
+    columns = daband.domains.Columns(["age"], arm="offer", reward="sale", propensity="p")
+    today = log.select("age", today=pl.lit("call"))
+    pair = daband.domains.from_table(source=log, target=today, columns=columns)
+    choice = daband.choose(pair, incumbent="today")
+    daband.trust.plan_pilot(choice, per_week=1000, min_reward=0.0).save(tmp_path / "pilot")
+    settings = daband.trust.Pilot(tmp_path).settings
+    path = tmp_path / "pilot.daband"
+    daband.export(choice.policy, path, pair=pair, pilot={**settings, "control": 0.5})
+    with served(path, sqlite_log) as client, Api(str(client.base_url)) as api:
+        arms = {
+            today: [api.decide({"age": 0.0, "today": today}) for _ in range(20)]
+            for today in ("call", "letter", "visit")
+        }
+        own = api.decide({"age": 0.0}, incumbent="letter")  # without the column
+        missing = client.post("/decide", json={"context": {"age": 0.0}})
+    for today, decisions in arms.items():
+        assert {one.arm_name for one in decisions} == {today, "visit"}
+        assert {one.propensity for one in decisions} == {1.0 if today == "visit" else 0.5}
+    assert own.arm_name in ("letter", "visit")
+    assert missing.status_code == 422
+    assert "today" in missing.text
 
 
 def test_a_control_group_that_cannot_be(exported, sqlite_log):

@@ -226,6 +226,55 @@ def test_logs_that_are_not_of_the_pilot(folder):
     assert Pilot(folder).read_status().rounds == 0
 
 
+def test_the_incumbent_may_be_a_column_of_today_s_arms(log, tmp_path):
+    today = pl.when(pl.col("age") < 45).then(pl.lit("letter")).otherwise(pl.lit("call"))
+    columns = daband.domains.Columns(["age"], arm="offer", reward="sale", propensity="propensity")
+    target = log.select("age", today=today)
+    pair = daband.domains.from_table(source=log, target=target, columns=columns)
+    choice = daband.choose(pair, incumbent="today")
+    choice.save(tmp_path / "market")
+    plan = plan_pilot(choice, per_week=1000, weeks=6, min_reward=0.0)
+    plan.save(tmp_path / "market" / "pilot")
+    pilot = Pilot(tmp_path / "market")
+    file = tmp_path / "pilot.daband"
+    daband.export(choice.policy, file, pilot=pilot.settings)
+    deployed = daband.load_deployed(file)
+    assert deployed.columns == ("age", "today")
+    rows = target.head(1000)
+    decision = deployed.decide(rows, round_number=0)
+    assert not any(decision.warnings)
+    best = choice.policy.decide(pair.table.contexts(rows), "target", rule="greedy").arm
+    is_best = np.array(decision.arm_name) == np.array(pair.class_names)[best]
+    is_today = np.array(decision.arm_name) == rows["today"].to_numpy()
+    fraction = 1.0 - pilot.settings["control"]
+    expected = np.where(is_best, fraction, 0.0) + np.where(is_today, 1.0 - fraction, 0.0)
+    assert np.allclose(decision.propensity, expected)
+    assert len(set(expected.tolist())) == 3  # the two agree, or one of them is drawn
+    for single in (rows.row(0, named=True), rows.to_pandas().iloc[0]):
+        assert deployed.decide(single, round_number=0).propensity == decision.propensity[0]
+    mappings = deployed.decide(rows.to_dicts(), round_number=0)
+    assert np.array_equal(mappings.arm, decision.arm)
+    for wrong in ({"age": 40.0}, {"age": 40.0, "today": "fax"}, [{"age": 40.0, "today": None}]):
+        with pytest.raises(InvalidInput, match="today"):
+            deployed.decide(wrong)
+    frame = rows.with_columns(
+        visit=pl.int_range(1000),
+        arm=pl.Series(decision.arm_name),
+        propensity=pl.Series(decision.propensity),
+        reward=pl.lit(1.0),
+    )
+    frame.write_csv(tmp_path / "week.csv")
+    status = add(tmp_path / "market", tmp_path / "week.csv")
+    differs = expected < 1.0
+    assert status.differing_rounds == differs.sum()
+    assert status.rewards == ((is_best & differs).sum(), (is_today & differs).sum())
+    frame.drop("today").write_csv(tmp_path / "week.csv")
+    with pytest.raises(InvalidInput, match="today"):
+        add(tmp_path / "market", tmp_path / "week.csv")
+    with pytest.raises(InvalidInput, match="incumbent=COLUMN"):
+        plan_pilot(daband.choose(pair, incumbent=choice.policy), per_week=1000)
+
+
 def test_a_pilot_file_draws_policy_or_incumbent(folder):
     path, frame = run_week(folder, 0, call=0.5, n=3000)
     settings = Pilot(folder).settings

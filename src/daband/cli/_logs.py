@@ -122,10 +122,12 @@ def learn_command(
     # two processes would write the same version, each without the rounds of the other
     with lock_folder(folder, wait=True, lock_file=".learn.lock"):
         pilot = Pilot(policy) if Pilot.exists(policy) else None
+        is_running = False
         if pilot is not None and pilot.read_status().decision == GO_ON:
             status = pilot.add_log(
                 log, arm=arm, reward=reward, propensity=propensity, id_column=id_column
             )
+            is_running = status.decision == GO_ON
             print_status(policy, pilot, status)
         learner = _load_policy(policy)
         version, default_path = find_next_version(policy) if is_folder else (0, policy)
@@ -172,7 +174,9 @@ def learn_command(
             )
         if is_next_version:
             print_line(f"Policy: {path} (version {version})")
-            print_line(f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
+            if not is_running:
+                command = f"daband export {shlex.quote(str(policy))} FILE --epsilon 0.1"
+                print_line(f"To deploy it: {command}")
         else:
             print_line(f"Policy: {path}")
 

@@ -111,13 +111,16 @@ def print_status(folder: Path, pilot: Pilot, status: PilotStatus) -> None:
         f" {status.missing:,} rewards are missing."
     )
     if status.advantage is not None:
-        limits = [
+        low, high = (
             "unknown" if limit is None else format_number(limit, with_sign=True)
             for limit in (status.low, status.high)
-        ]
+        )
+        interval = f"{low} to {high}, valid at any time"
+        if low == high == "unknown":
+            interval = "too few rewards for limits"
         print_line(
             f"Advantage over {plan.incumbent}: {format_number(status.advantage, with_sign=True)}"
-            f"{unit} a round ({limits[0]} to {limits[1]}, valid at any time)."
+            f"{unit} a round ({interval})."
         )
     print_line(
         f"Cost: {format_number(status.cost)}{unit}, at most {format_number(status.cost_limit)} of"

@@ -96,7 +96,8 @@ def export_command(
         from daband.trust._pilot import Pilot
 
         pilot = Pilot(folder)
-        incumbent = pilot.plan.incumbent
+        plan = pilot.plan
+        incumbent = None if plan.incumbent_column else plan.incumbent
     if folder.is_dir():
         choice = Choice.load(folder)
         # a pilot tries the policy that was chosen, not what it has learned since
@@ -146,8 +147,8 @@ def export_command(
         )
     if deployed.pilot is not None:
         print_line(
-            f"Policy and {deployed.arm_names[deployed.incumbent or 0]} differ in some rounds; in"
-            f" these, the policy gets {1.0 - deployed.control:.1%}."
+            f"Policy and {plan.incumbent} differ in some rounds; in these, the policy gets"
+            f" {1.0 - deployed.control:.1%}."
         )
         print_line(
             f"To run the pilot online, until it decides: daband serve {quoted_file} --wait SECONDS"

@@ -146,7 +146,8 @@ class Decider:
             self._incumbent = model.deployed.find_arm_index(settings.incumbent, "incumbent")
         #: The fraction of events for which the incumbent's arm is played at first.
         self.initial_control = settings.control or model.deployed.control
-        if self.initial_control and self._incumbent is None:
+        has_column = model.deployed.incumbent_column is not None
+        if self.initial_control and self._incumbent is None and not has_column:
             raise InvalidInput(
                 "control needs an incumbent: use --incumbent, or export the policy with one"
             )
@@ -155,9 +156,11 @@ class Decider:
 
     @property
     def incumbent_name(self) -> str:
-        """The name of the incumbent's arm; "" if it is not known."""
-        names = self.model.deployed.arm_names
-        return "" if self._incumbent is None else names[self._incumbent]
+        """The name of the incumbent's arm, or of the column with it; "" if it is not known."""
+        deployed = self.model.deployed
+        if self._incumbent is None:
+            return deployed.incumbent_column or ""
+        return deployed.arm_names[self._incumbent]
 
     def decide(self, body: Any, now: float) -> list[tuple[Event, DeployedDecision]]:
         """Return each event of a request with the decision of the policy.
@@ -190,7 +193,7 @@ class Decider:
             request.row,
             arms,
             control=control_fraction,
-            incumbents=np.array([-1 if request.incumbent is None else request.incumbent]),
+            incumbents=None if request.incumbent is None else np.array([request.incumbent]),
         )
         if request.arms is None:
             return decision

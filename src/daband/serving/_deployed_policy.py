@@ -118,6 +118,11 @@ class DeployedPolicy:
         return 0.0 if self.pilot is None else float(self.pilot["control"])
 
     @property
+    def incumbent_column(self) -> str | None:
+        """The column with today's arm of each row in the pilot; None if there is none."""
+        return None if self.pilot is None else self.pilot.get("incumbent_column")
+
+    @property
     def policy(self) -> str:
         """The registered name of the policy that was exported."""
         return self.frozen.policy
@@ -156,8 +161,14 @@ class DeployedPolicy:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that a row must have; None if rows are arrays or images."""
-        return None if self.reader.table is None else self.reader.table.names
+        """The columns that a row must have; None if rows are arrays or images.
+
+        They include the column of today's arms in a pilot.
+        """
+        names = None if self.reader.table is None else self.reader.table.names
+        if names is None or self.incumbent_column is None:
+            return names
+        return (*names, self.incumbent_column)
 
     def decide(
         self,
@@ -234,7 +245,7 @@ class DeployedPolicy:
         if control:
             check_fraction("control", control, allow_one=True)
             if incumbents is None:
-                incumbents = np.full(len(mean), self._require_incumbent())
+                incumbents = self._find_incumbents(row, read_rows)
         if control or self.limiter is not None:
             incumbents = np.full(len(mean), -1) if incumbents is None else incumbents
             if indices is not None:  # an incumbent that is not in the request cannot be chosen
@@ -343,13 +354,21 @@ class DeployedPolicy:
         frozen = replace(frozen, n_arms=n_arms, catalogue=catalogue, members=members)
         return replace(self, frozen=frozen, arm_names=catalogue.names)
 
-    def _require_incumbent(self) -> int:
-        """Return the index of the incumbent. Raise an error if the file has none."""
-        if self.incumbent is None:
-            raise InvalidInput(
-                "control needs an incumbent: use daband.export(policy, path, incumbent=arm)"
-            )
-        return self.incumbent
+    def _find_incumbents(self, row: Any, read_rows: ReadRows) -> IntArray:
+        """Return the incumbent of each row, (n,): the file's, or that in the pilot's column."""
+        n_rows, column = len(read_rows.contexts), self.incumbent_column
+        if column is None:
+            if self.incumbent is None:
+                raise InvalidInput(
+                    "control needs an incumbent: use daband.export(policy, path, incumbent=arm)"
+                )
+            return np.full(n_rows, self.incumbent)
+        rows: Any = [row] if read_rows.is_single else row
+        is_frame = hasattr(rows, "columns")
+        if not all(column in names for names in ([rows.columns] if is_frame else rows)):
+            raise InvalidInput(f"a row has no {column!r}, which has today's arms in this pilot")
+        arms = rows[column] if is_frame else [values[column] for values in rows]
+        return np.array([self.find_arm_index(str(arm), f"column {column}") for arm in arms])
 
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
         """Return a monitor that decides by this policy, and detects when contexts or arms differ

@@ -132,6 +132,15 @@ def export(
         framing = framing or getattr(pair.target, "framing", None)
         if reference is None:
             reference = pair.source if frozen.domain == "source" else pair.target
+    column = None if pilot is None else pilot.get("incumbent_column")
+    if column is not None:
+        if frozen.table is None:
+            raise InvalidInput(
+                f"rows need a table for the column {column!r} of today's arms: pass pair="
+            )
+        # the column is known, but it is not part of the context
+        ids = (*frozen.table.ids, column)
+        frozen = dataclasses.replace(frozen, table=dataclasses.replace(frozen.table, ids=ids))
     layout = (
         find_image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
     )
@@ -162,7 +171,7 @@ def export(
         header["limits"] = _fit_limits(
             frozen, header["arm_names"], arm_costs, at_most, max_cost, contexts
         )
-    if pilot is not None and header["incumbent"] is None:
+    if pilot is not None and header["incumbent"] is None and column is None:
         raise InvalidInput("a pilot needs an incumbent: pass incumbent=ARM")
     arrays = frozen.collect_arrays()
     deployed = build_deployed(frozen, _copy_as_json(header), reference=None)

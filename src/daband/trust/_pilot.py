@@ -92,8 +92,10 @@ class PilotPlan:
     disagreement: float
     #: The settings of the trial.
     rule: TrialRule
-    #: Name of the incumbent's arm; "" without a choice.
+    #: Name of the incumbent's arm, or a description of the column; "" without a choice.
     incumbent: str = ""
+    #: The column of rows with today's arms; None if the incumbent is one arm.
+    incumbent_column: str | None = None
     #: Unit of the rewards.
     unit: str = ""
 
@@ -201,22 +203,26 @@ def plan_pilot(
     check_int("delay", delay, minimum=0)
     assessment = None if choice is None else choice.assessment
     fraction = 1.0
-    incumbent = ""
+    incumbent, column = "", None
     if choice is not None:
         assert assessment is not None
         incumbent_arm = assessment.incumbent_arm
-        if incumbent_arm is None:
+        column = assessment.incumbent_column
+        if incumbent_arm is None and column is None:
             raise InvalidInput(
-                "a pilot needs one arm as the incumbent, but the choice compares with"
-                f" {assessment.incumbent}; use daband.choose(incumbent=ARM)"
+                f"a pilot needs today's arm of each row, but the choice compares with"
+                f" {assessment.incumbent}; write today's arms to a column of the target, and use"
+                " daband.choose(incumbent=COLUMN)"
             )
         if not assessment.disagreement:
             raise InvalidInput(
                 "the policy makes the same choices as the incumbent, so there is nothing to try"
             )
         fraction = assessment.disagreement
-        names = assessment.arm_names
-        incumbent = names[incumbent_arm] if names else str(incumbent_arm)
+        incumbent = assessment.incumbent
+        if incumbent_arm is not None:
+            names = assessment.arm_names
+            incumbent = names[incumbent_arm] if names else str(incumbent_arm)
         unit = unit or assessment.unit
         if incumbent_mean is None:
             incumbent_mean = assessment.source_value - assessment.source_advantage
@@ -293,6 +299,7 @@ def plan_pilot(
         disagreement=fraction,
         rule=rule,
         incumbent=incumbent,
+        incumbent_column=column,
         unit=unit,
     )
 
@@ -402,6 +409,7 @@ class Pilot:
             "control": 1.0 - status.fraction,
             "rounds": self.plan.per_week * self.plan.disagreement,
             "rule": asdict(rest),
+            "incumbent_column": self.plan.incumbent_column,
         }
 
     @property
@@ -422,15 +430,17 @@ class Pilot:
                 "id_column is needed during a pilot: a column with a new id for each round (--id)"
             )
         frame = read_table(Path(log))
-        for name in (arm, reward, propensity, id_column):
+        today = self.plan.incumbent_column
+        for name in filter(None, (arm, reward, propensity, id_column, today)):
             if name not in frame.columns:
                 raise InvalidInput(
                     f"{log} has no column {name!r} (its columns: {', '.join(frame.columns)})"
                 )
-        is_policy = pl.col("arm") != self.plan.incumbent
+        is_policy = pl.col("arm") != pl.col("today")
         rounds = frame.select(
             id=pl.col(id_column).cast(pl.String),
             arm=pl.col(arm).cast(pl.String),
+            today=(pl.lit(self.plan.incumbent) if today is None else pl.col(today)).cast(pl.String),
             propensity=pl.col(propensity).cast(pl.Float64),
             reward=pl.col(reward).cast(pl.Float64),
         ).select(
