@@ -240,3 +240,23 @@ def test_the_fraction_follows_the_limit_of_the_cost():
     alike = TrialRule(max_cost=10.0, worst_loss=0.5, drift=0.0)
     assert alike.choose_fraction(better.moments, 200) == 0.5
     assert rule.limit_cost(better.moments) < 0.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "n_left", "decision"),
+    [
+        (0.7, 0.0, ("better", 1.0)),
+        (0.3, 3000.0, ("worse", 0.0)),
+        (0.5, 0.0, ("over", 0.0)),
+        (0.5, 1e6, ("", 0.25)),
+    ],
+)
+def test_a_trial_ends_with_a_proof_or_without_hope_of_one(policy, n_left, decision):
+    rule = TrialRule(max_cost=700.0, worst_loss=1.0, drift=0.5)
+    counts = count(3000, policy=policy)
+    verdict, fraction = rule.decide_next(counts, 3000.0, n_left)
+    assert (verdict, fraction) == (decision[0], pytest.approx(decision[1], abs=0.15))
+    counts.add_round(0.1, is_policy=True, differs=True)
+    assert counts.n_missing == 1
+    # a proof does not wait for missing rewards
+    assert rule.decide_next(counts, 3000.0, n_left)[0] == verdict.replace("over", "")

@@ -212,6 +212,11 @@ class TrialCounts:
         sums[:, 0 if is_policy else 1] += 1.0, reward, reward * reward
 
     @property
+    def n_missing(self) -> int:
+        """The number of rounds in which policy and incumbent differ, without a reward."""
+        return self.n_differing - int(self.moments.counts.sum())
+
+    @property
     def moments(self) -> Moments:
         """The sums so far; rewards are relative to ``offset``."""
         if not self._rewards:
@@ -289,6 +294,22 @@ class TrialRule:
         is_known = np.isfinite(effect.error)
         z = np.where(is_known, (effect.value - self.min_effect) / effect.error, 0.0)
         return (share <= 0.0) | (is_known & (z < needed))
+
+    def decide_next(self, counts: TrialCounts, n_next: float, n_left: float) -> tuple[str, float]:
+        """Return the verdict, and the probability of the policy in the next ``n_next`` rounds.
+
+        The verdict is "better" or "worse" if this is proven, "over" if ``n_left`` further rounds
+        are not expected to prove that the policy is better, and otherwise "". A trial that is over
+        waits for missing rewards, with a probability of 0.
+        """
+        moments = counts.moments
+        is_better, is_worse = self.decide(moments)
+        if is_better or is_worse:
+            return ("better", 1.0) if is_better else ("worse", 0.0)
+        fraction = float(self.choose_fraction(moments, n_next))
+        if not self.is_futile(moments, fraction, n_left):
+            return "", fraction
+        return "" if counts.n_missing else "over", 0.0
 
     def decide(self, moments: Moments) -> tuple[BoolArray, BoolArray]:
         """Return whether the policy is proven to be better, and whether it is proven to be worse.

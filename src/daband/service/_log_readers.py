@@ -2,8 +2,7 @@
 web page.
 
 ``export_events`` writes a Parquet file. ``Statistics`` counts events and rewards, estimates mean
-rewards, and decides the pilot of a served file by ``logs/_controlled_trial.py``, as
-``trust/_pilot.py`` does for files.
+rewards, and decides the pilot of a served file by ``TrialRule.decide_next``.
 """
 
 from __future__ import annotations
@@ -372,16 +371,13 @@ class Statistics:
         pilot = self.deployed.pilot
         if pilot is None:
             return None
-        moments = self._trial.moments
+        if not self.verdict:
+            n_left = max(self._rule.reference_rounds - self._trial.n_differing, 0.0)
+            self.verdict, fraction = self._rule.decide_next(
+                self._trial, _AHEAD_WEEKS * pilot["rounds"], n_left
+            )
         if self.verdict:
             return 0.0 if self.verdict == "better" else 1.0
-        rounds_ahead = _AHEAD_WEEKS * pilot["rounds"]
-        fraction = float(self._rule.choose_fraction(moments, rounds_ahead))
-        has_missing = self._trial.n_differing > moments.counts.sum()
-        n_left = max(self._rule.reference_rounds - self._trial.n_differing, 0.0)
-        if self._rule.is_futile(moments, fraction, n_left):
-            fraction = 0.0
-            self.verdict = "" if has_missing else "over"
         # two digits, so that there are few groups of rounds
         digits = 1 - math.floor(math.log10(fraction)) if fraction else 0
         return 1.0 - math.floor(fraction * 10**digits) / 10**digits

@@ -518,29 +518,26 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
     effect = estimate_effect(moments)
     n_rounds, n_differing = counts.n_rounds, counts.n_differing
     share = n_differing / n_rounds if n_rounds else plan.disagreement
-    missing = n_differing - int(effect.counts.sum())
-    fraction = float(rule.choose_fraction(moments, plan.per_week * plan.disagreement))
+    n_next = plan.per_week * plan.disagreement
     is_known = math.isfinite(effect.error)
     low, high = rule.compute_interval(effect)
     z_squared = (effect.value / effect.error) ** 2 if is_known else 0.0
     n_left = max(plan.planned_rounds - n_rounds, 0)
     needed = n_rounds * (PROOF_ERRORS**2 / z_squared - 1.0) if z_squared else math.inf
-    decision, reason = GO_ON, "The rewards do not decide yet."
-    is_better, is_worse = rule.decide(moments)
-    if is_better:
-        decision, reason, fraction = DEPLOY, "The policy is proven to be better.", 1.0
-    elif is_worse:
-        decision, reason, fraction = KEEP, "The incumbent is proven to be better.", 0.0
-    elif not n_left or rule.is_futile(moments, fraction, n_left * share):
+    verdict, fraction = rule.decide_next(counts, n_next, n_left * share)
+    decision = {"": GO_ON, "better": DEPLOY}.get(verdict, KEEP)
+    reason = "The rewards do not decide yet."
+    if verdict in ("better", "worse"):
+        winner = "policy" if verdict == "better" else "incumbent"
+        reason = f"The {winner} is proven to be better."
+    elif not fraction:
         event = "The planned rounds are over"
         if n_left:
-            event = "A proof is unlikely" if fraction else "The cost may be at its limit"
-        fraction = 0.0
+            has_budget = rule.choose_fraction(moments, n_next) > 0.0
+            event = "A proof is unlikely" if has_budget else "The cost may be at its limit"
         reason = f"{event}, and the policy is not proven to be better."
-        if missing:
-            reason = f"{event}. The pilot waits for {missing:,} missing rewards."
-        else:
-            decision = KEEP
+        if not verdict:
+            reason = f"{event}. The pilot waits for {counts.n_missing:,} missing rewards."
     means = (effect.means + (counts.offset or 0.0)).tolist(), effect.mean_errors.tolist()
     return PilotStatus(
         decision=decision,
@@ -548,7 +545,7 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
         rounds=n_rounds,
         differing_rounds=n_differing,
         rewards=(int(effect.counts[0]), int(effect.counts[1])),
-        missing=missing,
+        missing=counts.n_missing,
         advantage=share * float(effect.value) if is_known else None,
         low=share * low if is_known and math.isfinite(low) else None,
         high=share * high if is_known and math.isfinite(high) else None,
