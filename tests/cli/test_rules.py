@@ -57,6 +57,21 @@ def test_a_rule_under_a_limit(daband, market):
     assert 0.05 < fraction <= 0.1 + 1 / len(arms.arm_name)
 
 
+def test_a_choice_under_a_limit_is_assessed_with_it(daband, market):
+    exported = daband("export", "market", "limited.daband", "--at-most", "letter=0.1")
+    assert exported.returncode == 0, exported.stderr
+    deployed = library.load_deployed(market.parent / "limited.daband")
+    choice = library.trust.Choice.load(market)
+    assert 0.0 < deployed.assessment["advantage"] < choice.assessment.advantage / 2.0
+    assert deployed.assessment["target_arms"][1] == pytest.approx(0.1, abs=0.02)
+    assert "With the limits: Deploy: +0." in exported.stdout
+    assert deployed.limiter.limits[0].rate == 0.1
+    with_pilot = daband("pilot", "plan", "market", "--per-week", "500")
+    assert with_pilot.returncode == 0, with_pilot.stderr
+    refused = daband("export", "market", "p.daband", "--pilot", "--at-most", "letter=0.1")
+    assert "cannot be combined with pilot" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "start"),
     [("--text", "if age"), ("--json", "{"), ("--growthbook", "["), ("--python", "def choose_arm")],
@@ -65,6 +80,8 @@ def test_languages(daband, market, option, start):
     printed = daband("rules", "market", "--depth", "1", option)
     assert printed.returncode == 0, printed.stderr
     assert printed.stdout.startswith(start)
+    # the verdict is not in a program
+    assert "is expected in the target" in (printed.stdout if option == "--text" else printed.stderr)
 
 
 def test_a_json_file_has_the_policy(daband, market):

@@ -5,6 +5,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
+from daband.serving._limits import Limit
 
 
 def make_pair(n=3000):
@@ -48,3 +49,35 @@ def test_the_curve_of_known_rewards_is_exact():
             daband.budget_curve(policy, pair, use=invalid)
     with pytest.raises(InvalidInput):
         daband.budget_curve(policy, pair, use={"1": 1.0}, budgets=[-0.1])
+
+
+def test_the_assessment_under_limits_is_that_of_the_curve(tmp_path):
+    pair = make_pair()
+    choice = daband.choose(pair, candidates=[daband.trust.Candidate("log", "log")], incumbent=0)
+    free = daband.trust.assess_limits(choice, pair, [Limit((0.0, 1.0), 1.0)])
+    for name in ("advantage", "low", "source_advantage", "target_arms", "verdict"):
+        assert getattr(free, name) == pytest.approx(getattr(choice.assessment, name)), name
+    file = tmp_path / "p.daband"
+    daband.export(choice.policy, file, pair=pair, at_most={"1": 0.1})
+    limits = daband.load_deployed(file).limiter.limits
+    limited = daband.trust.assess_limits(choice, pair, limits)
+    points = daband.budget_curve(choice, pair, use={"1": 1.0}, budgets=[0.1, 1.0])
+    expected = choice.assessment.advantage - (points[1].value - points[0].value)
+    assert limited.advantage == pytest.approx(expected, abs=0.005)
+    assert limited.target_arms[1] == pytest.approx(0.1, abs=0.01)
+    assert 0.0 < limited.low < limited.advantage < choice.assessment.advantage
+    assert limited.incumbent == choice.assessment.incumbent
+    none = daband.trust.assess_limits(choice, pair, [Limit((0.0, 1.0), 0.0, (9.9,), (0.0,))])
+    assert none.verdict == "keep the incumbent"
+
+
+def test_two_prices_are_mixed_in_the_assessment_of_a_constant_policy():
+    rng = np.random.default_rng(0)
+    contexts, arms = rng.normal(size=(3000, 1)), rng.integers(0, 2, 3000)
+    log = (contexts, arms, rng.normal(arms, 0.3), np.full(3000, 0.5))
+    pair = daband.domains.from_log(source=log, target=contexts, n_arms=2, shift="covariate")
+    choice = daband.choose(pair, candidates=[daband.trust.Candidate("log", "log")], incumbent=0)
+    limit = Limit((0.0, 1.0), 0.2, (0.0, 9.9), (1.0, 0.0))
+    limited = daband.trust.assess_limits(choice, pair, [limit])
+    assert limited.advantage == pytest.approx(0.2 * choice.assessment.advantage, rel=0.01)
+    assert limited.target_arms[1] == pytest.approx(0.2, abs=0.03)

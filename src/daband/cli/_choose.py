@@ -248,12 +248,14 @@ def rules_command(
         content = result.rule.to_python() if python else result.to_text()
     if out is None:
         typer.echo(content, nl=False)
+        if result.assessment.sentence not in content:  # the output may be a program
+            typer.echo(result.assessment.sentence, err=True)
         return
     if as_json:  # with the policy, so that decide, learn and export read it
         result.policy.save(out)
     else:
         write_text(out, content)
-    print_line(result.sentence)
+    print_line(f"{result.sentence}\n{result.assessment.sentence}")
     print_line(f"Written: {out} and {rules_file}")
 
 

@@ -11,6 +11,7 @@ import io
 import os
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,6 +84,7 @@ def export_command(
     from daband.cli._shared import print_line
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
+    from daband.trust._budgets import assess_limits
     from daband.trust._choice_folder import find_policy_file
     from daband.trust._choose import POLICY_FILE, Choice
     from daband.trust._rules import RULES_FILE
@@ -113,33 +115,39 @@ def export_command(
                 f"{error}. With --no-data, the policy is exported without data for monitoring"
             ) from None
     policy = load(policy_file, device="cpu")
-    export(
+    write = partial(
+        export,
         policy,
         file,
         pair=pair,
         domain=domain,
-        assessment=assessment,
         incumbent=incumbent,
         epsilon=epsilon,
         explore=explore,
-        at_most=_parse_fractions(at_most or ()),
-        max_cost=max_cost,
         pilot=None if pilot is None else pilot.settings,
     )
+    write(assessment=assessment, at_most=_parse_fractions(at_most or ()), max_cost=max_cost)
     deployed = load_deployed(file)
+    limited = None
+    has_target_rewards = assessment is None or assessment["rewards"]
+    if deployed.limiter and choice and pair and not has_target_rewards:
+        limited = assess_limits(choice, pair, deployed.limiter.limits)
+        assessment = limited.as_dict()
+        write(assessment=assessment, at_most=deployed.limiter.limits)
     print_line(f"{deployed!r}")
     kibibytes = file.stat().st_size / 1024
     quoted_file = shlex.quote(str(file))
     print_line(f"Written: {file} ({kibibytes:,.0f} KiB, version {policy.version})")
-    if assessment is not None and assessment["verdict"] != "deploy":
+    if limited is not None:
+        print_line(f"With the limits: {limited.sentence}")
+    elif assessment is not None and assessment["verdict"] != "deploy":
         print_line(
             f"Its verdict is: {assessment['verdict']} (daband assess prints the reasons).",
             style="yellow",
         )
-    if deployed.limiter is not None and assessment is not None:
+    if deployed.limiter and assessment and not limited:
         print_line(
-            "The verdict is for the policy without limits; daband.budget_curve estimates its value"
-            " with them."
+            "The verdict is for the policy without limits: it has target rewards or no data."
         )
     if deployed.columns is not None:
         print_line(

@@ -114,10 +114,10 @@ def export(
     True
     """
     if pilot is not None:
-        if epsilon or explore not in (None, "greedy"):
+        if epsilon or explore not in (None, "greedy") or at_most or max_cost is not None:
             raise InvalidInput(
-                "epsilon and explore cannot be combined with pilot, whose only random draw is that"
-                " of the policy or the incumbent"
+                "epsilon, explore, at_most and max_cost cannot be combined with pilot, whose only"
+                " random draw is that of the policy or the incumbent"
             )
         epsilon, explore = 0.0, "greedy"
     frozen = freeze(policy, domain, epsilon, explore)

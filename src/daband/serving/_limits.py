@@ -179,7 +179,7 @@ class Limiter:
             for row in range(n):
                 allowed = self._find_allowed(uses, mask[row])
                 probabilities = np.zeros(n_arms)
-                for weight, charge in self._mix_charges(uses):
+                for weight, charge in self.mix_charges(uses):
                     probabilities += (
                         weight
                         * exploration.probabilities(
@@ -211,8 +211,11 @@ class Limiter:
             allowed = total == total.min()
         return allowed
 
-    def _mix_charges(self, uses: FloatArray) -> list[tuple[float, FloatArray]]:
-        """Return probabilities, each with the sum of price times use of every arm, (K,)."""
+    def mix_charges(self, uses: FloatArray) -> list[tuple[float, FloatArray]]:
+        """Return probabilities, each with the sum of price times use of every arm, (K,).
+
+        ``uses`` (L, K) are the uses of the arms by each limit.
+        """
         charges = [(1.0, np.zeros(uses.shape[1]))]
         for limit, use, used in zip(self.limits, uses, self.usage.used, strict=True):
             left = limit.rate * self.usage.decisions - used

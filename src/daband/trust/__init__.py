@@ -16,14 +16,14 @@ Start with ``_assess.py``, which estimates the advantage over the incumbent with
   has its test and the limit of its cost, which the service uses too.
 - ``_rules.py``, ``_rule_columns.py``: replace a policy by a small tree over raw columns, which
   ``logs/_tree_search.py`` finds.
-- ``_budgets.py``: the value of a policy under limits of increasing size.
+- ``_budgets.py``: the assessment of a policy under limits, and its value for each budget.
 """
 
 from daband.policies._default_members import Candidate, default_candidates
 from daband.trust._assess import assess
 from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit
-from daband.trust._budgets import BudgetPoint, budget_curve
+from daband.trust._budgets import BudgetPoint, assess_limits, budget_curve
 from daband.trust._choose import Choice, choose
 from daband.trust._pilot import Pilot, PilotPlan, PilotStatus, plan_pilot
 from daband.trust._rules import RuleLeaf, Rules, rules
@@ -41,6 +41,7 @@ __all__ = [
     "Rules",
     "answer_audit",
     "assess",
+    "assess_limits",
     "audit",
     "budget_curve",
     "choose",

@@ -344,6 +344,13 @@ class SourceRounds:
         """
         return self.get_rewards(arms) if self.values is None else self.values.values
 
+    def with_choices(self, arms: IntArray, rewards: FloatArray) -> SourceRounds:
+        """Return the rounds with other cross-fitted choices, (N,), and their rewards, (N,)."""
+        if self.values is None:
+            return self
+        predictions = np.eye(self.rewards.shape[1])[arms]  # they only show which arm is chosen
+        return replace(self, values=replace(self.values, values=rewards, predictions=predictions))
+
     def get_guarded(self, policy: Policy) -> SourceRounds | None:
         """Return the rounds with the guardrail's outcome as rewards; None without a guardrail.
 
@@ -472,6 +479,25 @@ def build_assessment(
         incumbent_cost=float(np.array(costs)[incumbent_arms].mean()) if costs else 0.0,
     )
     return assessment.with_verdict()
+
+
+def reassess(
+    assessment: Assessment,
+    policy: Policy,
+    pair: Pair,
+    rounds: SourceRounds,
+    target_sample: TargetContexts,
+    choices: Choices,
+) -> Assessment:
+    """Return the assessment of other choices against the incumbent of an assessment."""
+    name = assessment.incumbent_column or assessment.incumbent_arm
+    names = pair.class_names
+    incumbent = as_incumbent(name, n_arms=pair.n_arms, arm_names=names, target=pair.target)
+    if incumbent is None:
+        incumbent = make_constant_incumbent(rounds.find_best_arm(pair.catalogue), names)
+    return build_assessment(
+        policy, rounds, target_sample, choices, incumbent, arm_names=names, unit=assessment.unit
+    )
 
 
 def estimate_advantage(

@@ -1,4 +1,6 @@
-"""``budget_curve``: estimate the value of a policy under limits of increasing size."""
+"""Estimate the value of a policy under limits: ``assess_limits`` assesses it against the incumbent,
+and ``budget_curve`` varies one limit.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from daband.base._arrays import FloatArray
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput
 from daband.features._costs import ArmCosts
 from daband.logs._mean_estimates import estimate_mean
 from daband.policies._policy import Policy
-from daband.serving._limits import Limit, fit_limits
-from daband.trust._assess import TargetContexts, get_assessed_source, read_source_rounds
+from daband.serving._limits import Limit, Limiter, fit_limits
+from daband.trust._assess import (
+    Choices,
+    SourceRounds,
+    TargetContexts,
+    get_assessed_source,
+    read_source_rounds,
+    reassess,
+)
+from daband.trust._assessment import Assessment
+from daband.trust._choose import Choice
 from daband.trust._incumbent import decide
 
 #: Maximum number of contexts of each domain.
@@ -75,8 +87,7 @@ def budget_curve(
     if costs is None or min(costs.means) < 0.0:
         raise InvalidInput(f"use must be at least 0 for each arm, and above 0 for one, got {use}")
     uses = np.array(costs.means)
-    rounds = read_source_rounds(policy, get_assessed_source(pair, policy), _MAX_CONTEXTS, seed=seed)
-    predictions = rounds.decide(policy)[1] if rounds.values is None else rounds.values.predictions
+    rounds, predictions = _read_rounds(policy, pair, seed)
     sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
     scores = decide(policy, sample.contexts, "target")[1]
     if budgets is None:
@@ -100,3 +111,52 @@ def budget_curve(
         interval = estimate.compute_interval(confidence)
         points.append(BudgetPoint(float(budget), spent_mean, estimate.value, *interval))
     return points
+
+
+def assess_limits(choice: Choice, pair: Pair, limits: Sequence[Limit]) -> Assessment:
+    """Return the assessment of a choice's policy under limits, against the choice's incumbent.
+
+    Like the assessment of ``choose``, it is based on the source's rounds. Target rewards are not
+    used.
+
+    Args:
+        choice: the choice.
+        pair: its pair.
+        limits: the limits with their prices, of a file that was exported with ``at_most`` or
+            ``max_cost``: ``daband.load_deployed(file).limiter.limits``.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> choice = daband.choose(pair, candidates=[daband.trust.Candidate("linucb", "linucb")])
+    >>> daband.export(choice.policy, "m.daband", pair=pair, at_most={pair.class_names[0]: 0.05})
+    >>> limits = daband.load_deployed("m.daband").limiter.limits
+    >>> assessment = daband.trust.assess_limits(choice, pair, limits)
+    >>> assessment.target_arms[0] <= 0.07
+    True
+    """
+    policy = choice.policy
+    rounds, predictions = _read_rounds(policy, pair, 0)
+    target = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0)
+    target_predictions = decide(policy, target.contexts, "target")[1]
+    uses = np.array([limit.use for limit in limits])
+    weights, charges = zip(*Limiter(limits).mix_charges(uses), strict=True)
+    rng = np.random.default_rng(0)
+    arms, target_arms = (
+        (means - np.array(charges)[rng.choice(len(weights), len(means), p=weights)]).argmax(axis=1)
+        for means in (predictions, target_predictions)
+    )
+    free = predictions.argmax(axis=1)
+    # without limits, the rewards are those of the choice's assessment
+    rewards = rounds.get_policy_rewards(free) - rounds.get_rewards(free)
+    for weight, charge in zip(weights, charges, strict=True):
+        rewards = rewards + weight * rounds.get_rewards((predictions - charge).argmax(axis=1))
+    rounds = rounds.with_choices(arms, rewards)
+    choices = Choices(arms, predictions, target_arms, target_predictions)
+    return reassess(choice.assessment, policy, pair, rounds, target, choices)
+
+
+def _read_rounds(policy: Policy, pair: Pair, seed: int) -> tuple[SourceRounds, FloatArray]:
+    """Return the rounds on which a policy is assessed, and its predicted rewards, (n, K)."""
+    rounds = read_source_rounds(policy, get_assessed_source(pair, policy), _MAX_CONTEXTS, seed=seed)
+    if rounds.values is None:
+        return rounds, rounds.decide(policy)[1]
+    return rounds, rounds.values.predictions

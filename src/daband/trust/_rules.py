@@ -41,13 +41,13 @@ from daband.trust._assess import (
     Choices,
     SourceRounds,
     TargetContexts,
-    build_assessment,
     forecast_gains,
     read_source_rounds,
+    reassess,
 )
 from daband.trust._assessment import Assessment, format_number
 from daband.trust._choose import Choice, choose
-from daband.trust._incumbent import as_incumbent, decide, make_constant_incumbent
+from daband.trust._incumbent import decide
 from daband.trust._rule_columns import (
     MAX_CUTS,
     apply_found,
@@ -378,11 +378,8 @@ def _describe(
         loss = estimate_mean(rounds.get_rewards(policy_arms) - rounds.get_rewards(arms))
     else:
         loss = scored.mix.estimate(rounds.values.values - gain.values).mean
-        predictions = np.eye(pair.n_arms)[gain.arms]  # they only show which arm is chosen
-        cross_fitted = dataclasses.replace(
-            rounds.values, values=gain.values, predictions=predictions
-        )
-        rounds = dataclasses.replace(rounds, values=cross_fitted)
+        rounds = rounds.with_choices(gain.arms, gain.values)
+    choices = Choices(*rounds.decide(policy), *decide(policy, target.contexts, "target", "greedy"))
     return Rules(
         policy,
         tuple(described),
@@ -393,24 +390,7 @@ def _describe(
         gain.low,
         loss.value,
         *loss.compute_interval(_CONFIDENCE),
-        assessment=_assess(choice, pair, rounds, policy, target),
-    )
-
-
-def _assess(
-    choice: Choice, pair: Pair, rounds: SourceRounds, policy: RulePolicy, target: TargetContexts
-) -> Assessment:
-    """Return the assessment of a rule against the incumbent of the choice."""
-    old = choice.assessment
-    name = old.incumbent_column or old.incumbent_arm
-    incumbent = as_incumbent(
-        name, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target
-    )
-    if incumbent is None:
-        incumbent = make_constant_incumbent(rounds.find_best_arm(pair.catalogue), pair.class_names)
-    choices = Choices(*rounds.decide(policy), *decide(policy, target.contexts, "target", "greedy"))
-    return build_assessment(
-        policy, rounds, target, choices, incumbent, arm_names=pair.class_names, unit=old.unit
+        assessment=reassess(choice.assessment, policy, pair, rounds, target, choices),
     )
 
 
