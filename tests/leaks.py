@@ -7,8 +7,8 @@ import types
 
 import numpy as np
 
-from daband.checks._pairs import check_pair as check_public
-from daband.domains._contract import EvaluationDomain, LoggedDomain, Pair, RewardDomain
+from daband.checks import check_pair as check_public
+from daband.domains import EvaluationDomain, LoggedDomain, Pair, RewardDomain
 
 _ATOMS = (
     str,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.training._trainer import Run
+from daband.training import Run
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 slow = pytest.mark.slow

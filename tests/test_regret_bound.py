@@ -11,7 +11,7 @@ from benchmarks.regret_bound import (
 )
 
 import daband
-from daband.linear._exploration import Decision
+from daband.linear import Decision
 
 
 def decisions(rng, n, arms, alpha):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from daband.policies._ridge import LinUCB
+from daband.policies import LinUCB
 from tests.rounding import nudge, nudged
 
 

@@ -217,7 +217,7 @@ def test_a_part_of_a_recipe_changes_the_methods_own(weight, monkeypatch):
     """Correctly spelt: a partial recipe without a base means a change of what the method does by
     default.
     """
-    from daband.bench._settings import load_experiment
+    from daband.bench import load_experiment
 
     (spec,) = load_experiment(
         "synthetic", [f"methods.daband.recipe.weights.data_divergence={weight}"]

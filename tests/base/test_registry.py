@@ -8,7 +8,7 @@ from daband.base._registry import Registry
 from daband.bench._methods import check_method
 from daband.domains._registry import pairs
 from daband.errors import InvalidInput
-from daband.policies._registered import policies
+from daband.policies import policies
 from tests.registries import declare_plugin
 
 

@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 
-from daband.bench._bench import bench
-from daband.bench._settings import Experiment
+from daband.bench import Experiment, bench
 
 
 def copied(folder, record, out, *, accuracy=None, **changes):

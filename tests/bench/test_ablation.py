@@ -1,14 +1,13 @@
 import numpy as np
 import pytest
 
+from daband.bench import bench, load_experiment
 from daband.bench._ablation import ABLATION_BASES as BASES
 from daband.bench._ablation import ABLATION_LETTERS as COMBINATIONS
 from daband.bench._ablation import list_ablation_runs
-from daband.bench._bench import bench
-from daband.bench._settings import load_experiment
 from daband.errors import InvalidInput
+from daband.neural import terms
 from daband.neural._recipes import resolve_recipe
-from daband.neural._term import terms
 
 
 @pytest.fixture

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 import daband
+from daband.bench import BenchError, bench, load_experiment, preset_names, read_results
 from daband.bench import _bench as bench_module
-from daband.bench._bench import BenchError, bench
 from daband.bench._executors import _execute_in_processes, execute_all
 from daband.bench._methods import build_policy
-from daband.bench._records import read_results
 from daband.bench._run import execute_run, finish_run
-from daband.bench._settings import load_experiment, preset_names
 from daband.errors import InvalidInput, WorkerDied
 
 FIELDS = {
@@ -392,7 +390,7 @@ class TestSettings:
         ]
 
     def test_unknown_method_and_setting(self):
-        from daband.domains._registry import load
+        from daband.domains import load
 
         pair = load("synthetic", tiny=True)
         with pytest.raises(InvalidInput, match="unknown method 'linucbp'"):

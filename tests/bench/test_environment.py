@@ -5,8 +5,8 @@ import json
 import pytest
 
 import daband
+from daband.bench import Experiment
 from daband.bench._run import execute_run
-from daband.bench._settings import Experiment
 
 
 @pytest.mark.parametrize("method", ["random", "nlinucb"])

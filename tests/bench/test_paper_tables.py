@@ -4,7 +4,7 @@ prints.
 
 import pytest
 
-from daband.bench._tables import read_paper_tables
+from daband.bench import read_paper_tables
 
 ACCURACY = read_paper_tables()["accuracy"]
 

@@ -5,8 +5,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from daband.bench._records import read_results
-from daband.bench._report import write_report
+from daband.bench import read_results, write_report
 from daband.errors import DataError
 from tests.bench.conftest import copied, write_results
 

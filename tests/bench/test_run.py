@@ -2,7 +2,7 @@
 
 import pytest
 
-from daband.bench._bench import bench
+from daband.bench import bench
 from daband.bench._run import find_finished_runs
 from daband.errors import DataError
 

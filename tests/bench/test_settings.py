@@ -2,8 +2,8 @@
 
 import pytest
 
+from daband.bench import load_experiment, preset_names
 from daband.bench._methods import build_policy, list_methods
-from daband.bench._settings import load_experiment, preset_names
 
 
 def test_every_preset_says_what_it_is():
@@ -20,7 +20,7 @@ def test_every_preset_says_what_it_is():
     ],
 )
 def test_the_papers_hyperparameters(name, episodes, alpha, learning_rate):
-    from daband.domains._registry import load
+    from daband.domains import load
 
     experiment = load_experiment(name)
     assert (experiment.episodes, experiment.episode_length, experiment.seeds) == (

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import daband
+from daband.bench import Experiment, write_report
 from daband.bench._methods import build_policy
-from daband.bench._report import write_report
 from daband.bench._run import finish_run
-from daband.bench._settings import Experiment
 from daband.training._loop import play
 from daband.training._phase import build_source_phase
 

@@ -3,8 +3,8 @@
 import pytest
 
 import daband
-from daband.checks._policies import check_policy
-from daband.policies._registered import policies
+from daband.checks import check_policy
+from daband.policies import policies
 from tests.registries import temporarily
 
 

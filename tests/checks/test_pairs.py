@@ -6,16 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from daband.checks import check_pair
 from daband.checks._pairs import (
     check_finite_contexts,
     check_names,
     check_order,
-    check_pair,
     check_reward_values,
     check_shapes,
     check_target_has_no_rewards,
 )
-from daband.domains._registry import load
+from daband.domains import load
 from daband.domains.readers._arrays import ArrayContexts, ArrayEvaluation, ArrayRewards
 from tests.leaks import check_no_target_rewards_in_reach, reachable
 

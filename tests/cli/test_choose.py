@@ -16,10 +16,8 @@ import pytest
 
 from daband import Choice, LinUCB, evaluate, export, learn_log, load_deployed, train
 from daband.cli._main import main
-from daband.domains import DataOptions
-from daband.domains.readers._columns import Columns
+from daband.domains import Columns, DataOptions, from_table
 from daband.domains.readers._reading import read_table
-from daband.domains.readers._tables import from_table
 from daband.trust import read_assessment
 
 

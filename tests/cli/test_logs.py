@@ -26,7 +26,7 @@ def frame(n=400, seed=0):
 @pytest.fixture
 def policy(tmp_path):
     """A policy for raw rows, its log, and its file."""
-    from daband.features._table_transform import TableTransform
+    from daband.domains import TableTransform
 
     table = TableTransform.fit(frame(), context=["age", "city"], categorical=["city"])
     made = library.LinUCB(context_shape=(len(table.feature_names),), n_arms=2, alpha=0.0, seed=0)

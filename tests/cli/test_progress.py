@@ -7,14 +7,14 @@ import warnings
 import pytest
 from rich.console import Console
 
+from daband.bench import Experiment
 from daband.bench._executors import RunEvent
-from daband.bench._settings import Experiment
 from daband.bench._tables import Table
 from daband.cli import _choose, _runs, _shared
 from daband.cli._choose import show_candidates_bar
 from daband.cli._runs import show_progress, to_terminal_table
 from daband.cli._shared import show_warnings_once
-from daband.training._candidates import CandidateProgress
+from daband.training import CandidateProgress
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ import torch
 import typer
 
 import daband
-from daband.bench._settings import load_experiment
+from daband.bench import load_experiment
 from daband.cli._main import app
 from daband.domains._examples import read_example
-from daband.policies._default_members import Candidate
+from daband.trust import Candidate
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -231,7 +231,7 @@ def prepare_service(names):
 
     import uvicorn
 
-    from daband.service._app import create_app
+    from daband.service import create_app
 
     prepare_export(names)
     daband.export(names["policy"], "market.daband", pair=names["pair"], domain="target")

@@ -7,11 +7,7 @@ import polars as pl
 import pytest
 
 import daband
-from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._columns import Columns
-from daband.domains.readers._images import from_images
-from daband.domains.readers._logs import from_log
-from daband.domains.readers._tables import from_table
+from daband.domains import Columns, from_arrays, from_images, from_log, from_table
 from daband.errors import InvalidInput
 from tests.leaks import check_pair
 

@@ -9,11 +9,9 @@ import pytest
 from PIL import Image
 
 import daband
-from daband.domains import DataOptions
-from daband.domains.readers._columns import Columns, StatedRoles, find_notices, infer_columns
+from daband.domains import Columns, DataOptions, TableTransform, from_table
+from daband.domains.readers._columns import StatedRoles, find_notices, infer_columns
 from daband.domains.readers._reading import _CSV_SAMPLE_BYTES, read_table
-from daband.domains.readers._tables import from_table
-from daband.features._table_transform import TableTransform
 from tests.leaks import check_pair
 
 N = 120

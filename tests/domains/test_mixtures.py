@@ -7,10 +7,8 @@ import polars as pl
 import pytest
 
 import daband
-from daband.domains._mixtures import mix_domains, restrict_pair
-from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._columns import Columns
-from daband.domains.readers._tables import from_table
+from daband.domains import Columns, from_arrays, from_table, restrict_pair
+from daband.domains._mixtures import mix_domains
 from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
 

@@ -14,10 +14,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import daband
-from daband.domains.readers._columns import Columns, StatedRoles, infer_columns
+from daband.domains import Columns, TableTransform, from_table
+from daband.domains.readers._columns import StatedRoles, infer_columns
 from daband.domains.readers._reading import read_table
-from daband.domains.readers._tables import from_table
-from daband.features._table_transform import TableTransform
 
 ROWS = 12
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # to shrink a table takes minutes

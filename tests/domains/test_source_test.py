@@ -5,10 +5,9 @@ import pytest
 
 import daband
 from daband.checks._pairs import check_source_test
-from daband.domains._registry import load
+from daband.domains import from_arrays, from_log, load
 from daband.domains._splits import split_fraction
-from daband.domains.readers._arrays import ArrayEvaluation, from_arrays
-from daband.domains.readers._logs import from_log
+from daband.domains.readers._arrays import ArrayEvaluation
 from daband.errors import InvalidInput
 
 N = 60

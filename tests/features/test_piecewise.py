@@ -9,8 +9,7 @@ import pytest
 
 import daband
 from daband import NotFitted
-from daband.features._piecewise import Piecewise
-from daband.features._standardise import Standardise
+from daband.features import Piecewise, Standardise
 from daband.features._transforms import build_step
 
 DRAW = np.random.default_rng(0)

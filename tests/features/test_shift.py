@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.features._shift import Shift, as_shift, get_default_shift
+from daband.features import Shift
+from daband.features._shift import as_shift, get_default_shift
 
 
 def test_images_default_to_style_and_vectors_to_covariate_and_neither_is_stated():

@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput, NotFitted
-from daband.features._pca import PCA
-from daband.features._shift import Shift
-from daband.features._standardise import Standardise
+from daband.features import PCA, Shift, Standardise
 from daband.features._transforms import adapt_transform
 
 GENERATOR = np.random.default_rng(0)

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains.readers._columns import Columns
-from daband.domains.readers._tables import from_table
+from daband.domains import Columns, TableTransform, from_table
 from daband.errors import CheckpointError, InvalidInput
-from daband.features._table_transform import TableTransform
+from daband.policies import policies
 from daband.policies._checkpoints import read_checkpoint, write_checkpoint
-from daband.policies._registered import policies
 
 pl = pytest.importorskip("polars")
 

@@ -4,8 +4,8 @@ update formula.
 
 import numpy as np
 
+from daband.linear import Exploration
 from daband.linear._draws import make_draw_key, make_seeded_draw
-from daband.linear._exploration import Exploration
 from daband.linear._reward_moments import RewardMoments
 
 

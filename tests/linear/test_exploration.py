@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from daband.linear import Exploration
 from daband.linear._draws import draw_uniforms, make_draw_key, make_seeded_draw
-from daband.linear._exploration import Exploration
 
 KEY = np.uint64(12345678901234567890)
 

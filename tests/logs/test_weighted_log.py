@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import daband
+from daband.domains import Columns, ParquetLog
 from daband.domains.readers import _parquet_log as parquet_log
-from daband.domains.readers._columns import Columns
-from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import DataError, InvalidInput
 from daband.logs._doubly_robust import assign_folds
 

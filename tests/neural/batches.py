@@ -2,7 +2,8 @@
 
 import torch
 
-from daband.neural._term import Batch, TermSettings
+from daband.neural import Batch
+from daband.neural._term import TermSettings
 
 B = 6
 T = 5

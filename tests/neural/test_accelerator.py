@@ -14,11 +14,10 @@ import pytest
 import torch
 
 import daband
+from daband.neural import ReplaySettings, recipe_for
 from daband.neural import _accelerator as accelerator
 from daband.neural._accelerator import adapt_together
 from daband.neural._learner import Learner
-from daband.neural._recipes import recipe_for
-from daband.neural._settings import ReplaySettings
 from daband.neural.daband import DABand
 from daband.neural.neural_linucb import NeuralLinUCB
 from tests.neural.test_learner import with_terms

@@ -11,10 +11,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from daband.neural import Weight, recipe_for, terms
 from daband.neural._learner import build_terms, compute_loss
-from daband.neural._recipes import recipe_for
-from daband.neural._settings import Weight
-from daband.neural._term import terms
 from daband.neural.daband import (
     DABand,
     GradientReversal,

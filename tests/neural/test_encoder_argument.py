@@ -13,10 +13,9 @@ from torch import nn
 
 import daband
 from daband.errors import InvalidInput
-from daband.neural._settings import EncoderSettings
-from daband.neural.encoders._encoder import DenseSettings
+from daband.neural import DenseSettings, EncoderSettings
 from daband.neural.encoders._mlp import MlpFeatures
-from daband.policies._checkpoints import load_policy
+from daband.policies import load_policy
 from tests.neural.test_neural_linucb import ARMS, SHAPE, fingerprint, make, problem, small, trained
 
 

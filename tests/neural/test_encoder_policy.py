@@ -4,15 +4,11 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.neural._recipes import recipe_for, recipes
-from daband.neural._settings import (
-    EncoderSettings,
-    LearningSettings,
-    ReplaySettings,
-    parse_recipe,
-)
+from daband.neural import EncoderSettings, LearningSettings, ReplaySettings, recipe_for
+from daband.neural._recipes import recipes
+from daband.neural._settings import parse_recipe
 from daband.neural.daband import DABand
-from daband.policies._checkpoints import load_policy
+from daband.policies import load_policy
 from tests.neural.test_neural_linucb import ARMS, fingerprint, make, problem, small, trained
 
 

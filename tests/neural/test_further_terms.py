@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from daband.neural import Batch, terms
 from daband.neural._further_terms import diversity_loss, pseudo_label_loss, reward_cross_entropy
-from daband.neural._term import Batch, terms
 from tests.neural.batches import K, T, make_batch, term_settings
 
 

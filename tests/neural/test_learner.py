@@ -15,14 +15,12 @@ import daband
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.features._domain_names import DomainNames
 from daband.linear._reward_moments import RewardMoments
+from daband.neural import EncoderSettings, LearningSettings, Term, Weight, recipe_for, terms
 from daband.neural import _learner as learner_module
 from daband.neural._learner import Learner, build_terms, compute_loss, compute_weights
-from daband.neural._recipes import recipe_for
 from daband.neural._replay import ReplayBuffers
-from daband.neural._settings import EncoderSettings, LearningSettings, Weight
-from daband.neural._term import Term, terms
 from daband.neural.encoders._encoder import CustomFeatures, Encoder, encoders
-from daband.policies._checkpoints import load_policy
+from daband.policies import load_policy
 from tests.neural.batches import K, W, make_batch, term_settings
 from tests.neural.test_neural_linucb import (
     ARMS,

@@ -8,13 +8,7 @@ import torch
 
 import daband
 from daband.features._catalogue import Catalogue
-from daband.neural._recipes import recipe_for
-from daband.neural._settings import (
-    EncoderSettings,
-    LearningSettings,
-    Recipe,
-    Weight,
-)
+from daband.neural import EncoderSettings, LearningSettings, Recipe, Weight, recipe_for
 from daband.neural.daband import DABand
 from daband.neural.neural_linucb import NeuralLinUCB
 

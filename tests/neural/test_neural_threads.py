@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
+from daband.neural import Term, terms
 from daband.neural._accelerator import adapt_together
-from daband.neural._term import Term, terms
 from tests.neural.test_learner import with_terms
 from tests.neural.test_neural_linucb import make, problem, small, trained
 from tests.registries import temporarily

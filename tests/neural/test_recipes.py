@@ -10,14 +10,14 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.features._shift import Shift
+from daband.features import Shift
+from daband.neural import FeatureNetwork, Weight, recipe_for
 from daband.neural._learner import compute_weights
-from daband.neural._recipes import recipe_for, recipes, resolve_recipe
-from daband.neural._settings import Weight
+from daband.neural._recipes import recipes, resolve_recipe
 from daband.neural.daband import DABand
-from daband.neural.encoders._encoder import FeatureNetwork, encoders
+from daband.neural.encoders._encoder import encoders
 from daband.neural.neural_linucb import NeuralLinUCB
-from daband.policies._checkpoints import load_policy
+from daband.policies import load_policy
 from tests.registries import temporarily
 
 SHAPE = (3, 28, 28)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from daband.features._domain_names import DomainNames
+from daband.neural import ReplaySettings
 from daband.neural._replay import BatchLayout, ReplayBuffer, ReplayBuffers
-from daband.neural._settings import ReplaySettings
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,8 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.neural._settings import Weight, parse_recipe
+from daband.neural import Weight
+from daband.neural._settings import parse_recipe
 
 IMAGES = (3, 28, 28)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.neural._recipes import recipe_for
+from daband.neural import recipe_for
 from daband.neural._skill_gate import SkillGate
 from daband.neural.encoders._domain_norm import DomainNorm
 

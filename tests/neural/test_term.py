@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from daband.neural import Batch, Term, Weight, terms
 from daband.neural._learner import build_terms, compute_loss
-from daband.neural._settings import Weight
-from daband.neural._term import Batch, Term, TermSettings, terms
+from daband.neural._term import TermSettings
 
 # The sizes of the batch on which terms are checked.
 _N_ROUNDS = 7

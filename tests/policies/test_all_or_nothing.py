@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import daband
+from daband.policies import policies
 from daband.policies._checkpoints import read_checkpoint
-from daband.policies._registered import policies
 from daband.policies._settings import get_setting_defaults
 
 OPTIONAL = {

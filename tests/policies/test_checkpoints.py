@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 import daband
 from daband.errors import CheckpointError
+from daband.policies import policies
 from daband.policies._checkpoints import (
     CHECKPOINT_VERSION,
     read_checkpoint,
     write_checkpoint,
 )
-from daband.policies._registered import policies
 from tests.registries import temporarily
 
 

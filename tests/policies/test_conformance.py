@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.checks._policies import POLICY_CHECKS
-from daband.policies._registered import policies
+from daband.checks import POLICY_CHECKS
+from daband.policies import policies
 from tests.policies.further_checks import FURTHER_CHECKS
 
 VARIANTS = {

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import daband
-from daband.domains.readers._arrays import from_arrays
+from daband.domains import from_arrays
 from daband.errors import InvalidInput
 
 SHAPE = {"context_shape": (3,), "n_arms": 3}

@@ -7,10 +7,9 @@ import pytest
 
 import daband
 from daband.bench._methods import build_policy, list_settings
-from daband.domains._registry import load
-from daband.domains.readers._arrays import from_arrays
+from daband.domains import from_arrays, load
 from daband.errors import InvalidInput
-from daband.policies._registered import policies
+from daband.policies import policies
 from tests.registries import temporarily
 
 _X = np.abs(np.random.default_rng(1).normal(size=(120, 400)))

@@ -16,7 +16,7 @@ from daband.checks._policies import (
     train_policy,
 )
 from daband.errors import InvalidInput
-from daband.policies._registered import policies
+from daband.policies import policies
 
 #: A regression, a network, and a policy made of policies: all send their input through the base
 #: class.

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.features._shift import Shift
-from daband.policies._default_members import Candidate, default_candidates
+from daband.features import Shift
+from daband.trust import Candidate, default_candidates
 
 KINDS = [daband.LinUCB, daband.NeuralLinUCB, daband.DABand]
 

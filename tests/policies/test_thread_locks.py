@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import daband
+from daband.policies import Policy
 from daband.policies import _policy as policy_module
-from daband.policies._policy import Policy
 from tests.policies.thread_stress import stress
 
 

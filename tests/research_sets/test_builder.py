@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from research_sets.builder import PairData, declare, load_catalogue
 
-from daband.domains._registry import PairEntry, check_data, load, pairs
+from daband.domains import load
+from daband.domains._registry import PairEntry, check_data, pairs
 from daband.errors import InvalidInput
 from tests.leaks import check_pair
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from daband.domains._registry import load, pairs
+from daband.domains import load
+from daband.domains._registry import pairs
 from daband.errors import DataError, InvalidInput
 
 REVIEWS = {"books": 2000, "dvd": 1999, "elec": 1998, "kitchen": 1999}

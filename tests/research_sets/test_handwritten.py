@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from research_sets.readers import _interpolate
 
-from daband.domains._registry import load
+from daband.domains import load
 from daband.errors import DataError, InvalidInput
 from tests.domains.datasets.test_digits import write_mnist
 

@@ -3,7 +3,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from daband.domains._registry import load
+from daband.domains import load
 from daband.errors import DataError, InvalidInput
 
 

@@ -16,8 +16,7 @@ import pytest
 import uvicorn
 
 import daband
-from daband.service._app import create_app
-from daband.service._settings import Settings
+from daband.service import Settings, create_app
 
 DIM = 6
 ARMS = ("letter", "call", "visit")

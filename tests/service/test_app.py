@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from daband.service import Settings
 from daband.service._event_log import Store
-from daband.service._settings import Settings
 from tests.service.conftest import ARMS, DIM, served, write_policy
 
 ROW = [0.5] * DIM

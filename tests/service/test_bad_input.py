@@ -13,8 +13,8 @@ import pytest
 
 import daband
 from daband.errors import DataError, InvalidInput
+from daband.service import Limits, Settings, Tokens
 from daband.service._event_log import Event, LogFailed, Store, Writer
-from daband.service._settings import Limits, Settings, Tokens
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, served
 

@@ -16,8 +16,8 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
+from daband.service import Settings
 from daband.service._event_log import Reward, Store
-from daband.service._settings import Settings
 from daband.service._worker import Worker
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, free_port, served

@@ -9,7 +9,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.service._settings import Limits, Settings
+from daband.service import Limits, Settings
 from tests.service.conftest import served
 
 

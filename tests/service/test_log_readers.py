@@ -6,9 +6,8 @@ import pytest
 
 import daband
 from daband.errors import DataError, InvalidInput
+from daband.service import Settings, export_events
 from daband.service._event_log import Store
-from daband.service._log_readers import export_events
-from daband.service._settings import Settings
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, served
 

@@ -15,8 +15,8 @@ from PIL import Image
 
 import daband
 from daband.logs._controlled_trial import TrialRule
+from daband.service import Settings
 from daband.service._event_log import Reward, Store
-from daband.service._settings import Settings
 from daband.service._worker import Worker
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, served

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from daband.logs._mean_estimates import estimate_mean
+from daband.service import Settings
 from daband.service._event_log import Event, LoggedReward
 from daband.service._log_readers import RunningMean, Statistics
-from daband.service._settings import Settings
-from daband.serving._deployed_policy import load_deployed
+from daband.serving import load_deployed
 from tests.service.conftest import DIM
 
 

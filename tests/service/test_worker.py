@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 import daband
 from daband.errors import InvalidInput
+from daband.service import Settings
 from daband.service import _app as app
 from daband.service._app import publish_file
 from daband.service._decider import Decider, load_model
 from daband.service._event_log import Event, LoggedReward, Reward, Store
-from daband.service._settings import Settings
 from daband.service._worker import (
     Worker,
     _load_policy,

@@ -10,8 +10,8 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.policies._registered import policies
-from daband.serving._export import ExportWarning
+from daband.policies import policies
+from daband.serving import ExportWarning
 from daband.serving._frozen_policy import Member
 from tests.serving.kinds import ARMS, KINDS, contexts_of, trained
 

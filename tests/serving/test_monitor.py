@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.serving._monitor import Monitor
+from daband.serving import Monitor
 from tests.serving.kinds import KINDS, contexts_of, trained
 
 

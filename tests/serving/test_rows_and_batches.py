@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.serving._deployed_policy import load_deployed
+from daband.serving import load_deployed
 
 
 @pytest.fixture(params=["tables", "large offsets", "paper", "trained"])

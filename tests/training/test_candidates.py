@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.policies._default_members import Candidate
 from daband.training._candidates import train_candidates
 from daband.training._trainer import Trainer
+from daband.trust import Candidate
 
 LINEAR = [
     Candidate("constant", "constant"),

@@ -17,7 +17,7 @@ import pytest
 import daband
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import DataError, InvalidInput
-from daband.training._fit_log import LogWarning
+from daband.training import LogWarning
 
 pl = pytest.importorskip("polars")
 PATIENCE = 240.0

@@ -6,7 +6,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.policies._default_members import default_candidates
+from daband.trust import default_candidates
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(200, 3))

@@ -13,7 +13,8 @@ from daband.domains.readers._arrays import ArrayEvaluation
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
 from daband.logs._weighted_log import score_rounds
-from daband.trust._assessment import count_rewards_needed, format_number, read_assessment
+from daband.trust import read_assessment
+from daband.trust._assessment import count_rewards_needed, format_number
 from daband.trust._questions import Interval
 
 

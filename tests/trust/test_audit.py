@@ -13,8 +13,9 @@ import pytest
 import daband
 from daband.base._files import lock_folder
 from daband.errors import DataError, FolderInUse, InvalidInput
+from daband.trust import answer_audit
 from daband.trust._answers import read_answers
-from daband.trust._audit import answer_audit, read_audit
+from daband.trust._audit import read_audit
 
 INCUMBENT = 1
 

@@ -9,8 +9,7 @@ import pytest
 
 import daband
 from daband.domains import DataOptions
-from daband.trust import Candidate
-from daband.trust._assessment import read_assessment
+from daband.trust import Candidate, read_assessment
 from daband.trust._choice_folder import (
     assess_choice,
     find_next_version,

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import daband
-from daband.policies._default_members import Candidate, default_candidates
+from daband.trust import Candidate, default_candidates
 from daband.trust._assess import SourceRounds
 from daband.trust._assessment import format_number
 from daband.trust._choose import choose_training_budget

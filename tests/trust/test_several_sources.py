@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains.readers._arrays import from_arrays
+from daband.domains import from_arrays
 from daband.trust._assess import SourceRounds
 
 COEFFICIENTS = np.random.default_rng(2).normal(size=(5, 3))

@@ -5,7 +5,7 @@ are there.
 import numpy as np
 import pytest
 
-from daband.domains._registry import load
+from daband.domains import load
 from tests.leaks import check_pair
 
 

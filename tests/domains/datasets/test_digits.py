@@ -3,8 +3,9 @@ import gzip
 import numpy as np
 import pytest
 
-from daband.bench._settings import load_experiment
-from daband.domains._registry import load, pairs
+from daband.bench import load_experiment
+from daband.domains import load
+from daband.domains._registry import pairs
 from daband.domains.datasets import _digits as module
 from daband.domains.datasets._digits import (
     blend,

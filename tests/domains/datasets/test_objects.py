@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from daband.domains._registry import load
+from daband.domains import load
 from daband.errors import DataError
 
 FOLDERS = [

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from daband.domains._registry import load
+from daband.domains import load
 from daband.errors import InvalidInput
 
 

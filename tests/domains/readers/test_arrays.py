@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from daband.domains.readers._arrays import ArrayContexts, from_arrays
+from daband.domains import from_arrays
+from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput
 from tests.leaks import check_pair, reachable
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from daband.domains import from_images
 from daband.domains.readers import _images as module
-from daband.domains.readers._images import ImageContexts, from_images
+from daband.domains.readers._images import ImageContexts
 from daband.errors import DataError, InvalidInput
 from daband.features._image_layout import read_pixels
 

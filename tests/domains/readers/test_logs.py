@@ -6,11 +6,8 @@ import polars as pl
 import pytest
 
 import daband
+from daband.domains import Columns, from_arrays, from_log, from_table
 from daband.domains._contract import LoggedRounds
-from daband.domains.readers._arrays import from_arrays
-from daband.domains.readers._columns import Columns
-from daband.domains.readers._logs import from_log
-from daband.domains.readers._tables import from_table
 from daband.linear._propensities import estimate_propensities
 from daband.logs._weighted_log import score_rounds
 

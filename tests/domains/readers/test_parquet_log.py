@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains.readers._columns import Columns
-from daband.domains.readers._parquet_log import ParquetLog
+from daband.domains import Columns, ParquetLog
 from daband.errors import DataError, InvalidInput
 
 pl = pytest.importorskip("polars")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.domains.readers._logs import from_log
+from daband.domains import from_log
 from daband.errors import InvalidInput
 from tests.leaks import check_pair
 

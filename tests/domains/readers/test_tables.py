@@ -5,11 +5,9 @@ import polars as pl
 import pytest
 
 import daband
-from daband.domains.readers._columns import Columns
+from daband.domains import Columns, TableTransform, from_table
 from daband.domains.readers._reading import read_table
-from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
-from daband.features._table_transform import TableTransform
 
 
 def frame(n=40, *, seed=0, shift=0.0):

@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
+from daband.neural import DenseSettings
 from daband.neural.encoders import _encoder as encoder_module
 from daband.neural.encoders._encoder import (
-    DenseSettings,
     _pad_rows,
     build_encoder,
     encoders,
