@@ -71,7 +71,7 @@ def test_the_target_may_have_other_arms_and_no_arm_is_chosen_where_it_is_not_off
         contexts = pair.target.read(np.arange(100))
         assert policy.select(contexts, "target").arm.min() >= 3
         assert policy.select(contexts, "source").arm.max() < 9
-        with pytest.raises(daband.InvalidInput, match="available must include an arm"):
+        with pytest.raises(daband.InvalidInput, match=r"available .*target"):
             policy.select(contexts, "target", available=np.arange(12) < 3)
 
 
@@ -101,7 +101,7 @@ def test_a_saved_policy_keeps_its_catalogue_and_learns_a_new_arm(kind, settings,
     policy = kind.for_pair(pair, seed=0, **settings)
     daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=64)
     features = {"price": 4.5, "kind": "loan", "tags": "new", "code": 5007}
-    with pytest.raises(daband.InvalidInput, match="features must be given for a catalogue"):
+    with pytest.raises(daband.InvalidInput, match=r"features .*given"):
         policy.add_arm("o99")
     with pytest.raises(daband.InvalidInput, match="no 'price'"):
         policy.add_arm("o99", {"kind": "loan"})
@@ -151,17 +151,17 @@ def test_arrays_of_features_and_a_log_of_arrays():
     assert (pair.n_arms, len(pair.catalogue.names)) == (6, 6)
     with pytest.raises(daband.InvalidInput, match="needs n_arms"):
         from_log(source=source, target=contexts)
-    with pytest.raises(daband.InvalidInput, match="arms has 6 arms"):
+    with pytest.raises(daband.InvalidInput, match=r"arms .*6 .*n_arms .*5"):
         from_log(source=source, target=contexts, arms=features, n_arms=5)
 
 
 def test_mistakes_in_a_catalogue_have_clear_errors():
     table = offers()
-    with pytest.raises(daband.errors.DataError, match="must have a different name in every row"):
+    with pytest.raises(daband.errors.DataError, match=r"arms: .*'offer'"):
         pair_of(pl.concat([table, table[:1]]))
-    with pytest.raises(daband.InvalidInput, match="no column that can be used as a feature"):
+    with pytest.raises(daband.InvalidInput, match=r"arms .*title: 12 "):
         pair_of(table.select("offer", "title"))
-    with pytest.raises(daband.errors.DataError, match="which is not an arm"):
+    with pytest.raises(daband.errors.DataError, match=r"'o5' .*'offer', .*\(o0, o1, o2, o3\)"):
         pair_of(table[:4])
 
 
@@ -204,7 +204,7 @@ def test_an_assessment_names_the_arms_without_rewards():
     )
     policy = daband.LinUCB.for_pair(other, seed=0)
     daband.train(policy, source=other.source, target=other.target, episodes=2, episode_length=64)
-    with pytest.raises(daband.InvalidInput, match="no arm in common"):
+    with pytest.raises(daband.InvalidInput, match="incumbent="):
         daband.assess(policy, source=other.source_test, target=other.target)
 
 
@@ -303,7 +303,7 @@ def test_an_exported_policy_leaves_out_the_same_arms_as_the_policy(tmp_path):
     some = np.tile(np.arange(12) < 4, (9, 1))
     assert policy.decide(contexts, "target", available=some).arm.tolist() == [3] * 9
     assert deployed.decide(contexts, arms=some).arm.tolist() == [3] * 9
-    with pytest.raises(daband.InvalidInput, match="arms must allow at least one arm"):
+    with pytest.raises(daband.InvalidInput, match=r"arms .*domain"):
         deployed.decide(contexts, arms=np.arange(12) < 2)
 
 
@@ -337,7 +337,7 @@ def test_arm_features_are_used_by_one_member_or_by_all():
         named = {str(index): member for index, member in enumerate(members)}
         policy = daband.Mixture.for_pair(pair, members=named, transform=None)
         assert policy.joint_member is policy.members["0"]
-    with pytest.raises(daband.InvalidInput, match="members: arm features"):
+    with pytest.raises(daband.InvalidInput, match="members: "):
         daband.Mixture.for_pair(
             pair,
             members={"a": with_features[0], "b": with_features[1], "c": per_arm},
@@ -392,7 +392,7 @@ def test_the_bonus_of_a_greedy_member_is_the_same_after_export(prior):
 def test_the_name_of_a_new_arm_is_checked_before_anything_changes():
     policy = daband.LinUCB(context_shape=(2,), n_arms=2)
     policy.arm_names = ("a", "b")
-    with pytest.raises(daband.InvalidInput, match="5 is not a string"):
+    with pytest.raises(daband.InvalidInput, match=r"name .*: 5 "):
         policy.add_arm(5)
     assert (policy.n_arms, policy.arm_names) == (2, ("a", "b"))
 

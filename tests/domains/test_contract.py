@@ -84,9 +84,9 @@ def test_every_reader_makes_a_sound_pair_that_trains(made):
 def test_what_needs_labels_says_so():
     pair = by_arrays()
     policy = daband.Random.for_pair(pair)
-    with pytest.raises(InvalidInput, match="no target labels, so nothing can be evaluated there"):
+    with pytest.raises(InvalidInput, match=r"None: .*labels.*target_test="):
         daband.evaluate(policy, pair.target_test)
-    with pytest.raises(InvalidInput, match="has no target rewards"):
+    with pytest.raises(InvalidInput, match=r"pair\.target_labelled, .*NoneType: "):
         daband.continue_on_target(policy, target=pair.target_labelled)
 
 
@@ -121,7 +121,7 @@ def test_a_flat_folder_of_photographs(tmp_path, write_images):
 
 
 def test_a_log_without_labels_has_no_test_to_give():
-    with pytest.raises(InvalidInput, match=r"target_test needs columns\.label or columns\.rewards"):
+    with pytest.raises(InvalidInput, match=r"target_test .*columns\.label .*columns\.rewards"):
         from_table(
             source=table(labelled=True),
             target=table(labelled=False),

@@ -93,13 +93,11 @@ def test_what_the_user_says_wins():
     assert columns.context == ("row_id", "age", "city")
     assert columns.categorical == ("age", "city")
     assert columns.propensity is None
-    with pytest.raises(
-        daband.InvalidInput, match="the source has no column 'agee'; did you mean 'age'"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"source .*'agee'.*'age'"):
         infer_columns(old, new, StatedRoles(label="offer", drop=["agee"]))
-    with pytest.raises(daband.InvalidInput, match="either the column with the right arm"):
+    with pytest.raises(daband.InvalidInput, match=r"\(label\).*\(arm .*\(rewards\)"):
         infer_columns(old, new, StatedRoles())
-    with pytest.raises(daband.InvalidInput, match="no column can be used as context"):
+    with pytest.raises(daband.InvalidInput, match=r"context: country: .*; offer: "):
         infer_columns(old.select("country", "offer"), new, StatedRoles(label="offer"))
 
 
@@ -107,9 +105,7 @@ def test_many_categories_are_left_out_with_a_word_how_to_keep_them():
     text = pl.DataFrame(
         {"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150}
     )
-    with pytest.raises(
-        daband.InvalidInput, match="too many categories: 60 in 300 rows; --category street"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"street: .*60 .*300 .*--category street"):
         infer_columns(text, text, StatedRoles(label="y"))
     assert infer_columns(text, text, StatedRoles(label="y", category=["street"]))[
         0
@@ -146,9 +142,9 @@ def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
     morning = timed.contexts({"at": datetime(2024, 5, 31, 6)})[0]
     np.testing.assert_allclose(morning[-2:], [1.0, 0.0], atol=1e-12)
     for wrong in ("31.5.2024", 7):
-        with pytest.raises(daband.InvalidInput, match="'at' must be a date such as 2024-05-31"):
+        with pytest.raises(daband.InvalidInput, match=rf"'at' .*2024-05-31 .*{wrong!r}$"):
             timed.contexts({"at": wrong})
-    with pytest.raises(daband.InvalidInput, match="the row has no 'at'"):
+    with pytest.raises(daband.InvalidInput, match=r"'at'.*\(columns: at\)"):
         timed.contexts({"on": "2024-05-31"})
 
 
@@ -176,7 +172,7 @@ def test_disjoint_categories_warn():
     columns = Columns(context=["city", "age"], categorical=["city"], label="y")
     with pytest.warns(
         UserWarning,
-        match=r"'city' has no category that both source and target have \('Oslo' and 'oslo'\)",
+        match=r"'city' .*\('Oslo' .*'oslo'\)",
     ):
         from_table(source=old, target=new, columns=columns)
 
@@ -201,7 +197,7 @@ def test_two_files_are_a_pair(tmp_path, ending):
     assert pair.shift.units == (pair.feature_names.index("income"),)
     assert pair.about.summary == f"old.{ending} to new.{ending}"
     new.head(50).write_csv(tmp_path / f"new.{ending}")
-    with pytest.raises(daband.DataError, match="has changed since it was read before"):
+    with pytest.raises(daband.DataError, match=r"old\.[a-z]+ .*new\.[a-z]+ .*changed"):
         pair.options.read()
 
 
@@ -235,16 +231,14 @@ def test_two_folders_are_a_pair(tmp_path):
         ("day", "night"),
         24,
     )
-    with pytest.raises(daband.InvalidInput, match="label, arm and domain cannot be given"):
+    with pytest.raises(daband.InvalidInput, match=r"label, arm .*domain "):
         DataOptions(**options, label="y").read()
-    with pytest.raises(daband.DataError, match=r"source: .*nowhere does not exist"):
+    with pytest.raises(daband.DataError, match=r"source: .*nowhere "):
         DataOptions(source=str(tmp_path / "nowhere"), target=str(tmp_path / "seen")).read()
-    with pytest.raises(daband.InvalidInput, match="source must not be empty"):
+    with pytest.raises(daband.InvalidInput, match=r"source .*empty"):
         DataOptions().read()
     for side in ("source", "target"):
-        with pytest.raises(
-            daband.InvalidInput, match=f"{side} must be a path, got a DataFrame; .*from_table takes"
-        ):
+        with pytest.raises(daband.InvalidInput, match=f"{side} .*DataFrame; .*from_table"):
             DataOptions(**{**options, side: frames()[0]}).read()
 
 
@@ -258,7 +252,7 @@ def test_python_is_told_of_other_units_and_the_command_line_not_twice(tmp_path):
     }
     with pytest.warns(
         UserWarning,
-        match=r"If its unit differs, use --units income, or units=\['income'\] in Python",
+        match=r"--units income, .*units=\['income'\]",
     ):
         DataOptions(**options).read()
     DataOptions(**options).resolve().read()
@@ -343,26 +337,26 @@ LOG = {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"]}
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"offer": pl.lit("mail")}, "'offer' has only one arm, 'mail'"),
+        ({"offer": pl.lit("mail")}, "'offer' .*'mail'"),
         (
             {"offer": pl.col("income").fill_null(0.0) + 0.5},
-            "'offer' has 107 different values in 120 rows.*not arms",
+            "'offer' .*107 .*120 .*--arm",
         ),
         (
             {"euros": pl.lit(0.0)},
-            "the same reward in every row, 0.0: no arm is better than another",
+            r"'euros' .*0\.0",
         ),
         (
             {"euros": pl.when(pl.col("row_id") == 7).then(pl.lit("none")).otherwise(pl.lit("1.5"))},
-            "'none' .str. in row 7",
+            "'euros' .*'none' .*row 7",
         ),
         (
             {"p": pl.lit(33.0)},
-            r"column 'p': .*\(0, 1\], row 0 has 33 \(divide percentages by 100\)",
+            r"'p': .*\(0, 1\], row 0 .*33 .* 100\)",
         ),
         (
             {"p": pl.when(pl.col("row_id") == 7).then(0.0).otherwise(0.5)},
-            "'p': .*row 7 has 0 .drop such rounds",
+            "'p': .*row 7 .* 0 ",
         ),
     ],
 )
@@ -380,7 +374,7 @@ def test_rows_whose_reward_has_not_come_are_left_out_and_it_is_said(tmp_path):
     late = old.with_columns(
         euros=pl.when(pl.col("row_id") < 7).then(None).otherwise(pl.col("euros"))
     )
-    with pytest.warns(UserWarning, match="euros: as stated; 7 rows have none yet and are ignored"):
+    with pytest.warns(UserWarning, match="euros: .*7 "):
         pair = DataOptions(**_write(tmp_path, late, new), **LOG).read()
     assert len(pair.source) == N - 7
 
@@ -394,7 +388,7 @@ def test_prompts_and_the_marks_of_all_models_are_a_pair(tmp_path):
     options = DataOptions(
         **files, rewards=("large", "small"), text=("prompt",), encoder="words", shift="covariate"
     )
-    with pytest.warns(UserWarning, match="1 rows have none yet"):
+    with pytest.warns(UserWarning, match=r"(large|small): .*1 "):
         pair = options.read()
     assert (pair.class_names, pair.full_feedback) == (("large", "small"), True)
     assert len(pair.source) + len(pair.source_test) == 59
@@ -414,7 +408,7 @@ def test_an_error_names_the_row_of_the_file_when_rows_before_it_are_left_out(tmp
         p=pl.when(pl.col("row_id") == 100).then(33.0).otherwise(pl.col("p")),
     )
     with (
-        pytest.warns(UserWarning, match="7 rows have none yet"),
+        pytest.warns(UserWarning, match="euros: .*7 "),
         pytest.raises(daband.InvalidInput, match="row 100 "),
     ):
         DataOptions(**_write(tmp_path, late, new), **LOG).read()
@@ -427,7 +421,7 @@ def test_a_text_that_is_to_be_a_number_is_named_with_its_row(tmp_path):
     files = _write(tmp_path, old.with_columns(price=text), new.with_columns(price=1.5))
     with pytest.raises(
         daband.InvalidInput,
-        match=r"'price' must be a number .*'950,18 €' .* in row 4 of the source",
+        match=r"'price' .*'950,18 €' .*row 4 .*source",
     ):
         DataOptions(**files, **LOG, number=["price"]).read()
 
@@ -521,13 +515,13 @@ def test_what_text_seems_to_be_is_said_where_it_is_left_out():
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"age,offer\n", "old.csv has no rows"),
-        (b"age,offer\n1,\xc5\n", "as UTF-8"),
+        (b"age,offer\n", r"old\.csv .*rows$"),
+        (b"age,offer\n1,\xc5\n", r"old\.csv .*utf-8 .*UTF-8$"),
         (
             b"age,offer\n1,x\n2,y,3\n",
-            "old.csv cannot be read as a table: line 3 has more cells than the header, which has 2",
+            r"old\.csv .*line 3 .* 2$",
         ),
-        ("age,offer\n1,x\n".encode("utf-16"), r"old.csv is written in UTF-16; save it as UTF-8$"),
+        ("age,offer\n1,x\n".encode("utf-16"), r"old\.csv .*UTF-16; .*UTF-8$"),
     ],
 )
 def test_files_that_hold_nothing_or_other_letters(tmp_path, content, says):
@@ -572,7 +566,7 @@ def test_times_of_day_are_read_and_served(tmp_path):
     assert TableTransform.from_state(pair.table.state()) == pair.table
     with pytest.raises(
         daband.InvalidInput,
-        match="'joined' must be a date such as 2024-05-31, got the time 07:01 alone",
+        match=r"'joined' .*2024-05-31, .*07:01",
     ):
         pair.table.contexts({**row, "joined": "07:01"})
     _, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
@@ -607,9 +601,7 @@ def test_dates_in_one_table_and_times_of_day_in_the_other_are_not_mixed(turned):
         ("ignored", "dates in one file and times of day in the other")
     ]
     columns = Columns(context=["at"], dates=["at"], arm="offer", reward="euros", propensity="p")
-    with pytest.raises(
-        daband.InvalidInput, match="column 'at' has dates and also times without a date"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"'at' .*dates .*times "):
         from_table(source=both[0], target=both[1], columns=columns)
 
 
@@ -639,15 +631,11 @@ def test_columns_that_nothing_reads_are_left_out(values):
 
 def test_a_pandas_column_of_several_types_is_named():
     """Before: an error of arrow that named no column."""
-    with pytest.raises(
-        daband.InvalidInput, match=r"column 'dose' has values of several types \(int, str\).*astype"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"'dose' .*\(int, str\).*astype"):
         read_table(pandas.DataFrame({"age": [1, 2], "dose": [1, "two"]}))
-    with pytest.raises(
-        daband.InvalidInput, match=r"column 'dose' has values of several types \(float, int, str\)"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"'dose' .*\(float, int, str\)"):
         read_table(pandas.DataFrame({"dose": ["two", 1, 2.5]}))
-    with pytest.raises(daband.InvalidInput, match="the table has two columns named '1'"):
+    with pytest.raises(daband.InvalidInput, match=r"columns .*'1'"):
         read_table(pandas.DataFrame({1: [1], "1": [2]}))
     assert read_table(
         pandas.DataFrame({5: [1, 2], "when": pandas.to_datetime(["2024-05-31", None])})
@@ -730,9 +718,7 @@ def test_blank_lines_of_a_csv_file_are_no_rows(tmp_path):
     assert read_table(tmp_path / "table.csv").rows() == [(1, 2), (3, None)]
     (tmp_path / "one.csv").write_text("a\n1\n\n3\n")
     assert read_table(tmp_path / "one.csv").rows() == [(1,), (None,), (3,)]
-    with pytest.raises(
-        daband.InvalidInput, match=r"table.xlsx is not of a supported type.* save a spreadsheet"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"table\.xlsx .*CSV"):
         read_table(tmp_path / "table.xlsx")
 
 
@@ -768,7 +754,7 @@ def test_a_category_with_a_sign_is_the_same_in_every_file(tmp_path):
     )
     old.write_csv(tmp_path / "old.csv")
     new.write_csv(tmp_path / "new.csv")
-    with pytest.warns(UserWarning, match="discount: amounts such as '5%', read as text"):
+    with pytest.warns(UserWarning, match="discount: .*'5%', .*text"):
         pair = DataOptions(
             source=str(tmp_path / "old.csv"), target=str(tmp_path / "new.csv"), label="offer"
         ).read()
@@ -808,14 +794,12 @@ def test_an_arm_that_cannot_be_told_from_another_is_refused(tmp_path):
     policy.arm_names = ["true", "True"]
     rows = pl.DataFrame({"x": 0.5, "arm": ["true", "True"] * 20, "propensity": 0.5, "reward": 1.0})
     rows.write_csv(tmp_path / "log.csv")
-    with pytest.raises(
-        daband.DataError, match="True may be 'true' or 'True', which are two arms; rename one"
-    ):
+    with pytest.raises(daband.DataError, match=r"True .*'true' .*'True'"):
         daband.learn_log(policy, tmp_path / "log.csv")
     rows.with_columns(arm=pl.lit("treu")).write_csv(tmp_path / "log.csv")
     with pytest.raises(
         daband.DataError,
-        match=r"'treu' .* which is not an arm; did you mean 'true'\? \(true, True\)",
+        match=r"'treu' .*'arm', .*'true'\? \(true, True\)",
     ):
         daband.learn_log(policy, tmp_path / "log.csv")
 
@@ -892,7 +876,7 @@ def test_a_category_whose_rows_have_one_arm_is_the_cluster():
     assert role.is_notable
     as_context, _ = infer_columns(log, target, replace(stated, category=("school",)))
     assert (as_context.cluster, as_context.context) == (None, ("school", "age"))
-    with pytest.warns(UserWarning, match="repeat a value of 'school'"):
+    with pytest.warns(UserWarning, match="1,160 .*'school'"):
         from_table(source=log, target=target, columns=as_context, class_names=["new", "old"])
     assert any("'school'" in text for text in daband.check_log(log, as_context).findings)
 

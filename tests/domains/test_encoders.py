@@ -132,26 +132,26 @@ def test_efficientnet_comes_with_its_weights_and_pixels(folders):
 
 def test_a_missing_library_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "timm", None)
-    with pytest.raises(InvalidInput, match="encoder 'timm:resnet18' needs pip install") as told:
+    with pytest.raises(InvalidInput, match=r"'timm:resnet18' .*install timm ") as told:
         as_input_encoder("timm:resnet18")
     assert "\n" not in str(told.value)
 
 
 def test_what_is_no_encoder_is_named(folders, tmp_path):
     for wrong, message in (
-        ("keras:vgg", "must start with one of efficientnet_lite0, timm"),
-        (7, "must be a name, a path or a torch.nn.Module"),
-        (nn.Linear(3, 3), "must accept contexts of shape"),
+        ("keras:vgg", "'keras:vgg' .*efficientnet_lite0, timm"),
+        (7, r"encoder .*torch\.nn\.Module, .*7$"),
+        (nn.Linear(3, 3), r"encoder .*\(3, 224, 224\)"),
     ):
         with pytest.raises(InvalidInput, match=message):
             from_images(**folders, encoder=wrong)
-    with pytest.raises(InvalidInput, match="has its own"):
+    with pytest.raises(InvalidInput, match=r"framing .*'efficientnet_lite0'"):
         from_images(**folders, encoder="efficientnet_lite0", framing=64)
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
-    with pytest.raises(InvalidInput, match="must be an ONNX program"):
+    with pytest.raises(InvalidInput, match=r"encoder .*ONNX .*onnxruntime"):
         as_input_encoder(tmp_path / "bad.onnx")
     (folders["source"] / "cat" / "cat_004.png").write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"cat_004\.png.*not an image file or is damaged"):
+    with pytest.raises(DataError, match=r"cat_004\.png' .*row 8: "):
         from_images(**folders, encoder=Net(), framing=16)
 
 
@@ -171,7 +171,7 @@ def test_an_image_is_bytes_base64_or_a_path(tmp_path):
     assert {read_image_bytes(one) for one in given} == {raw}
     with pytest.raises(InvalidInput, match="base64"):
         read_image_bytes(str(tmp_path / "a.png"), allow_paths=False)
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match=r"nowhere\.png "):
         read_image_bytes("nowhere.png")
 
 
@@ -235,7 +235,7 @@ def test_texts_are_read_as_their_library_reads_them(text_folder, tmp_path):
     row = {"age": 2.0, "text": None}  # no text is an empty one
     found = daband.load(tmp_path / "p.safetensors").table.contexts(row)
     np.testing.assert_array_equal(found, policy.table.contexts(row))
-    with pytest.raises(InvalidInput, match="'text': a text must be a string, got 7"):
+    with pytest.raises(InvalidInput, match=r"'text': .*7$"):
         policy.table.contexts({"age": 2.0, "text": 7})
 
 
@@ -261,9 +261,9 @@ def test_a_column_of_texts_goes_from_the_command_line_to_decisions(text_folder, 
 
 
 def test_a_column_with_an_encoder_is_a_context():
-    with pytest.raises(InvalidInput, match=r"columns\.encoders names 'review'"):
+    with pytest.raises(InvalidInput, match=r"columns\.encoders .*'review'"):
         Columns(context=["age"], label="label", encoders={"review": "sentence-transformers:x"})
-    with pytest.raises(InvalidInput, match="text and encoder must be given together"):
+    with pytest.raises(InvalidInput, match=r"text .*encoder .*--text .*--encoder"):
         daband.domains.DataOptions(source=__file__, target=__file__, label="a", text=["b"]).read()
 
 
@@ -288,8 +288,8 @@ def test_a_text_without_tokens_has_features_of_zeros():
 def test_missing_files_of_an_encoder_are_named(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
     for given, message in (
-        (tmp_path, "no tokenizer.json"),
-        (tmp_path / "other.onnx", "does not exist"),
+        (tmp_path, r"tokenizer\.json"),
+        (tmp_path / "other.onnx", r"other\.onnx "),
     ):
         with pytest.raises(daband.InvalidInput, match=message):
             as_input_encoder(str(given))

@@ -80,7 +80,7 @@ class TestMixture:
         assert len(one.source) == 36
         assert len(one.target) == 30
         assert "from de, fr to pl, cz" in repr(pair)
-        with pytest.raises(InvalidInput, match="no 'us' among its sources"):
+        with pytest.raises(InvalidInput, match=r"'us' .*sources \(de, fr\)"):
             restrict_pair(pair, sources=["us"])
 
     def test_arms_of_every_source_count(self):
@@ -93,17 +93,17 @@ class TestMixture:
         [
             (
                 {"source": rounds(), "sources": {"a": rounds()}, "target": rounds()[0]},
-                "either source, or sources",
+                "source, .*sources ",
             ),
-            ({"sources": {}, "target": rounds()[0]}, "mapping with a source by name"),
-            ({"sources": {"a": rounds()}}, "either target, or targets"),
-            ({"source": rounds()}, "needs source="),
+            ({"sources": {}, "target": rounds()[0]}, "sources .*{}"),
+            ({"sources": {"a": rounds()}}, "target, .*targets "),
+            ({"source": rounds()}, "source=.*target="),
             (
                 {
                     "sources": {"a": rounds(), "b": ([[0.0]] * 20, [0, 1] * 10)},
                     "target": rounds()[0],
                 },
-                "context",
+                r"contexts .*\(4,\), .*\(1,\)",
             ),
             (
                 {
@@ -111,7 +111,7 @@ class TestMixture:
                     "targets": {"a": rounds()[0], "b": rounds()[0]},
                     "target_test": rounds(),
                 },
-                "mapping with a value for each of a, b",
+                "target_test .*mapping .* a, b$",
             ),
             (
                 {
@@ -119,11 +119,11 @@ class TestMixture:
                     "targets": {"a": rounds()[0], "b": rounds()[0]},
                     "target_test": {"a": rounds()},
                 },
-                "target_test must have a value for each of a, b, got a",
+                "target_test .* a, b, .* a$",
             ),
             (
                 {"source": rounds(), "targets": {"a": rounds()[0]}, "target_test": {"A": rounds()}},
-                "target_test must have a value for each of a, got",
+                "target_test .* a, .* A$",
             ),
             (
                 {
@@ -131,11 +131,11 @@ class TestMixture:
                     "target": rounds()[0],
                     "source_test": {"b": rounds()},
                 },
-                "source_test must have a value for each of a, b, got b",
+                "source_test .* a, b, .* b$",
             ),
             (
                 {"sources": {"a": rounds()}, "target": rounds()[0], "source_test": {"b": rounds()}},
-                "source_test must have a value for each of a, got",
+                "source_test .* a, .* b$",
             ),
         ],
     )
@@ -178,9 +178,9 @@ class TestPolicies:
 
     def test_which_target_must_be_said(self, pair):
         policy = daband.LinUCB.for_pair(pair, seed=0)
-        with pytest.raises(InvalidInput, match="one of the 2 targets"):
+        with pytest.raises(InvalidInput, match=r"domain .*2 .*\(pl, cz\)"):
             policy.deploy("target")
-        with pytest.raises(InvalidInput, match="must be a target"):
+        with pytest.raises(InvalidInput, match=r"domain .*\(pl, cz\), .*'de'"):
             policy.observe_target(rounds(3)[0], "de")
 
     def test_a_run_of_several_sources_resumes(self, pair, tmp_path):
@@ -238,7 +238,7 @@ class TestReaders:
         """Before: the half of the labelled target that was held out was in neither part."""
         frame = self.frame().with_columns(offer=pl.when(pl.col("country") != "cz").then("offer"))
         columns = Columns(context=("age", "town"), categorical=("town",), label="offer")
-        with pytest.warns(UserWarning, match="labels of the others are not used"):
+        with pytest.warns(UserWarning, match="116 .*221 .*offer.*target_test="):
             pair = from_table(source=frame, domain="country", targets=["pl", "cz"], columns=columns)
         assert pair.target_test is None
         assert len(pair.target) == frame["country"].is_in(["pl", "cz"]).sum()
@@ -265,16 +265,16 @@ class TestReaders:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"domain": "country"}, "must be given together"),
-            ({"targets": ["pl"]}, "must be given together"),
-            ({"domain": "country", "targets": "pl"}, "a list of targets must be given"),
-            ({"domain": "country", "targets": ["us"]}, "'us', which is not in column 'country'"),
+            ({"domain": "country"}, "domain .*targets "),
+            ({"targets": ["pl"]}, "domain .*targets "),
+            ({"domain": "country", "targets": "pl"}, "domain .*list .*targets "),
+            ({"domain": "country", "targets": ["us"]}, "'us', .*'country'"),
             (
                 {"domain": "country", "targets": ["pl", "cz", "de", "fr"]},
-                "at least one must be a source",
+                "'country' .*target.*source",
             ),
-            ({"domain": "town", "targets": ["small"]}, "no policy may see it"),
-            ({}, "needs a target"),
+            ({"domain": "town", "targets": ["small"]}, r"columns\.context .*'town'"),
+            ({}, "target.*domain= .*targets="),
         ],
     )
     def test_what_splits_nothing_is_refused(self, given, message):
@@ -320,7 +320,7 @@ class TestReadersOfSeveral:
         assert isinstance(pair.source, daband.domains.LoggedDomain)
         assert len(pair.source) == 240
         assert len(pair.target_test) == 70
-        with pytest.raises(InvalidInput, match="needs source="):
+        with pytest.raises(InvalidInput, match=r"from_log .*source=.*target="):
             daband.domains.from_log(source=log(0), n_arms=3)
 
 

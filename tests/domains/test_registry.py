@@ -34,7 +34,7 @@ def test_damaged_mnist_is_told(places):
 
 
 def test_an_unknown_pair_is_an_error():
-    with pytest.raises(InvalidInput, match="did you mean 'digit'"):
+    with pytest.raises(InvalidInput, match=r"'digits'.*'digit'"):
         list(check_data("digits"))
 
 

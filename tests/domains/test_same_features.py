@@ -156,9 +156,7 @@ def test_leading_zeros_make_a_column_text(tmp_path):
     """Before: categories 1, 10 and 2, and ``decide({"zip": "01"})`` was an unseen category."""
     lines = [f"{['10', '01', '02'][row % 3]},{row % 40},{'ab'[row % 2]}" for row in range(120)]
     (tmp_path / "old.csv").write_text("zip,age,offer\n" + "\n".join(lines))
-    with pytest.warns(
-        UserWarning, match="zip: numbers with leading zeros such as '01', read as codes"
-    ):
+    with pytest.warns(UserWarning, match="zip: .*'01', .*codes"):
         pair = daband.domains.DataOptions(
             source=str(tmp_path / "old.csv"), target=str(tmp_path / "old.csv"), label="offer"
         ).read()

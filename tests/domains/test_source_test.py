@@ -54,15 +54,13 @@ def test_nothing_held_out(nothing):
 def test_rounds_of_ones_own():
     pair = from_arrays(source=(X[:40], Y[:40]), source_test=(X[40:], Y[40:]), target=X)
     assert (len(pair.source), len(pair.source_test)) == (40, 20)
-    with pytest.raises(
-        InvalidInput, match=r"source_test contexts have shape \(3,\), but source contexts \(4,\)"
-    ):
+    with pytest.raises(InvalidInput, match=r"source_test .*\(3,\), .*source .*\(4,\)"):
         from_arrays(source=(X, Y), source_test=(X[:, :3], Y), target=X)
 
 
 @pytest.mark.parametrize("wrong", [1.0, -0.1, float("nan"), True, 3])
 def test_a_share_is_a_share(wrong):
-    with pytest.raises(InvalidInput, match="source_test must be a"):
+    with pytest.raises(InvalidInput, match=f"source_test .*{wrong}"):
         from_arrays(source=(X, Y), target=X, source_test=wrong)
 
 
@@ -100,9 +98,7 @@ def test_the_digits_have_a_test_set_of_their_own_in_another_order():
 
 def test_the_check_finds_rounds_that_training_uses():
     pair = from_arrays(source=(X, Y), source_test=(X[:20], Y[:20]), target=X)
-    with pytest.raises(
-        AssertionError, match="100% of source_test's contexts are contexts of source"
-    ):
+    with pytest.raises(AssertionError, match=r"100% .*source_test"):
         check_source_test(pair)
     few = np.arange(N) % 4  # a context that only has four values repeats, whoever holds it out
     check_source_test(from_arrays(source=(np.eye(4)[few], Y), target=np.eye(4)[few]))
@@ -127,7 +123,7 @@ def test_passes_apart():
         domain.rounds_available // N for domain in (pair.source, pair.target, pair.target_labelled)
     ]
     assert shown == [2, 5, 5]
-    with pytest.raises(InvalidInput, match="target_passes must be an integer >= 1"):
+    with pytest.raises(InvalidInput, match=r"target_passes .*>= 1"):
         from_arrays(source=(X, Y), target=X, target_passes=0)
 
 

@@ -175,11 +175,11 @@ def test_released_images_are_made_by_the_recipe(shared_data):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "not an idx file"),
-        (b"hello world", "not an idx file"),
-        (bytes([0, 0, 13, 1, 0, 0, 0, 1, 0]), "not an idx file of unsigned bytes"),
-        (bytes([0, 0, 8, 1, 0, 0, 0, 9, 1, 2]), "is damaged: 10 bytes, but 17 by its header"),
-        (gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 1, 2]))[:-9], "cannot be unpacked"),
+        (b"", "unsigned"),
+        (b"hello world", "unsigned"),
+        (bytes([0, 0, 13, 1, 0, 0, 0, 1, 0]), "unsigned"),
+        (bytes([0, 0, 8, 1, 0, 0, 0, 9, 1, 2]), "10 bytes.* 17 "),
+        (gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 1, 2]))[:-9], "unpacked"),
     ],
     ids=["empty", "text", "floats", "too short", "half a gzip"],
 )
@@ -194,7 +194,7 @@ def test_a_damaged_idx_file_is_named(tmp_path, content, message):
 
 def test_images_and_labels_that_do_not_belong_together(places):
     write_mnist(places / "mnist", n_labels=39)
-    with pytest.raises(DataError, match="do not match"):
+    with pytest.raises(DataError, match=r"\(40, 28, 28\) .*\(39,\)"):
         load("digit", form="released")
 
 
@@ -207,7 +207,7 @@ def test_a_damaged_packed_file_is_named(places):
 
 
 def test_what_is_missing_is_said_with_the_remedy(places):
-    with pytest.raises(DataError, match="daband data check digit"):
+    with pytest.raises(DataError, match="`daband data check digit`"):
         load("digit", form="released")
     write_mnist(places / "mnist")
     with pytest.raises(DataError, match=r"mnist_m_28\.npz"):

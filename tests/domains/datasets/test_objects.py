@@ -56,16 +56,16 @@ def test_without_lists_half_is_held(s2rda):
 def test_lists_that_overlap_are_refused(s2rda):
     path = s2rda / "splits/real_test.txt"
     path.write_text(path.read_text() + "real/bus/bus_000.jpg\n")
-    with pytest.raises(DataError, match=r"both list .*bus_000.jpg"):
+    with pytest.raises(DataError, match=r"real_val\.txt .*real_test\.txt .*bus_000\.jpg"):
         load("s2rda49")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("bus/bus_000.jpg", "should have"),
-        ("real/../bus/x.jpg", "should have"),
-        ("real/bus/gone.jpg", "does not exist"),
+        ("bus/bus_000.jpg", "'bus/bus_000.jpg'"),
+        ("real/../bus/x.jpg", "'real/../bus/x.jpg'"),
+        ("real/bus/gone.jpg", " real/bus/gone.jpg, "),
     ],
 )
 def test_lists_with_nonsense(s2rda, line, message):
@@ -78,22 +78,20 @@ def test_lists_with_nonsense(s2rda, line, message):
 def test_a_class_missing_in_the_synthetic_domain(s2rda):
     for image in (s2rda / "synthetic/knife").iterdir():
         image.unlink()
-    with pytest.raises(DataError, match="class 'knife' has no example"):
+    with pytest.raises(DataError, match="'knife'"):
         load("s2rda49")
 
 
 def test_missing_data_say_what_to_fetch_and_where_to_put_it(s2rda):
     (s2rda / "splits/real_val.txt").write_text("real/piano/piano_000.jpg\n")
-    with pytest.raises(DataError, match=r"real_val.txt lists no image of its classes"):
+    with pytest.raises(DataError, match=r"real_val\.txt .*classes"):
         load("s2rda49")
     (s2rda / "synthetic").rename(s2rda / "elsewhere")
     told = (
-        rf"needs s2rda49/synthetic or .* below the data directory {s2rda.parent}\. To get it, get"
-        r" S2RDA-49 from .*http"
+        rf"s2rda49/synthetic .* {s2rda.parent}\. .*"
+        r"http.*"
     )
-    with pytest.raises(
-        DataError, match=told + ".* so that s2rda49/synthetic and s2rda49/real exist"
-    ):
+    with pytest.raises(DataError, match=told + "s2rda49/real"):
         load("s2rda49")
 
 
@@ -132,10 +130,10 @@ def test_images_are_resized_to_256_and_cropped_to_224(visda):
 def test_a_class_without_images(visda):
     for path in (visda / "train" / "train").iterdir():
         path.unlink()
-    with pytest.raises(DataError, match="class 'train' has no example"):
+    with pytest.raises(DataError, match="'train'"):
         load("visda17")
 
 
 def test_missing_visda_data_name_the_remedy():
-    with pytest.raises(DataError, match="daband data check visda17"):
+    with pytest.raises(DataError, match="`daband data check visda17`"):
         load("visda17")

@@ -112,21 +112,21 @@ def test_source_and_target_of_equal_length_are_not_shown_in_lockstep():
     [
         ({"rewards": "cubic"}, "'linear' or 'labels'"),
         ({"arms": "some"}, "'disjoint' or 'shared'"),
-        ({"n_arms": 1}, "n_arms must be an integer >= 2"),
-        ({"n_arms": "x"}, "n_arms must be an integer >= [0-9], got 'x'"),
-        ({"n_arms": 2.5}, "n_arms must be an integer >= [0-9], got 2.5"),
-        ({"dimension": "x"}, "dimension must be an integer"),
-        ({"n_contexts": 99.5}, "n_contexts must be an integer"),
-        ({"data_seed": "x"}, "data_seed must be an integer"),
-        ({"data_seed": -1}, "data_seed must be an integer >= 0"),
-        ({"dimension": 3}, "dimension must be an integer >= 5"),
-        ({"noise": "x"}, "noise must be a finite number, got 'x'"),
-        ({"noise": 1.5}, "between 0 and 1"),
-        ({"scale": 0}, "positive"),
-        ({"rotation": float("nan")}, "finite"),
-        ({"rotation": "x"}, "rotation must be a finite number, got 'x'"),
-        ({"scale": None}, "scale must be a finite number, got None"),
-        ({"colour": 1}, "no option 'colour'"),
+        ({"n_arms": 1}, "n_arms .*>= 2"),
+        ({"n_arms": "x"}, "n_arms .*'x'"),
+        ({"n_arms": 2.5}, r"n_arms .*2\.5"),
+        ({"dimension": "x"}, "dimension .*'x'"),
+        ({"n_contexts": 99.5}, r"n_contexts .*99\.5"),
+        ({"data_seed": "x"}, "data_seed .*'x'"),
+        ({"data_seed": -1}, "data_seed .*>= 0"),
+        ({"dimension": 3}, "dimension .*>= 5"),
+        ({"noise": "x"}, "noise .*'x'"),
+        ({"noise": 1.5}, r"noise .*1\.5"),
+        ({"scale": 0}, "scale .*0"),
+        ({"rotation": float("nan")}, "rotation .*nan"),
+        ({"rotation": "x"}, "rotation .*'x'"),
+        ({"scale": None}, "scale .*None"),
+        ({"colour": 1}, "'colour'"),
     ],
 )
 def test_wrong_options_are_named(options, message):
@@ -135,5 +135,5 @@ def test_wrong_options_are_named(options, message):
 
 
 def test_more_rounds_than_contexts_says_how_many_there_are():
-    with pytest.raises(InvalidInput, match="160 rounds; use fewer rounds or set passes=2"):
+    with pytest.raises(InvalidInput, match=r"161 .*160 .*passes=2"):
         load("synthetic", tiny=True).source.rounds(0, 161, seed=0)

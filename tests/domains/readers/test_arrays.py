@@ -46,9 +46,7 @@ def test_shared_arms_need_a_context_per_arm_on_every_side(side):
         for name, n in sizes.items()
         if name != "target"
     }
-    with pytest.raises(
-        InvalidInput, match=rf"shared arms need {side} contexts \(n, 3, \*C\), got \(\d+, 4, 4\)"
-    ):
+    with pytest.raises(InvalidInput, match=rf"{side} .*\(n, 3, \*C\), .*\(\d+, 4, 4\)"):
         from_arrays(**given, target=contexts["target"], arms="shared")
 
 
@@ -92,30 +90,30 @@ def test_impossible_rounds(start, stop):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"source": X}, "source must be a tuple"),
-        ({"source": (X, Y[:-1])}, r"needs labels \(30,\)"),
-        ({"source": (X, Y + 0.5)}, "labels must be integers"),
-        ({"source": (X, Y - 1)}, "label -1"),
-        ({"source": (np.where(X > 0.9, np.nan, X), Y)}, "NaN or infinite value, first in row"),
-        ({"source": (X[:0], Y[:0])}, "must have at least one row"),
-        ({"source": (np.array(["a", "b"]), np.array([0, 1]))}, "must hold numbers"),
-        ({"target": X_TARGET[:, :3]}, r"target contexts have shape \(3,\)"),
-        ({"target_test": (X_TEST, Y_TEST + 3)}, "target_test has label"),
-        ({"class_names": ["one"]}, "each of 3 arms, got 1 names"),
+        ({"source": X}, "source .*ndarray"),
+        ({"source": (X, Y[:-1])}, r"source .*\(30,\) .*\(29,\)"),
+        ({"source": (X, Y + 0.5)}, "source labels .*float64"),
+        ({"source": (X, Y - 1)}, r"source .*-1, .*0\.\.1"),
+        ({"source": (np.where(X > 0.9, np.nan, X), Y)}, "source .*NaN .* row 1$"),
+        ({"source": (X[:0], Y[:0])}, r"source .*\(0, 4\)"),
+        ({"source": (np.array(["a", "b"]), np.array([0, 1]))}, "source .*<U1"),
+        ({"target": X_TARGET[:, :3]}, r"target .*\(3,\), .*\(4,\)"),
+        ({"target_test": (X_TEST, Y_TEST + 3)}, r"target_test .*5, .*0\.\.2"),
+        ({"class_names": ["one"]}, "class_names .* 3 .* 1 "),
         ({"arms": "many"}, "'disjoint' or 'shared'"),
-        ({"source": (X, np.where(Y == 1, np.nan, Y))}, "source labels must be integers"),
+        ({"source": (X, np.where(Y == 1, np.nan, Y))}, "source labels .*float64"),
         (
             {"source": (X, np.where(Y == 1, np.nan, Y)), "n_arms": 3},
-            "source labels must be integers",
+            "source labels .*float64",
         ),
-        ({"target_test": (X_TEST, np.full(10, np.nan))}, "target_test labels must be integers"),
-        ({"passes": 0}, "passes must be an integer >= 1"),
-        ({"passes": "2"}, "passes must be an integer >= [0-9], got '2'"),
-        ({"passes": 1.5}, "passes must be an integer >= [0-9], got 1.5"),
-        ({"passes": True}, "passes must be an integer >= [0-9], got True"),
-        ({"n_arms": "3"}, "n_arms must be an integer >= [0-9], got '3'"),
-        ({"n_arms": 3.0}, "n_arms must be an integer >= [0-9], got 3.0"),
-        ({"n_arms": 0}, "n_arms must be an integer >= 1, got 0"),
+        ({"target_test": (X_TEST, np.full(10, np.nan))}, "target_test labels .*float64"),
+        ({"passes": 0}, "passes .*>= 1"),
+        ({"passes": "2"}, "passes .*'2'"),
+        ({"passes": 1.5}, r"passes .*1\.5"),
+        ({"passes": True}, "passes .*True"),
+        ({"n_arms": "3"}, "n_arms .*'3'"),
+        ({"n_arms": 3.0}, r"n_arms .*3\.0"),
+        ({"n_arms": 0}, "n_arms .*>= 1"),
         ({"arms": "shared"}, r"\(n, K, \*C\)"),
     ],
 )
@@ -148,7 +146,7 @@ def test_names_in_the_place_of_labels_are_told_what_to_do(labels):
     x = np.zeros((40, 2))
     with pytest.raises(
         InvalidInput,
-        match=r"source labels must be integers, got names such as 'card'.*numpy\.unique",
+        match=r"source labels .*'card'.*numpy\.unique",
     ):
         from_arrays(source=(x, labels), target=x)
     names, numbers = np.unique(labels, return_inverse=True)
@@ -162,6 +160,6 @@ def test_labels_that_begin_at_1_are_warned_about():
     """Before: an arm more than there are, which never pays, without a word."""
     x = np.zeros((40, 2))
     y = np.arange(40) % 3 + 1
-    with pytest.warns(UserWarning, match="no label is 0: arms are 0 to 3"):
+    with pytest.warns(UserWarning, match="label .*0 to 3.* n_arms"):
         from_arrays(source=(x, y), target=x)
     from_arrays(source=(x, y), target=x, n_arms=4)

@@ -60,7 +60,7 @@ def test_a_damaged_image_is_named_and_nothing_of_it_is_kept(files, damage, count
 
 def test_a_file_that_went_away(files):
     files[2].unlink()
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match=r"cat_002\.png .*exist"):
         ImageContexts(files, (16, 16)).read(np.arange(3))
 
 
@@ -135,12 +135,10 @@ def test_a_flat_target_with_a_test_of_its_own(tmp_path, write_images):
 def test_a_class_missing_on_one_side_is_named(tmp_path, write_images):
     write_images(tmp_path / "drawn", CLASSES, 3)
     write_images(tmp_path / "seen", CLASSES[:2], 3)
-    with pytest.raises(DataError, match=r"class 'owl' has no example"):
+    with pytest.raises(DataError, match="'owl'"):
         from_images(source=tmp_path / "drawn", target=tmp_path / "seen")
     write_images(tmp_path / "seen", ["Owl", "owl"], 3)
-    with pytest.raises(
-        DataError, match=r"seen/Owl is not a class of the source \(cat, dog, owl\).*without labels"
-    ):
+    with pytest.raises(DataError, match=r"seen/Owl .*\(cat, dog, owl\)"):
         from_images(source=tmp_path / "drawn", target=tmp_path / "seen")
 
 
@@ -154,7 +152,7 @@ def test_sixteen_bits_of_grey_are_not_all_white(tmp_path, kind):
         read_pixels(tmp_path / f"sixteen.{kind}"), read_pixels(tmp_path / "eight.png")
     )
     store = ImageContexts([tmp_path / "fractions.tif"], (8, 8))
-    with pytest.raises(DataError, match="pixels are floating-point numbers"):
+    with pytest.raises(DataError, match=r"fractions\.tif .*floating-point"):
         store.read(np.array([0]))
 
 
@@ -169,12 +167,12 @@ def test_eight_bits_of_grey_may_be_written_as_thirty_two(tmp_path):
 @pytest.mark.parametrize("passes", ["2", 1.5])
 def test_passes_of_folders_is_a_whole_number(tmp_path, write_images, passes):
     write_images(tmp_path, ["cup", "pen"], 2)
-    with pytest.raises(InvalidInput, match="passes must be an integer"):
+    with pytest.raises(InvalidInput, match=rf"passes .*{passes!r}"):
         from_images(source=tmp_path, target=tmp_path, passes=passes)
 
 
 def test_folders_that_are_not_there_or_have_no_classes(tmp_path):
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(DataError, match="/gone "):
         from_images(source=tmp_path / "gone", target=tmp_path)
-    with pytest.raises(DataError, match="one sub-folder per class"):
+    with pytest.raises(DataError, match=r"sub-folder .*\[\]"):
         from_images(source=tmp_path, target=tmp_path)

@@ -61,30 +61,30 @@ def test_labels_in_a_pandas_frame_or_a_tensor_column():
 
     for labels in (pd.DataFrame({"y": Y}), torch.as_tensor(Y)[:, None]):
         assert from_arrays(source=(X, labels), target=X).n_arms == 3
-    with pytest.raises(daband.InvalidInput, match=r"names such as 'low'.*numpy\.unique"):
+    with pytest.raises(daband.InvalidInput, match=r"labels .*'low'.*numpy\.unique"):
         from_arrays(source=(X, pd.DataFrame({"y": ["low", "high"] * 300})), target=X)
 
 
 def test_one_column_of_rewards_is_refused():
     with pytest.raises(
         daband.InvalidInput,
-        match="source rewards have one column, but a bandit has at least two arms",
+        match=r"source rewards .*\(n,\)",
     ):
         from_arrays(source=(X, Y[:, None] / 2), target=X)
 
 
 def test_a_number_of_arms_beyond_memory_is_refused_at_once():
-    with pytest.raises(daband.InvalidInput, match=r"n_arms=1000000000000 would need .* GiB"):
+    with pytest.raises(daband.InvalidInput, match=r"n_arms=1000000000000 .* GiB"):
         from_arrays(source=(X, Y), target=X, n_arms=10**12)
-    with pytest.raises(daband.InvalidInput, match=r"labels up to 999999999999 would need"):
+    with pytest.raises(daband.InvalidInput, match=r"labels .*999999999999 .* GiB"):
         from_arrays(source=(X, np.where(Y == 0, 10**12 - 1, Y)), target=X)
     log = (X, Y, X[:, 0], np.full(600, 0.5))
-    with pytest.raises(daband.InvalidInput, match="n_arms=1000000000000 would need"):
+    with pytest.raises(daband.InvalidInput, match=r"n_arms=1000000000000 .* GiB"):
         from_log(source=log, target=X, n_arms=10**12)
 
 
 def test_equal_class_names_are_refused_at_once():
-    with pytest.raises(daband.InvalidInput, match="'low' is repeated"):
+    with pytest.raises(daband.InvalidInput, match=r"class_names .*'low'"):
         from_arrays(source=(X, Y), target=X, class_names=["low", "high", "low"])
 
 
@@ -93,10 +93,10 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 
     twice = pd.DataFrame([[1.0, 2.0, 0], [2.0, 1.0, 1]] * 10, columns=["a", "a", "y"])
     columns = Columns(context=["a"], label="y")
-    with pytest.raises(daband.InvalidInput, match="two columns named 'a'; rename"):
+    with pytest.raises(daband.InvalidInput, match=r"columns .*'a'"):
         from_table(source=twice, target=twice, columns=columns)
     twice.to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(daband.InvalidInput, match="the table has two columns named 'a'"):
+    with pytest.raises(daband.InvalidInput, match=r"columns .*'a'"):
         from_table(source=tmp_path / "twice.csv", target=tmp_path / "twice.csv", columns=columns)
 
 
@@ -183,13 +183,11 @@ def test_a_log_without_propensities_says_that_they_are_estimated():
     contexts = frame.select("a", "b", "c").to_numpy()
     arms = frame["arm"].to_numpy()
     rewards = frame["reward"].to_numpy()
-    with pytest.warns(
-        UserWarning, match="the log has no propensities; they are estimated by a logistic model"
-    ):
+    with pytest.warns(UserWarning, match="propensities.*logistic"):
         pair = from_log(source=(contexts, arms, rewards), target=contexts, n_arms=2)
     assert len(pair.source) == 800
     columns = Columns(context=["a", "b", "c"], arm="arm", reward="reward")
-    with pytest.warns(UserWarning, match="no propensities"):
+    with pytest.warns(UserWarning, match="propensities"):
         table = from_table(source=frame.drop("propensity"), target=frame, columns=columns)
     everything = table.source.read_log(np.arange(800))[2]
     # a step, met by a slope
@@ -197,7 +195,7 @@ def test_a_log_without_propensities_says_that_they_are_estimated():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         from_log(source=(contexts, arms, rewards, np.full(800, 0.5)), target=contexts, n_arms=2)
-    with pytest.raises(daband.InvalidInput, match=r"both columns\.arm and columns\.reward"):
+    with pytest.raises(daband.InvalidInput, match=r"columns\.arm .*columns\.reward"):
         Columns(context=["a"], arm="arm")
 
 
@@ -216,7 +214,7 @@ def offered_log(n=3000, seed=0):
 
 def test_an_arm_that_was_not_offered_has_no_chance():
     contexts, arms, rewards, offered = offered_log()
-    with pytest.warns(UserWarning, match="a weight of each arm among the offered ones"):
+    with pytest.warns(UserWarning, match="propensities.*weight .*offered"):
         pair = daband.domains.from_log(
             source=(contexts, arms, rewards, None, offered),
             target=contexts,
@@ -281,13 +279,9 @@ def test_log_files_list_the_offered_arms(tmp_path):
         tmp_path / "texts.parquet", n_arms=3, arm_names=policy.arm_names
     )
     assert log.read_rounds(np.array([5, 0, 7])).offered.tolist() == offered[[5, 0, 7]].tolist()
-    with pytest.raises(
-        daband.errors.DataError, match="row 0 has chosen 'c', which 'offered' lacks"
-    ):
+    with pytest.raises(daband.errors.DataError, match=r"wrong\.parquet: row 0 .*'c', .*'offered'"):
         daband.evaluate_log(policy, tmp_path / "wrong.parquet")
-    with pytest.raises(
-        daband.InvalidInput, match="probability 0 for all arms offered in row 1 of log"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"policy .*probability 0 .* row 1 "):
         daband.evaluate_log(
             lambda x: np.tile([0.0, 0.0, 1.0], (len(x), 1)),
             (contexts, arms, rewards, propensities, offered),
@@ -304,14 +298,12 @@ def test_an_incumbent_that_was_not_offered_earns_as_the_log_does():
 def test_offered_arms_are_checked():
     contexts, arms, rewards, offered = offered_log(60)
     given = {"target": contexts, "n_arms": 3}
-    with pytest.raises(daband.InvalidInput, match=r"offered arms must hold booleans"):
+    with pytest.raises(daband.InvalidInput, match=r"offered .*booleans.*int64"):
         daband.domains.from_log(
             source=(contexts, arms, rewards, np.full(60, 0.4), offered.astype(int)), **given
         )
     offered[7] = np.arange(3) == (arms[7] + 1) % 3
-    with pytest.raises(
-        daband.InvalidInput, match=r"row 7 has chosen arm \d, which was not offered"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"row 7 .* arm \d, .*offered"):
         daband.domains.from_log(
             source=(contexts, arms, rewards, np.full(60, 0.4), offered), **given
         )
@@ -326,25 +318,23 @@ def test_a_column_lists_the_offered_arms():
         {"x": contexts[:, 0], "arm": ["abc"[at] for at in arms], "paid": rewards, "shown": listed}
     )
     columns = daband.domains.Columns(context=["x"], arm="arm", reward="paid", offered="shown")
-    with pytest.warns(UserWarning, match="among the offered ones"):
+    with pytest.warns(UserWarning, match="propensities.*weight .*offered"):
         pair = daband.domains.from_table(
             source=frame, target=frame, columns=columns, source_test=None
         )
     assert pair.source.read_rounds(np.arange(60)).offered.tolist() == offered.tolist()
     wrong = frame.with_columns(shown=pl.lit("a|b"))
-    with pytest.raises(daband.errors.DataError, match="has chosen 'c', which 'shown' lacks"):
+    with pytest.raises(daband.errors.DataError, match=r"row 0 .*'c', .*'shown'"):
         daband.domains.from_table(source=wrong, target=frame, columns=columns, source_test=None)
     gap = frame.with_columns(shown=pl.when(pl.int_range(60) != 7).then("shown"))
-    with pytest.raises(daband.errors.DataError, match="column 'shown' has no value in row 7"):
+    with pytest.raises(daband.errors.DataError, match=r"'shown' .*row 7"):
         daband.domains.from_table(source=gap, target=frame, columns=columns, source_test=None)
-    with pytest.raises(
-        daband.errors.DataError, match="'z' in column 'shown', row 0, which is not an arm"
-    ):
+    with pytest.raises(daband.errors.DataError, match=r"'z' .*'shown', row 0, .*\(a, b, c\)"):
         daband.domains.from_table(
             source=frame.with_columns(shown=pl.lit("a|z")),
             target=frame,
             columns=columns,
             source_test=None,
         )
-    with pytest.raises(daband.InvalidInput, match="is for a log"):
+    with pytest.raises(daband.InvalidInput, match=r"columns\.offered .*columns\.arm"):
         daband.domains.Columns(context=["x"], label="arm", offered="shown")

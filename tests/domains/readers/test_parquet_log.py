@@ -155,7 +155,7 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
     )
     assert len(ParquetLog(tmp_path / "widths", n_arms=3)) == 40
     (tmp_path / "0" / "1.parquet").write_bytes((tmp_path / "0" / "0.parquet").read_bytes()[:-100])
-    with pytest.raises(DataError, match=r"1\.parquet cannot be read as Parquet"):
+    with pytest.raises(DataError, match=r"1\.parquet .*PAR1"):
         ParquetLog(tmp_path / "0", n_arms=3)
 
 
@@ -185,17 +185,17 @@ def test_what_rows_hold_is_named_with_file_and_row(tmp_path, column, value, mess
 
 
 def test_logs_that_are_none(tmp_path):
-    with pytest.raises(DataError, match="no file matches"):
+    with pytest.raises(DataError, match=rf"{tmp_path}/\*\.parquet;"):
         ParquetLog(f"{tmp_path}/*.parquet", n_arms=3)
-    with pytest.raises(DataError, match=r"no \*.parquet or \*.csv or \*.tsv file"):
+    with pytest.raises(DataError, match=r"\*\.parquet .*\*\.csv .*\*\.tsv"):
         ParquetLog(tmp_path, n_arms=3)
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match=r"one\.parquet"):
         ParquetLog(tmp_path / "one.parquet", n_arms=3)
-    with pytest.raises(InvalidInput, match="log must be"):
+    with pytest.raises(InvalidInput, match=r"log .*empty"):
         ParquetLog([], n_arms=3)
-    with pytest.raises(DataError, match=r"the log .*empty.* has no rows"):
+    with pytest.raises(DataError, match=r"empty/0\.parquet .*rows"):
         ParquetLog(write(tmp_path / "empty", frame(0)), n_arms=3)
-    with pytest.raises(InvalidInput, match="4 context features"):
+    with pytest.raises(InvalidInput, match=r" 4 .*\(5,\)"):
         ParquetLog(write(tmp_path / "log", frame(5)), n_arms=3, context_shape=(5,))
 
 
@@ -218,7 +218,7 @@ def test_rounds_without_a_reward_keep_the_row_numbers_of_the_others(tmp_path):
         propensity=pl.when(pl.int_range(30) == 12).then(0.0).otherwise("propensity")
     )
     log = ParquetLog(write(tmp_path / "bad", table), n_arms=3, skip_unrewarded=True)
-    with pytest.raises(DataError, match="in row 12 of 'propensity'"):
+    with pytest.raises(DataError, match=r"0\.parquet .*row 12 .*'propensity'"):
         log.read_log(np.arange(20))
 
 
@@ -231,7 +231,7 @@ def test_arms_are_read_by_their_names(tmp_path):
     np.testing.assert_array_equal(log.read_log(np.arange(30))[0], frame(30)["arm"])
     with pytest.raises(
         DataError,
-        match=r"'coffee' in the arm's column 'arm', which is not an arm \(tea, none, mate\)",
+        match=r"'coffee' .*'arm', .*\(tea, none, mate\)",
     ):
         ParquetLog(tmp_path / "log", n_arms=3, arm_names=["tea", "none", "mate"])
 
@@ -241,6 +241,6 @@ def test_a_reward_that_is_no_number_is_shown_with_its_row(tmp_path):
     log = ParquetLog(write(tmp_path, frame(20).with_columns(rewards)), n_arms=3)
     with pytest.raises(
         DataError,
-        match=r"0.parquet: column 'reward' must be a number or None, got 'none' .* in row 7",
+        match=r"0\.parquet: .*'reward' .*'none' .*row 7",
     ):
         log.read_log(np.arange(20))

@@ -30,12 +30,12 @@ def test_a_log_keeps_rows_together():
 @pytest.mark.parametrize(
     ("position", "value", "message"),
     [
-        (1, LABELS + 0.5, "must hold integers"),
-        (1, LABELS + 1, r"arm 3 in row 2 is outside 0\.\.2"),
-        (1, LABELS[:-1], r"shape \(30,\)"),
-        (2, np.full(N, np.nan), "must be finite and at most .* in row 0"),
-        (3, np.zeros(N), r"\(0, 1\]"),
-        (3, np.full(N, 1.5), r"\(0, 1\]"),
+        (1, LABELS + 0.5, "arm .*float64"),
+        (1, LABELS + 1, r"arm 3 .*row 2 .*0\.\.2"),
+        (1, LABELS[:-1], r"arm .*\(30,\), .*\(29,\)"),
+        (2, np.full(N, np.nan), "reward .*row 0"),
+        (3, np.zeros(N), r"propensity .*\(0, 1\], row 0 has 0 "),
+        (3, np.full(N, 1.5), r"propensity .*\(0, 1\], row 0 has 1\.5 "),
     ],
 )
 def test_wrong_logs(position, value, message):
@@ -49,7 +49,5 @@ def test_wrong_logs(position, value, message):
     "options", [{"n_arms": "3"}, {"n_arms": 3.0}, {"n_arms": 3, "passes": "2"}]
 )
 def test_a_log_needs_whole_numbers(options):
-    with pytest.raises(
-        InvalidInput, match=r"(n_arms|passes) must be an integer >= [0-9], got ('3'|3\.0|'2')"
-    ):
+    with pytest.raises(InvalidInput, match=r"(n_arms|passes) .*('3'|3\.0|'2')$"):
         from_log(source=LOG, target=CONTEXTS, target_test=(CONTEXTS, LABELS), **options)

@@ -93,8 +93,8 @@ def test_the_pair_has_its_transform_and_raw_rows_become_contexts():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"income": "much"}, "'income' must be a number or None, got 'much'"),
-        ({"income": float("inf")}, "'income' must be a finite number"),
+        ({"income": "much"}, "'income' .*'much'"),
+        ({"income": float("inf")}, "'income' .*inf"),
         ({"city": None, "income": None}, None),
     ],
 )
@@ -107,7 +107,7 @@ def test_wrong_raw_rows_are_named(change, message):
         with pytest.raises(InvalidInput, match=message):
             table.contexts(row)
     del row["income"]
-    with pytest.raises(InvalidInput, match="row 0: the row has no 'income'"):
+    with pytest.raises(InvalidInput, match=r"row 0: .*'income'"):
         table.contexts(row)
 
 
@@ -115,7 +115,7 @@ def test_wrong_raw_rows_are_named(change, message):
     "state", [[], {}, {"format": "other"}, {"format": "daband table transform", "columns": [{}]}]
 )
 def test_a_state_that_is_no_transform(state):
-    with pytest.raises(DataError, match="not the state of a table transform"):
+    with pytest.raises(DataError, match=r"state .*transform"):
         TableTransform.from_state(state)
 
 
@@ -193,19 +193,19 @@ def test_a_log_as_source():
     [
         (
             Columns(context=("incomes",), label="offer"),
-            r"no column 'incomes'; did you mean 'income'\? \(it has income, city",
+            r"source .*'incomes'.*'income'\? \(.*income, city",
         ),
         (
             Columns(context=("city",), label="offer"),
-            "'city' must be a number or None, got 'Oslo' .* of the source table; .*`categorical`",
+            "'city' .*'Oslo' .*source .*`categorical`",
         ),
         (
             Columns(context=("income",), label="offers"),
-            r"no column 'offers'; did you mean 'offer'\? \(it has income, city",
+            r"'offers'.*'offer'\? \(.*income, city",
         ),
         (
             Columns(context=("income",), rewards=("pay blue", "city")),
-            "'city' must be a number or None.* of the target table$",
+            "'city' .*'Rome' .*target [a-z]+$",
         ),
     ],
 )
@@ -217,38 +217,41 @@ def test_wrong_columns_are_named(columns, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"context": ()}, "at least one"),
-        ({"context": "income"}, "sequence of names"),
-        ({"context": ("income",)}, "either a label column or"),
-        ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "either a label column or"),
+        ({"context": ()}, r"columns\.context .*one"),
+        ({"context": "income"}, r"columns\.context .*'income'"),
+        ({"context": ("income",)}, "label .*reward"),
+        ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "label .*reward"),
         (
             {"context": ("income",), "label": "offer", "categorical": ("city",)},
-            "not one of the context columns",
+            r"columns\.categorical .*'city'",
         ),
-        ({"context": ("income",), "label": "offer", "arm": "shown"}, "a log needs both"),
+        (
+            {"context": ("income",), "label": "offer", "arm": "shown"},
+            r"columns\.arm .*columns\.reward",
+        ),
         (
             {"context": ("income", "offer"), "label": "offer"},
-            "context has 'offer', which columns.label names",
+            r"columns\.context .*'offer', .*columns\.label",
         ),
         (
             {"context": ("a", "b"), "categorical": ("b",), "label": "b"},
-            "context has 'b', which columns.label names",
+            r"columns\.context .*'b', .*columns\.label",
         ),
         (
             {"context": ("income", "b"), "rewards": ("a", "b")},
-            "context has 'b', which columns.rewards names",
+            r"columns\.context .*'b', .*columns\.rewards",
         ),
         (
             {"context": ("income", "shown"), **LOGGED},
-            "context has 'shown', which columns.arm names",
+            r"columns\.context .*'shown', .*columns\.arm",
         ),
         (
             {"context": ("income", "clicked"), **LOGGED},
-            "context has 'clicked', which columns.reward names",
+            r"columns\.context .*'clicked', .*columns\.reward ",
         ),
         (
             {"context": ("income", "chance"), **LOGGED},
-            "context has 'chance', which columns.propensity names",
+            r"columns\.context .*'chance', .*columns\.propensity",
         ),
     ],
 )
@@ -262,14 +265,14 @@ def test_columns_that_make_no_sense(fields, message):
     [
         (
             {"target": {"income": pl.lit("much")}},
-            "column 'income' must be a number or None, got 'much' .* of the target table",
+            "'income' .*'much' .*target",
         ),
         (
             {"source": {"clicked": pl.lit("12 $")}},
-            "'clicked' must be a number .*'12 [$]' .* in row 0 of the source table$",
+            "'clicked' .*'12 [$]' .*row 0 .*source [a-z]+$",
         ),
-        ({"source": {"income": pl.lit("2024-03-27")}}, "in `dates`"),
-        ({"source": {"income": pl.date(2024, 3, 27)}}, "in `dates`"),
+        ({"source": {"income": pl.lit("2024-03-27")}}, "'2024-03-27' .*`dates`"),
+        ({"source": {"income": pl.date(2024, 3, 27)}}, r"\(date\) .*`dates`"),
     ],
 )
 def test_a_column_of_the_wrong_type_is_named_with_its_table(change, message):
@@ -286,9 +289,7 @@ def test_rounds_of_a_log_without_a_reward_are_named():
         clicked=pl.when(pl.arange(0, 40) == 17).then(None).otherwise("clicked")
     )
     columns = Columns(context=("income",), arm="shown", reward="clicked", propensity="chance")
-    with pytest.raises(
-        DataError, match="column 'clicked' of the source table has no value in row 17"
-    ):
+    with pytest.raises(DataError, match=r"'clicked' .*source .*row 17"):
         from_table(source=log, target=frame(seed=1), columns=columns, source_test=None)
 
 
@@ -297,9 +298,7 @@ def test_a_column_with_a_category_for_every_row_is_warned_about():
         table.with_columns(city=pl.format("no. {}", pl.arange(0, 100)))
         for table in (frame(100), frame(100, seed=1))
     ]
-    with pytest.warns(
-        UserWarning, match="column 'city' has 96 categories in 140 rows.* Group them"
-    ):
+    with pytest.warns(UserWarning, match="'city' .*96 .*140 "):
         from_table(source=many[0], target=many[1], columns=COLUMNS)
 
 
@@ -331,13 +330,13 @@ def test_arms_can_be_named_with_those_that_were_never_tried():
     pair = from_table(**named, class_names=["red", "green", "blue"])
     assert (pair.n_arms, pair.class_names) == (3, ("red", "green", "blue"))
     assert set(pair.source.rounds(0, 30, seed=0).arms) == {1, 2}
-    with pytest.raises(DataError, match="is not an arm"):
+    with pytest.raises(DataError, match=r"'blue' .*'shown', .*\(red, green\)"):
         from_table(**named, class_names=["red", "green"])
     for wrong in ("red", ["red"], ["red", "red", "blue", "green"]):
         with pytest.raises(InvalidInput, match="class_names"):
             from_table(**named, class_names=wrong)
     rewards = Columns(context=("income",), rewards=("pay blue", "pay green"))
-    with pytest.raises(InvalidInput, match="class_names cannot be given with"):
+    with pytest.raises(InvalidInput, match=r"class_names .*columns\.rewards"):
         from_table(**{**named, "columns": rewards}, class_names=["a", "b"])
 
 
@@ -355,7 +354,7 @@ def test_a_class_that_one_side_does_not_have():
     result = daband.evaluate(daband.Constant.for_pair(pair, seed=0), pair.target_test)
     assert result.per_class[1] is None
     assert result.per_class[0] is not None
-    with pytest.raises(DataError, match="'green' in column 'offer', which is not an arm"):
+    with pytest.raises(DataError, match=r"'green' .*'offer', .*\(blue\)"):
         from_table(source=few, target=frame(), columns=COLUMNS)
 
 
@@ -376,13 +375,13 @@ def test_target_rows_without_labels_in_the_table_of_all_domains():
     some = everything.with_columns(offer=pl.when(pl.int_range(pl.len()) < 50).then("offer"))
     with pytest.warns(
         UserWarning,
-        match="30 of 40 target rows have no offer, so the labels of the others are not used",
+        match="30 .*40 .*offer.*target_test=",
     ):
         pair = from_table(source=some, domain="market", targets=["new"], columns=COLUMNS)
     assert pair.target_test is None
     some = frame(seed=1).with_columns(offer=pl.when(pl.int_range(pl.len()) < 10).then("offer"))
     # nobody is told to give what he gave
-    with pytest.warns(UserWarning, match="labels of the others are not used.$"):
+    with pytest.warns(UserWarning, match=r"30 .*40 .*offer, [^.]*\.$"):
         from_table(source=frame(), target=some, target_test=frame(seed=2), columns=COLUMNS)
 
 
@@ -390,16 +389,16 @@ def test_missing_labels_rewards_and_rows():
     holes = frame().with_columns(
         pl.when(pl.col("offer") == "blue").then(None).otherwise("offer").alias("offer")
     )
-    with pytest.raises(DataError, match="no value in row 0"):
+    with pytest.raises(DataError, match=r"'offer' .*row 0"):
         from_table(source=holes, target=frame(), columns=COLUMNS)
     unpaid = frame().with_columns(pl.lit(None, dtype=pl.Float64).alias("pay blue"))
-    with pytest.raises(DataError, match="'pay blue' of the source table has no value in row 0"):
+    with pytest.raises(DataError, match=r"'pay blue' .*source .*row 0"):
         from_table(
             source=unpaid,
             target=frame(),
             columns=Columns(context=("income",), rewards=("pay blue", "pay green")),
         )
-    with pytest.raises(DataError, match="target table has no rows"):
+    with pytest.raises(DataError, match=r"target .*rows"):
         from_table(source=frame(), target=frame()[:0], target_test=frame(), columns=COLUMNS)
 
 
@@ -411,19 +410,19 @@ def test_an_infinite_number_is_named_not_taken_as_missing(side, column):
         pl.when(pl.int_range(pl.len()) == 4).then(-float("inf")).otherwise(column).alias(column)
     )
     columns = Columns(context=("income",), rewards=("pay blue", "pay green"))
-    with pytest.raises(DataError, match=f"column '{column}' has an infinite value"):
+    with pytest.raises(DataError, match=f"'{column}' .*infinite .*row 4"):
         from_table(**given, columns=columns)
 
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(DataError, match=r"broken\.parquet cannot be read"):
+    with pytest.raises(DataError, match=r"broken\.parquet "):
         read_table(tmp_path / "broken.parquet")
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match=r"gone\.csv "):
         read_table(tmp_path / "gone.csv")
-    with pytest.raises(InvalidInput, match="not of a supported type"):
+    with pytest.raises(InvalidInput, match=r"table\.xlsx .*\.jsonl"):
         read_table(tmp_path / "table.xlsx")
-    with pytest.raises(InvalidInput, match="pandas, polars or arrow"):
+    with pytest.raises(InvalidInput, match=r"polars .*dict"):
         read_table({"a": [1]})
 
 
