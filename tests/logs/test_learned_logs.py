@@ -51,14 +51,14 @@ def truth_of(policy):
 def test_they_are_refused(tmp_path, learn):
     file = write(tmp_path / "week1.parquet")
     policy = learn(blank(), file)
-    with pytest.raises(InvalidInput, match=r"has learned the log: .* or pass a later log"):
+    with pytest.raises(InvalidInput, match=r"policy .*learned .*log: "):
         daband.evaluate_log(policy, file)
     (tmp_path / "more").mkdir()
     both = [
         file.rename(tmp_path / "more" / "0.parquet"),
         write(tmp_path / "more" / "1.parquet", seed=1),
     ]
-    with pytest.raises(InvalidInput, match="has learned 400 of the 800 rounds"):
+    with pytest.raises(InvalidInput, match=r"policy .*400 .*800 "):
         daband.evaluate_log(policy, both)
     assert daband.evaluate_log(policy, both[1:]).rounds == N
 
@@ -86,9 +86,9 @@ def test_an_exported_file_is_evaluated_with_its_own_exploration(tmp_path):
     assert (
         found.effective_sample_size > 1.2 * daband.evaluate_log(policy, later).effective_sample_size
     )
-    with pytest.raises(InvalidInput, match="contexts of shape"):
+    with pytest.raises(InvalidInput, match=r"log .*\(3,\), .*\(30,\)"):
         daband.evaluate_log(deployed, (np.zeros((20, 3)), [0] * 20, [0.0] * 20, [0.25] * 20))
-    with pytest.raises(InvalidInput, match="rule can only be given"):
+    with pytest.raises(InvalidInput, match=r"^rule "):
         daband.evaluate_log(deployed, later, rule="ucb")
 
 
@@ -109,12 +109,12 @@ def test_a_file_of_a_pair_is_recognised_after_training(tmp_path):
         daband.train(policy, source=pair.source)
         policy.save(tmp_path / "p.safetensors")
         policy = daband.load(tmp_path / "p.safetensors")
-        with pytest.raises(InvalidInput, match="has learned the log"):
+        with pytest.raises(InvalidInput, match=r"policy .*learned .*log: "):
             daband.evaluate_log(policy, file, columns=columns)
         assert daband.evaluate_log(policy, later, columns=columns).rounds == N
     assert daband.evaluate_log(policy, table.source_test).rounds == len(table.source_test)
     chosen = daband.choose(table).policy
-    with pytest.raises(InvalidInput, match="has learned the log"):
+    with pytest.raises(InvalidInput, match=r"policy .*learned .*log: "):
         daband.evaluate_log(chosen, file, columns=columns)
     assert daband.evaluate_log(chosen, table.source_test).rounds == len(table.source_test)
 
@@ -133,7 +133,7 @@ def test_a_part_of_the_learned_rounds_is_not_assessed(tmp_path):
     held_out = daband.assess(policy, source=later.source, target=pair.target)
     assert held_out.kind == "tables"
     daband.learn_log(policy, tmp_path / "week2.parquet")
-    with pytest.raises(InvalidInput, match="learned together with others"):
+    with pytest.raises(InvalidInput, match=r"source .*learned .*source_test"):
         daband.assess(policy, source=pair.source, target=pair.target)
 
 
@@ -151,10 +151,10 @@ def test_rounds_learned_one_by_one_are_recognised_by_their_ids(tmp_path):
     policy.save(tmp_path / "p.safetensors")
     policy = daband.load(tmp_path / "p.safetensors")
     for log, ids in ((tmp_path / "log.csv", "event"), (rounds(0), names)):
-        with pytest.raises(InvalidInput, match="has learned 300 of the 400 rounds of the log"):
+        with pytest.raises(InvalidInput, match=r"policy .*300 .*400 "):
             daband.evaluate_log(policy, log, id=ids)
         assert daband.evaluate_log(before, log, id=ids).rounds == N
-    with pytest.raises(InvalidInput, match="id names the column 'evnt'"):
+    with pytest.raises(InvalidInput, match=r"^id .*'evnt', .*'event'"):
         daband.evaluate_log(policy, tmp_path / "log.csv", id="evnt")
 
 

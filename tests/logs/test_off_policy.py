@@ -458,70 +458,72 @@ class TestBadInput:
     def test_a_propensity(self, bad):
         p = self.p.copy()
         p[11] = bad
-        self.refused("log: propensity must be in.*row 11", log=(self.x, self.arm, self.reward, p))
+        self.refused("log: propensity .*row 11 ", log=(self.x, self.arm, self.reward, p))
 
     def test_arms(self):
         for bad in (K, -1):
             arm = self.arm.copy()
             arm[6] = bad
-            self.refused(f"arm {bad} in row 6", log=(self.x, arm, self.reward, self.p))
-        self.refused("arm must hold integers", log=(self.x, self.arm + 0.5, self.reward, self.p))
+            self.refused(rf"arm {bad} .*row 6 .*0\.\.2", log=(self.x, arm, self.reward, self.p))
+        self.refused("arm .*float64", log=(self.x, self.arm + 0.5, self.reward, self.p))
 
     def test_rewards_and_contexts(self):
         reward = self.reward.copy()
         reward[5] = np.inf
-        self.refused("reward.*in row 5", log=(self.x, self.arm, reward, self.p))
+        self.refused("reward .*row 5", log=(self.x, self.arm, reward, self.p))
         x = self.x.copy()
         x[8, 1] = np.nan
         self.refused("NaN.*row 8", log=(x, self.arm, self.reward, self.p))
-        self.refused("shape", log=(self.x, self.arm, self.reward[:-1], self.p))
+        self.refused(
+            r"reward .*\(40,\), .*\(39,\)", log=(self.x, self.arm, self.reward[:-1], self.p)
+        )
 
     def test_an_empty_log(self):
         self.refused(
-            "log contexts must have at least one row",
+            r"log contexts .*\(0, 4\)",
             log=(self.x[:0], self.arm[:0], self.reward[:0], self.p[:0]),
         )
 
     def test_what_is_no_log(self):
         for bad in (None, 3, (self.x, self.arm), {"contexts": self.x}):
-            with pytest.raises(daband.InvalidInput, match="log must be"):
+            with pytest.raises(daband.InvalidInput, match=r"^log "):
                 daband.evaluate_log(valued, bad)
         pair = daband.domains.from_log(
             source=(self.x, self.arm, self.reward, self.p), target=self.x, n_arms=K
         )
         self.refused(
-            "log has 3 arms, but the policy has 2",
+            "log .*3 .*policy .*2",
             daband.Random(context_shape=(D,), n_arms=2),
             pair.source,
         )
 
     def test_too_few_rounds_to_fit(self):
         self.refused(
-            "at least 10 rows", log=(self.x[:6], self.arm[:6], self.reward[:6], self.p[:6])
+            "log .*target .*10 .*6$", log=(self.x[:6], self.arm[:6], self.reward[:6], self.p[:6])
         )
 
     def test_settings(self):
         for bad in (0.0, 1.0, "95%", np.nan):
             self.refused("confidence", confidence=bad)
-        self.refused("policy must be", policy=3)
-        self.refused("rule can only be given for a daband policy", rule="greedy")
+        self.refused("policy .*int$", policy=3)
+        self.refused("^rule ", rule="greedy")
 
     def test_targets(self):
-        self.refused("target must hold contexts of the log's shape", target=self.x[:, :2])
-        self.refused("target must hold contexts of the log's shape", target=self.x[:0])
+        self.refused(r"target .*\(m, 4\), .*\(40, 2\)", target=self.x[:, :2])
+        self.refused(r"target .*\(m, 4\), .*\(0, 4\)", target=self.x[:0])
         spoiled = self.x.copy()
         spoiled[2, 0] = np.inf
-        self.refused("target has a NaN or infinite value, first in row 2", target=spoiled)
+        self.refused("target .*NaN .*row 2$", target=spoiled)
         pair = daband.domains.from_log(
             source=(self.x, self.arm, self.reward, self.p), target=self.x, n_arms=K
         )
-        self.refused("target must be contexts without rewards", target=pair.source)
+        self.refused(r"target .*pair\.target", target=pair.source)
 
     def test_probabilities_of_a_function(self):
+        self.refused("policy .*sum 1, .*row 0 ", policy=lambda x: np.full((len(x), K), 0.5))
         self.refused(
-            "with sum 1, which is not so in row 0", policy=lambda x: np.full((len(x), K), 0.5)
+            "policy .*sum 1, .*row 0 ", policy=lambda x: np.tile([1.5, -0.5, 0.0], (len(x), 1))
         )
-        self.refused("with sum 1", policy=lambda x: np.tile([1.5, -0.5, 0.0], (len(x), 1)))
         self.refused(r"shape \(B, K\)", policy=lambda x: np.ones(len(x)))
         self.refused("one row per context", policy=lambda x: np.full((2, K), 1 / K))
 
@@ -556,7 +558,7 @@ def test_propensities_that_make_weights_without_end_and_wrong_seeds_are_refused(
     def policy(contexts):
         return [[0.5, 0.5]] * len(contexts)
 
-    with pytest.raises(daband.InvalidInput, match=r"the propensity 1e-310 gives a weight of inf"):
+    with pytest.raises(daband.InvalidInput, match=r"propensity 1e-310 .* inf"):
         daband.evaluate_log(policy, log)
-    with pytest.raises(daband.InvalidInput, match="seed must be an integer >= 0, got -1"):
+    with pytest.raises(daband.InvalidInput, match=r"seed .*-1"):
         daband.evaluate_log(policy, log, seed=-1)

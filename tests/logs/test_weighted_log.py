@@ -80,9 +80,9 @@ def test_shared_arms_and_functions(tmp_path):
     assert_same(
         daband.evaluate_log(even, log), daband.evaluate_log(even, (x, arms, rewards, chances))
     )
-    with pytest.raises(InvalidInput, match="number of arms"):
+    with pytest.raises(InvalidInput, match=r"policy .*n_arms="):
         daband.evaluate_log(even, own)
-    with pytest.raises(InvalidInput, match="row 0 of log"):
+    with pytest.raises(InvalidInput, match=r"policy .*sum 1, .*row 0 "):
         daband.evaluate_log(lambda contexts: np.ones((len(contexts), K)), log)
 
 
@@ -118,7 +118,7 @@ def test_a_log_without_weight_and_a_small_one(tmp_path):
     few = ParquetLog(
         write(tmp_path / "few", tuple(column[:9] for column in log), files=1), n_arms=2
     )
-    with pytest.raises(InvalidInput, match="at least 10 rows"):
+    with pytest.raises(InvalidInput, match=r"log .*target .*10 .*9$"):
         daband.evaluate_log(first, few)
 
 
@@ -135,7 +135,7 @@ def test_columns_tables_and_progress(tmp_path):
     found = daband.evaluate_log(policy, folder, columns=columns, progress=seen.append)
     assert_same(found, daband.evaluate_log(policy, log))
     assert [record["pass"] for record in seen if record["rows"] == 400] == [1, 2]
-    with pytest.raises(InvalidInput, match="in memory"):
+    with pytest.raises(InvalidInput, match=r"^columns "):
         daband.evaluate_log(policy, log, columns=columns)
 
 
@@ -146,10 +146,10 @@ def test_a_damaged_file_is_named(tmp_path):
     content = bytearray((folder / "1.parquet").read_bytes())
     content[10:3000] = bytes(2990)  # the footer is well
     (folder / "1.parquet").write_bytes(content)
-    with pytest.raises(DataError, match=r"1\.parquet is damaged"):
+    with pytest.raises(DataError, match=r"1\.parquet .*damaged"):
         daband.evaluate_log(policy, folder)
     (folder / "1.parquet").write_bytes(content[:100])
-    with pytest.raises(DataError, match=r"1\.parquet cannot be read as Parquet"):
+    with pytest.raises(DataError, match=r"1\.parquet .*PAR1"):
         daband.evaluate_log(policy, folder)
 
 
@@ -169,7 +169,7 @@ def test_what_needs_all_contexts_at_once_says_so(tmp_path, monkeypatch):
     folder = write(tmp_path / "log", log)
     assert daband.evaluate_log(policy, folder, target=log[0]).domain == "target"
     monkeypatch.setattr("daband.logs._off_policy._MAX_CONTEXT_BYTES", 1000)
-    with pytest.raises(InvalidInput, match="target needs all contexts of the log in memory"):
+    with pytest.raises(InvalidInput, match=r"^target .*400 .* GiB"):
         daband.evaluate_log(policy, folder, target=log[0])
 
 

@@ -174,13 +174,13 @@ def test_killed_and_started_again_it_goes_on_with_the_next_part(log, tmp_path):
 def test_a_folder_of_another_fit_is_refused(log, tmp_path):
     state = tmp_path / "state"
     daband.fit_log(linucb(), log, directory=state)
-    with pytest.raises(InvalidInput, match="other settings"):
+    with pytest.raises(InvalidInput, match=r"policy\.alpha: .*0\.15, .*0\.7"):
         daband.fit_log(linucb(alpha=0.7), log, directory=state)
     frame(50, seed=3).write_parquet(log / "1.parquet")
-    with pytest.raises(InvalidInput, match=r"1\.parquet.* was learned and"):
+    with pytest.raises(InvalidInput, match=r"1\.parquet:0-201 "):
         daband.fit_log(linucb(), log, directory=state)
     (state / "sums.npz").write_bytes(b"nonsense")
-    with pytest.raises(daband.CheckpointError, match="remove the folder"):
+    with pytest.raises(daband.CheckpointError, match=r"sums\.npz"):
         daband.fit_log(linucb(), log, directory=state)
 
 
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_named_and_the_others_are_not_lost(log, tmp_path):
     intact = (log / "2.parquet").read_bytes()
     damage(log / "2.parquet")
     policy = linucb()
-    with pytest.raises(DataError, match=r"2\.parquet .*saved in "):
+    with pytest.raises(DataError, match=rf"2\.parquet .*{tmp_path}/state"):
         daband.fit_log(policy, log, directory=tmp_path / "state")
     assert policy.rounds_learned == 0
     (log / "2.parquet").write_bytes(intact)  # once it is repaired, the fit goes on
@@ -200,7 +200,7 @@ def test_rows_that_cannot_be_learned_are_named_with_their_file(log):
     bad = frame(30).with_columns(pl.lit(1e200).alias("reward"))
     bad.write_parquet(log / "5.parquet")
     policy = linucb()
-    with pytest.raises(DataError, match=r"5\.parquet .*reward must be finite and at most 1e\+100"):
+    with pytest.raises(DataError, match=r"5\.parquet .*reward .*1e\+100 .*row 0"):
         daband.fit_log(policy, log)
     assert policy.rounds_learned == 0
 
@@ -231,34 +231,34 @@ def test_a_policy_that_learns_by_gradients_draws_from_the_stream(log, whole, tmp
     with pytest.raises(DataError, match=r"2\.parquet"):
         daband.fit_log(partly, log, **options)
     assert partly.rounds_learned == 200 + 201
-    with pytest.raises(InvalidInput, match="engine must be 'local'"):
+    with pytest.raises(InvalidInput, match=r"engine .*'local' .*daband"):
         daband.fit_log(daband.DABand(**arguments), log, engine="ray")
 
 
 def test_arguments_are_checked(log, tmp_path):
     for wrong, message in (
-        ({"engine": "spark"}, "engine must be"),
-        ({"adapt_every": 0}, "adapt_every"),
-        ({"domain": "elsewhere"}, "domain"),
-        ({"target": np.zeros((3, 4))}, "target must be"),
+        ({"engine": "spark"}, "engine .*'spark'"),
+        ({"adapt_every": 0}, "adapt_every .*0$"),
+        ({"domain": "elsewhere"}, "domain .*'elsewhere'"),
+        ({"target": np.zeros((3, 4))}, "target .*ndarray"),
     ):
         with pytest.raises(InvalidInput, match=message):
             daband.fit_log(linucb(), log, **wrong)
-    with pytest.raises(InvalidInput, match="policy must be"):
+    with pytest.raises(InvalidInput, match=r"policy .*'linucb'"):
         daband.fit_log("linucb", log)
-    with pytest.raises(DataError, match="no file matches"):
+    with pytest.raises(DataError, match=r"none/\*\.parquet;"):
         daband.fit_log(linucb(), f"{tmp_path}/none/*.parquet")
-    with pytest.raises(InvalidInput, match="context features"):
+    with pytest.raises(InvalidInput, match=r"0\.parquet .*4 .*\(7,\)"):
         daband.fit_log(daband.LinUCB(context_shape=(7,), n_arms=3), log)
-    with pytest.raises(DataError, match="must be in 0"):
+    with pytest.raises(DataError, match=r"row 7 .*'arm': .*0\.\.1"):
         daband.fit_log(daband.LinUCB(context_shape=(4,), n_arms=2), log)
     misspelt = daband.domains.Columns(
         ("x0", "y1"), arm="arm", reward="reward", propensity="propensity"
     )
-    with pytest.raises(DataError, match="has no column 'y1'"):
+    with pytest.raises(DataError, match=r"0\.parquet .*'y1' "):
         daband.fit_log(linucb(), log, columns=misspelt)
     misspelt = daband.domains.Columns(("y1",), arm="arm", reward="reward", propensity="propensity")
-    with pytest.raises(DataError, match="has no column 'y1'"):
+    with pytest.raises(DataError, match=r"0\.parquet .*'y1' "):
         daband.fit_log(linucb(), log, columns=misspelt)
 
 
@@ -421,7 +421,7 @@ def test_a_fitted_policy_that_comes_back_counts_no_round_twice(log, tmp_path, ki
         if with_state or not policy.rounds_learned:
             daband.fit_log(policy, log, **more)
         else:
-            with pytest.warns(LogWarning, match=r"has learned .*rounds are not counted again"):
+            with pytest.warns(LogWarning, match=r"0\.parquet .* 1,[01]10 "):
                 daband.fit_log(policy, log, **more)
         policy.save(place)
         return policy
@@ -474,7 +474,7 @@ def test_learn_log_counts_every_round_of_the_target_once(tmp_path, kind):
     policy.update(x, arm, 1 - reward)
     week(1).write_parquet(tmp_path / "week1.parquet")
     assert daband.learn_log(policy, tmp_path / "week1.parquet", id="event_id").rounds_learned == 800
-    with pytest.warns(LogWarning, match="not counted again"):
+    with pytest.warns(LogWarning, match=r"week1\.parquet .* 300 "):
         assert (
             daband.learn_log(policy, tmp_path / "week1.parquet", id="event_id").rounds_learned
             == 800
@@ -488,7 +488,7 @@ def test_learn_log_counts_every_round_of_the_target_once(tmp_path, kind):
     assert policy.version == 2
     daband.export(policy, tmp_path / "p.daband", domain="target")
     assert daband.load_deployed(tmp_path / "p.daband").version == 2
-    with pytest.raises(InvalidInput, match=r"id names the column 'event'.*event_id"):
+    with pytest.raises(InvalidInput, match=r"^id .*'event', .*'event_id'"):
         daband.learn_log(policy, tmp_path / "week1.parquet", id="event")
 
 
@@ -507,7 +507,7 @@ def test_learn_log_takes_names_of_arms_and_columns_and_rewards_that_are_late(tmp
     columns = {"arm": "offer", "reward": "euros", "propensity": "p", "id": "event_id"}
     with pytest.warns(
         LogWarning,
-        match=r"late.parquet: 100 rounds without a reward yet are ignored; learn it again",
+        match=r"late\.parquet: 100 ",
     ):
         daband.learn_log(policy, tmp_path / "late.parquet", **columns)
     assert policy.rounds_learned == 200
@@ -519,14 +519,14 @@ def test_learn_log_takes_names_of_arms_and_columns_and_rewards_that_are_late(tmp
     )
     plain = daband.learn_log(linucb(), tmp_path / "plain.parquet", id="event_id")
     np.testing.assert_allclose(theta(policy), theta(plain), atol=1e-9)
-    with pytest.raises(DataError, match=r"all.csv has 'coffee'.*set policy.arm_names"):
+    with pytest.raises(DataError, match=r"all\.csv .*'coffee' .*policy\.arm_names"):
         daband.learn_log(linucb(), tmp_path / "all.csv", **columns)
     gaps = {1: float("nan"), 2: float("inf")}  # in a CSV file NaN is a gap, as it is for `choose`
     wrong = pl.Series("euros", [gaps.get(row, reward) for row, reward in enumerate(named["euros"])])
     named.with_columns(wrong).write_csv(tmp_path / "wrong.csv")
     with (
-        pytest.warns(LogWarning, match="1 rounds without a reward yet"),
-        pytest.raises(DataError, match=r"wrong.csv.*inf.* in row 2") as error,
+        pytest.warns(LogWarning, match=r"wrong\.csv: 1 "),
+        pytest.raises(DataError, match=r"wrong\.csv: .*'euros' .*'inf' .*row 2") as error,
     ):
         daband.learn_log(policy, tmp_path / "wrong.csv", **columns)
     assert ".parquet" not in str(error.value)
@@ -558,9 +558,7 @@ def test_continue_on_target_takes_a_log(tmp_path):
 
 def test_a_frame_in_the_place_of_a_log_is_named_by_its_type():
     """Before: the error printed all its rows."""
-    with pytest.raises(
-        daband.InvalidInput, match=r"got DataFrame; write the frame to a file first$"
-    ):
+    with pytest.raises(daband.InvalidInput, match=r"log .*DataFrame"):
         daband.learn_log(daband.LinUCB(context_shape=(1,), n_arms=2), pl.DataFrame({"arm": [0]}))
 
 
@@ -602,7 +600,7 @@ def test_a_column_of_weights_counts_rounds(tmp_path):
     np.testing.assert_allclose(
         theta(daband.fit_log(linucb(), plain, weights="w")), theta(expected), atol=1e-9
     )
-    with pytest.raises(daband.InvalidInput, match="weights names the column 'v'"):
+    with pytest.raises(daband.InvalidInput, match=r"^weights .*'v', "):
         daband.fit_log(linucb(), folder, weights="v")
     for wrong in (-1.0, None):
         bad = write(tmp_path / "bad", tables[0].with_columns(w=pl.Series([wrong] + [1.0] * 99)))

@@ -115,11 +115,11 @@ class TestBadInput:
         for wrong in (pair.target_test, pair.source, pair.target_labelled):
             if wrong is None:
                 continue
-            with pytest.raises(InvalidInput, match="target must be contexts without rewards"):
+            with pytest.raises(InvalidInput, match=f"target .*{type(wrong).__name__}"):
                 daband.train(make(pair), source=pair.source, target=wrong, episodes=1)
 
     def test_more_rounds_than_contexts(self, pair):
-        with pytest.raises(InvalidInput, match=r"rounds, but the source has .* passes="):
+        with pytest.raises(InvalidInput, match=r"64000000 .*160 .*episodes=2, .*passes="):
             daband.train(make(pair), source=pair.source, episodes=10**6)
 
     def test_a_run_prints_what_it_is_in_a_line(self, pair):
@@ -137,7 +137,7 @@ class TestBadInput:
 
     def test_shapes_and_arms(self, pair):
         wrong = daband.LinUCB(context_shape=(99,), n_arms=pair.n_arms)
-        with pytest.raises(InvalidInput, match="source must have contexts of shape"):
+        with pytest.raises(InvalidInput, match=r"source .*\(99,\), .*\(8,\)"):
             daband.train(wrong, source=pair.source, episodes=1)
         wrong = daband.LinUCB(context_shape=pair.context_shape, n_arms=99)
         with pytest.raises(InvalidInput, match="arms"):
@@ -146,9 +146,7 @@ class TestBadInput:
     def test_a_folder_of_other_settings(self, pair, tmp_path):
         daband.train(make(pair), source=pair.source, episodes=1, directory=tmp_path)
         other = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.9)
-        with pytest.raises(
-            InvalidInput, match=r"other settings \(policy.alpha: stored 0.3, now 0.9\)"
-        ):
+        with pytest.raises(InvalidInput, match=r"policy\.alpha: .*0\.3, .*0\.9"):
             daband.train(other, source=pair.source, episodes=1, directory=tmp_path)
 
 
@@ -182,7 +180,7 @@ class TestContinuing:
         )
 
     def test_bad_input(self, pair):
-        with pytest.raises(InvalidInput, match="labelled domain"):
+        with pytest.raises(InvalidInput, match=r"target .*pair\.target_labelled, .*ArrayContexts"):
             daband.continue_on_target(make(pair), target=pair.target)
         with pytest.raises(InvalidInput, match="rounds"):
             daband.continue_on_target(make(pair), target=pair.target_labelled, rounds=0)

@@ -152,7 +152,7 @@ def test_a_folder_in_use_is_refused(pair, tmp_path):
     policy = make(pair, seed=3)
     settings = {"source": pair.source, "target": pair.target, "episodes": 12, "episode_length": 10}
     try:
-        with pytest.raises(FolderInUse, match=f"{tmp_path} is in use by process {process.pid}"):
+        with pytest.raises(FolderInUse, match=f"{tmp_path} .*process {process.pid}"):
             daband.train(policy, **settings, directory=tmp_path)
     finally:
         process.kill()
@@ -182,7 +182,7 @@ def test_an_error_lets_go_of_the_folder(failure, pair, tmp_path):
     elif failure == "damage":
         whole = (tmp_path / "rounds.npz").read_bytes()
         (tmp_path / "rounds.npz").write_bytes(b"")
-        with pytest.raises(daband.CheckpointError, match="remove the folder to start again"):
+        with pytest.raises(daband.CheckpointError, match=r"rounds\.npz"):
             daband.train(make(pair), **settings)
         (tmp_path / "rounds.npz").write_bytes(whole)
     else:
@@ -199,7 +199,7 @@ class TestEpisodes:
         daband.train(make(pair), **settings, episodes=4)
         with pytest.raises(
             daband.InvalidInput,
-            match=rf"other settings \(training.episodes: stored 4, now {episodes}\)",
+            match=rf"training\.episodes: .*4, .*{episodes}\)",
         ):
             daband.train(make(pair), **settings, episodes=episodes)
         assert daband.train(make(pair), **settings, episodes=4).rounds == 40
@@ -209,7 +209,7 @@ class TestEpisodes:
         daband.train(
             make(pair), source=pair.source, episodes=2, episode_length=10, directory=tmp_path
         )
-        with pytest.raises(daband.InvalidInput, match="other settings"):
+        with pytest.raises(daband.InvalidInput, match=r"training\.data: "):
             daband.train(
                 make(pair), source=other.source, episodes=2, episode_length=10, directory=tmp_path
             )
@@ -237,7 +237,7 @@ def test_damaged_files_are_named_with_what_to_do(name, damage, pair, tmp_path):
         # begins anew, or writes its settings down again
         assert daband.train(make(pair), **settings).rounds == 20
         return
-    with pytest.raises(daband.DabandError, match=f"{tmp_path}.*remove the folder to start again"):
+    with pytest.raises(daband.DabandError, match=f"{tmp_path}.*{name}.*; .*folder"):
         daband.train(make(pair), **settings)
 
 

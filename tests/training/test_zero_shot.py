@@ -116,13 +116,13 @@ def test_exploration_noise_is_dropped_and_the_bonus_is_optional():
 @pytest.mark.parametrize("nothing", [None, "linucb", daband.LinUCB, np.zeros(3)])
 def test_what_is_no_policy_is_refused(nothing):
     pair, _ = trained()
-    with pytest.raises(InvalidInput, match="policy must be a daband policy"):
+    with pytest.raises(InvalidInput, match=rf"policy .*{type(nothing).__name__}$"):
         daband.evaluate(nothing, pair.target_test)
 
 
 def test_bad_input():
     pair, policy = trained()
-    with pytest.raises(InvalidInput, match=r"no target labels.*target_test="):
+    with pytest.raises(InvalidInput, match=r"domain .*None: .*target_test="):
         daband.evaluate(policy, None)
     with pytest.raises(InvalidInput, match="EvaluationDomain"):
         daband.evaluate(policy, pair.target)

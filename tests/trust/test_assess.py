@@ -259,7 +259,7 @@ def test_the_page_and_the_file(assessment, tmp_path):
     assessment.save(tmp_path / "a.json")
     assert read_assessment(tmp_path / "a.json") == assessment
     (tmp_path / "b.json").write_text(json.dumps({"accuracy": 0.5}))
-    with pytest.raises(DataError, match="not the fields of an assessment"):
+    with pytest.raises(DataError, match=r"b\.json: .*'accuracy'"):
         read_assessment(tmp_path / "b.json")
     keep = replace(assessment, advantage=-0.1, low=-0.3).with_verdict()
     assert keep.sentence.startswith("Keep the incumbent: -0.100 over always ")
@@ -298,21 +298,21 @@ def test_numbers_are_short():
 
 @pytest.mark.parametrize("which", ["target_test", "target_labelled", "source"])
 def test_a_target_with_rewards_is_rejected(policy, pair, which):
-    with pytest.raises(InvalidInput, match="target must be contexts without rewards"):
+    with pytest.raises(InvalidInput, match=r"target .*pair\.target, .*(Evaluation|Rewards): "):
         daband.assess(policy, source=pair.source_test, target=getattr(pair, which))
 
 
 def test_what_else_cannot_be_assessed_is_rejected(policy, pair):
     asked = {"source": pair.source_test, "target": pair.target}
-    with pytest.raises(InvalidInput, match="policy must be a daband policy, got str"):
+    with pytest.raises(InvalidInput, match=r"policy .*str$"):
         daband.assess("p", **asked)
-    with pytest.raises(InvalidInput, match=r"source must be source rounds .*source_test=0\.1"):
+    with pytest.raises(InvalidInput, match=r"source .*NoneType: .*source_test=0\.1"):
         daband.assess(policy, source=None, target=pair.target)
-    with pytest.raises(InvalidInput, match="target must have contexts of shape"):
+    with pytest.raises(InvalidInput, match=r"target .*\(8,\), .*\(3,\)"):
         daband.assess(policy, source=pair.source_test, target=np.zeros((10, 3)))
-    with pytest.raises(InvalidInput, match="arm_names must have a name for each of 4 arms"):
+    with pytest.raises(InvalidInput, match=r"arm_names .*4 .*1$"):
         daband.assess(policy, **asked, arm_names=["a"])
-    with pytest.raises(InvalidInput, match=r"source must have 5 arms.*got 4"):
+    with pytest.raises(InvalidInput, match=r"source .*5 .*4$"):
         daband.assess(daband.LinUCB(context_shape=(8,), n_arms=5), **asked)
 
 

@@ -248,7 +248,7 @@ def test_questions_out_and_answers_in(trained, tmp_path):
 def test_amounts_of_a_european_spreadsheet(text, reward, tmp_path):
     (tmp_path / "answers.csv").write_text(f"id;arm;reward\n0;1;{text}\n")
     if reward is None:  # 1.2 or 1200
-        with pytest.raises(InvalidInput, match=r"the reward '1\.200' of id 0 is not a number"):
+        with pytest.raises(InvalidInput, match=r"line 2: .*'1\.200' .*id 0 "):
             read_answers(tmp_path / "answers.csv", [(7, 1)])
     else:
         assert read_answers(tmp_path / "answers.csv", [(7, 1)]) == {0: reward}
@@ -257,13 +257,13 @@ def test_amounts_of_a_european_spreadsheet(text, reward, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"id": "100000"}, "id 100000 was not asked"),
-        ({"id": "x"}, "id must be an integer, got 'x'"),
-        ({"reward": "nan"}, "the reward of id 0 is nan"),
-        ({"reward": "inf"}, "the reward of id 0 is inf"),
-        ({"reward": "good"}, "'good' of id 0 is not a number"),
-        ({"arm": "99"}, "id 0 is a question about arm ., not 99"),
-        ({"context": "9999"}, r"id 0 is a question about context \d+, not 9999"),
+        ({"id": "100000"}, r"line 2: id 100000 .*questions\.csv"),
+        ({"id": "x"}, "line 2: id .*'x'"),
+        ({"reward": "nan"}, "line 2: .*reward .*id 0 .*nan;"),
+        ({"reward": "inf"}, "line 2: .*reward .*id 0 .*inf;"),
+        ({"reward": "good"}, "line 2: .*reward 'good' .*id 0 "),
+        ({"arm": "99"}, r"line 2: id 0 .*arm \d, .*99$"),
+        ({"context": "9999"}, r"line 2: id 0 .*context \d+, .*9999$"),
     ],
 )
 def test_a_wrong_row_is_named_and_nothing_is_stored(trained, tmp_path, change, message):
@@ -275,13 +275,11 @@ def test_a_wrong_row_is_named_and_nothing_is_stored(trained, tmp_path, change, m
 
 def test_duplicates_and_changed_answers_are_rejected_unless_they_replace(trained, tmp_path):
     rows = fill(begin(trained, tmp_path / "a").questions, trained)
-    with pytest.raises(InvalidInput, match=r"line 22: id 0 is answered in line 2 already"):
+    with pytest.raises(InvalidInput, match=r"line 22: id 0 .*line 2 "):
         answer_audit(tmp_path / "a", write(tmp_path / "twice.csv", [*rows, rows[0]]))
     wrong = [{**rows[0], "reward": "0.123"}, *rows[1:]]
     answer_audit(tmp_path / "a", write(tmp_path / "wrong.csv", wrong))
-    with pytest.raises(
-        InvalidInput, match=r"answered with 0\.123 before.*replace=True .--replace. to use"
-    ):
+    with pytest.raises(InvalidInput, match=r"id 0 .*0\.123 .* 1; .*replace=True \(--replace\)"):
         answer_audit(tmp_path / "a", write(tmp_path / "right.csv", rows))
     corrected = answer_audit(tmp_path / "a", tmp_path / "right.csv", replace=True)
     right = audit(trained, budget=20)
@@ -295,7 +293,7 @@ def test_lines_are_counted_as_an_editor_does(trained, tmp_path):
     lines[3:3] = ["", ""]  # blank lines in the middle
     lines[6] = lines[6].rpartition(",")[0] + ",much"
     (tmp_path / "b.csv").write_text("\n".join(lines))
-    with pytest.raises(InvalidInput, match=r"line 7: the reward 'much'"):
+    with pytest.raises(InvalidInput, match=r"line 7: .*'much' .*id 3 "):
         answer_audit(tmp_path / "a", tmp_path / "b.csv")
 
 
@@ -330,13 +328,13 @@ def test_one_process_works_in_a_folder(trained, tmp_path):
 
 def test_a_folder_of_other_questions_is_rejected(trained, tmp_path):
     begin(trained, tmp_path / "a")
-    with pytest.raises(InvalidInput, match=r"other settings \(confidence: stored 0.95, now 0.9\)"):
+    with pytest.raises(InvalidInput, match=r"confidence: .*0\.95, .*0\.9\)"):
         begin(trained, tmp_path / "a", confidence=0.9)
     other = daband.LinUCB.for_pair(trained.pair, seed=1)
     daband.train(
         other, source=trained.pair.source, target=trained.pair.target, episodes=1, episode_length=50
     )
-    with pytest.raises(InvalidInput, match="questions about another policy"):
+    with pytest.raises(InvalidInput, match=r"policy, .*candidates .*target"):
         daband.audit(
             other,
             target=trained.pair.target,
@@ -345,27 +343,25 @@ def test_a_folder_of_other_questions_is_rejected(trained, tmp_path):
             directory=tmp_path / "a",
         )
     os.makedirs(tmp_path / "empty")
-    with pytest.raises(InvalidInput, match="holds no questions"):
+    with pytest.raises(InvalidInput, match=r"/empty .*daband\.audit\("):
         read_audit(tmp_path / "empty")
-    with pytest.raises(InvalidInput, match="there is no folder"):
+    with pytest.raises(InvalidInput, match=r"/nowhere; .*daband\.audit\("):
         answer_audit(tmp_path / "nowhere", tmp_path / "answers.csv")
     (tmp_path / "a/answers.jsonl").write_text("what\n")
-    with pytest.raises(DataError, match="line 1, is not an answer"):
+    with pytest.raises(DataError, match=r"answers\.jsonl, line 1, "):
         read_audit(tmp_path / "a")
 
 
 def test_what_cannot_be_audited_is_rejected(trained):
-    with pytest.raises(InvalidInput, match="policy must be a daband policy"):
+    with pytest.raises(InvalidInput, match=r"policy .*str$"):
         daband.audit("p", target=trained.pair.target, budget=5, ask=trained.ask)
-    with pytest.raises(InvalidInput, match="an audit needs answers"):
+    with pytest.raises(InvalidInput, match=r"ask=, .*directory="):
         audit(trained, ask=None)
-    with pytest.raises(
-        InvalidInput, match=r"budget must be at most \d+, the number of target contexts, got 100000"
-    ):
+    with pytest.raises(InvalidInput, match=r"budget .*600, .*100000"):
         audit(trained, budget=100_000)
-    with pytest.raises(InvalidInput, match="one reward for one context"):
+    with pytest.raises(InvalidInput, match=r"ask .*\(2,\)"):
         audit(trained, ask=lambda contexts, arms: [0.0, 1.0])
-    with pytest.raises(InvalidInput, match="not a finite number"):
+    with pytest.raises(InvalidInput, match=r"reward .*nan, "):
         audit(trained, ask=lambda contexts, arms: [float("nan")])
     with pytest.raises(InvalidInput, match="confidence"):
         audit(trained, confidence=1.0)

@@ -45,7 +45,7 @@ def test_the_latest_version_is_used(chosen):
     choice.policy.save(path)
     assert find_policy_file(folder) == path
     assert find_next_version(folder)[0] == 2
-    with pytest.raises(daband.InvalidInput, match="not the folder of a choice"):
+    with pytest.raises(daband.InvalidInput, match=r"/learned .*policy\.safetensors"):
         find_policy_file(folder / "learned")
 
 
@@ -57,7 +57,7 @@ def test_another_incumbent_is_assessed_from_the_files(chosen):
     assert assess_choice(folder, unit="points").unit == "points"
     assert read_assessment(folder / "assessment.json").unit == "points"
     (folder / "data.json").unlink()
-    with pytest.raises(daband.InvalidInput, match="not read from files"):
+    with pytest.raises(daband.InvalidInput, match=r"data\.json"):
         assess_choice(folder, incumbent=other)
 
 

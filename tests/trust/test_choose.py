@@ -155,7 +155,7 @@ def test_questions_are_written_and_read_back(tmp_path):
     assert asked.assessment == third.assessment
     path = tmp_path / "questions.csv"
     path.write_text(path.read_text().replace("\n0,", "\n0,9", 1))
-    with pytest.raises(daband.InvalidInput, match="id 0 is a question about context"):
+    with pytest.raises(daband.InvalidInput, match=r"line 2: id 0 .*context 62, .*962"):
         daband.choose(pair, **common)
 
 
@@ -234,9 +234,9 @@ def test_without_rewards_the_preferred_one_is_chosen_and_else_the_best_in_the_so
 
 def test_what_cannot_be_asked_is_rejected():
     pair = daband.domains.load("synthetic", tiny=True)
-    with pytest.raises(daband.InvalidInput, match="a budget needs answers"):
+    with pytest.raises(daband.InvalidInput, match=r"budget .*ask=, .*directory="):
         daband.choose(pair, budget=10)
-    with pytest.raises(daband.InvalidInput, match="ask without a budget"):
+    with pytest.raises(daband.InvalidInput, match=r"^ask .*budget"):
         daband.choose(pair, ask=lambda contexts, arms: [0.0])
 
 
@@ -402,7 +402,7 @@ def test_a_choice_is_saved_and_loaded(tmp_path):
     (tmp_path / "market/choice.json").write_text("{}")
     with pytest.raises(daband.DataError, match=r"choice\.json"):
         daband.Choice.load(tmp_path / "market")
-    with pytest.raises(daband.InvalidInput, match="not the folder of a choice"):
+    with pytest.raises(daband.InvalidInput, match=f"{tmp_path} .*daband choose"):
         daband.Choice.load(tmp_path)
     (tmp_path / "taken").write_text("a file where the folder should be")
     with pytest.raises(daband.InvalidInput, match="taken"):
@@ -418,7 +418,7 @@ def test_a_choice_that_is_saved_half_way_is_no_choice(tmp_path, monkeypatch):
         patch.setattr(daband.Assessment, "save", mock.Mock(side_effect=OSError("killed")))
         with pytest.raises(OSError, match="killed"):
             choice.save(tmp_path)
-    with pytest.raises(daband.InvalidInput, match="not the folder of a choice"):
+    with pytest.raises(daband.InvalidInput, match=f"{tmp_path} .*daband choose"):
         daband.Choice.load(tmp_path)
     choice.save(tmp_path)
     assert daband.Choice.load(tmp_path).assessment == choice.assessment
@@ -430,7 +430,7 @@ def test_too_few_target_contexts_are_said_before_training():
         source=(rows, (rows[:, 0] > 0).astype(int)), target=rows[:1], n_arms=2
     )
     seen = []
-    with pytest.raises(daband.InvalidInput, match="target has 1 context"):
+    with pytest.raises(daband.InvalidInput, match=r"^target .* 1 "):
         daband.choose(pair, progress=lambda *told: seen.append(told))
     assert not seen
 
@@ -445,7 +445,7 @@ def test_too_few_source_rounds_are_counted(rows, rewards):
         pair = daband.domains.from_log(source=source, target=contexts, n_arms=2)
     else:
         pair = daband.domains.from_arrays(source=(contexts, arms), target=contexts, n_arms=2)
-    with pytest.raises(daband.InvalidInput, match=rf"has {rows} round\(s\).*20 source rounds"):
+    with pytest.raises(daband.InvalidInput, match=rf"source .* {rows} .* 20 "):
         daband.choose(pair)
 
 
