@@ -22,7 +22,7 @@ def test_sources_come_before_targets():
 
 @pytest.mark.parametrize("name", ["es", None, 0, ["de"]])
 def test_an_unknown_name_is_refused_with_the_names_there_are(name):
-    with pytest.raises(InvalidInput, match="domain must be 'de', 'fr' or 'pl', got"):
+    with pytest.raises(InvalidInput, match=r"domain .*'de', 'fr' .*'pl', "):
         DomainNames(sources=("de", "fr"), targets=("pl",)).index(name)
 
 
@@ -41,5 +41,5 @@ def test_names_that_name_nothing_are_refused(names):
 
 
 def test_one_of_several_targets_must_be_named():
-    with pytest.raises(InvalidInput, match=r'one of the 2 targets .*policy.deploy\("pl"\)'):
+    with pytest.raises(InvalidInput, match=r'domain .*2 .*policy\.deploy\("pl"\)'):
         DomainNames(targets=("pl", "cz")).index("target")

@@ -57,7 +57,7 @@ def test_a_policy_with_an_unfitted_transform_says_what_to_do():
         policy.select(x)
     policy.prepare(x[:10], x[10:])
     assert policy.select(x).mean.shape == (20, 2)
-    with pytest.raises(InvalidInput, match="already fitted"):
+    with pytest.raises(InvalidInput, match=r"PCA.*fitted"):
         policy.prepare(x)
 
 
@@ -76,9 +76,9 @@ def test_shared_arms_are_transformed_arm_by_arm():
     ("components", "batches", "named"),
     [
         (0, [], "n_components"),
-        (2, [np.zeros((1, 4))], "two contexts"),
-        (9, [np.zeros((5, 4))], "n_components must be at most 4"),
-        (1, [np.zeros((5, 4)), np.zeros((5, 3))], "different dimensions"),
+        (2, [np.zeros((1, 4))], "two .*1$"),
+        (9, [np.zeros((5, 4))], "n_components .*4"),
+        (1, [np.zeros((5, 4)), np.zeros((5, 3))], r"dimensions .*\[3, 4\]"),
         (1, [np.full((5, 4), np.nan)], "NaN"),
     ],
 )

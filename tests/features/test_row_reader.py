@@ -125,9 +125,9 @@ class TestKinds:
         spelt = [{**row, "age": str(row["age"] or "NA")} for row in rows]
         np.testing.assert_array_equal(pair.table.contexts(spelt), expected)
         for wrong, message in (
-            ({"age": math.inf}, "'age' must be a finite number"),
-            ({"income": "much"}, "'income' must be a number"),
-            ({"city": ["Oslo"]}, "'city' must be a text or a number"),
+            ({"age": math.inf}, "'age' .*inf"),
+            ({"income": "much"}, "'income' .*'much'"),
+            ({"city": ["Oslo"]}, r"'city' .*list"),
         ):
             with pytest.raises(daband.InvalidInput, match=message):
                 pair.table.contexts([*rows, {**rows[0], **wrong}])
@@ -204,23 +204,23 @@ class TestWrong:
     @pytest.mark.parametrize(
         ("row", "told"),
         [
-            ({"age": 41, "city": "Oslo", "member": True}, "no 'income'.*pass None"),
+            ({"age": 41, "city": "Oslo", "member": True}, "no 'income'.*None"),
             (
                 {**{k: v for k, v in FULL.items() if k != "income"}, "incone": 3.0},
-                "no 'income' but 'incone'",
+                "no 'income' .*'incone'",
             ),
             (
                 {**{k: v for k, v in FULL.items() if k != "income"}, "Income": 3.0},
-                "no 'income' but 'Income'",
+                "no 'income' .*'Income'",
             ),
             ({}, "no 'age'"),
-            ({**FULL, "age": "old"}, r"'age' must be a number or None, got 'old' \(str\)"),
-            ({**FULL, "age": "1e999"}, "'age' must be a finite number"),
-            ({**FULL, "age": [41]}, "'age' must be a number"),
-            ({**FULL, "age": float("inf")}, "'age' must be a finite"),
-            ({**FULL, "age": 10**400}, "'age' must be a finite number"),
+            ({**FULL, "age": "old"}, r"'age' .*'old' \(str\)"),
+            ({**FULL, "age": "1e999"}, "'age' .*finite .*'1e999'"),
+            ({**FULL, "age": [41]}, "'age' .*list"),
+            ({**FULL, "age": float("inf")}, "'age' .*finite .*inf"),
+            ({**FULL, "age": 10**400}, "'age' .*finite .*1000"),
             ({**FULL, "age": 1e300}, "norm"),
-            ({**FULL, "city": ["Oslo"]}, "'city' must be a text or a number"),
+            ({**FULL, "city": ["Oslo"]}, "'city' .*list"),
             ({**FULL, "city": {"name": "Oslo"}}, "'city'"),
         ],
         ids=range(12),
@@ -238,7 +238,7 @@ class TestWrong:
             (np.zeros(3), r"shape \(8,\)"),
             (np.zeros((2, 3)), r"shape \(8,\)"),
             (np.zeros((0, 8)), "no rows"),
-            (np.full(8, np.nan), "must be finite"),
+            (np.full(8, np.nan), "finite"),
             (np.full(8, 1e300), "norm"),
             ("age=41", "text"),
             (None, "numbers"),
@@ -257,7 +257,7 @@ class TestWrong:
             deployed.decide(row)
 
     def test_a_row_of_columns_for_a_policy_on_arrays(self, on_images):
-        with pytest.raises(daband.InvalidInput, match="exported without a table"):
+        with pytest.raises(daband.InvalidInput, match=r"table; .*pair=pair"):
             on_images[0].decide(FULL)
 
     def test_images(self, on_images):
@@ -284,11 +284,11 @@ class TestWrong:
         expected = same.decide(content)
         assert same.decide(str(tmp_path / "a.png")).mean.tolist() == expected.mean.tolist()
         assert len(same.decide([str(tmp_path / "a.png")] * 2).arm) == 2
-        with pytest.raises(daband.InvalidInput, match=r"nothing\.png cannot be read"):
+        with pytest.raises(daband.InvalidInput, match=r"nothing\.png "):
             same.decide("nothing.png")
         with (
             Image.open(tmp_path / "a.png") as opened,
-            pytest.raises(daband.InvalidInput, match="the bytes or"),
+            pytest.raises(daband.InvalidInput, match=r"Pillow .*bytes"),
         ):
             same.decide(opened)
 
@@ -297,9 +297,7 @@ class TestWrong:
         pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16)).astype(np.float64)
         (warning,) = same.decide(pixels).warnings
         assert (warning.kind, warning.column) == ("far_outside", "image")
-        with pytest.raises(
-            daband.InvalidInput, match=r"strict=True does not allow .*divide by 255"
-        ):
+        with pytest.raises(daband.InvalidInput, match=r"strict=True .*255"):
             same.decide(pixels, strict=True)
         assert same.decide(pixels / 255).warnings == ()
 

@@ -61,15 +61,15 @@ def test_a_shift_survives_json():
 @pytest.mark.parametrize(
     ("given", "units", "says"),
     [
-        ("unit", None, "got 'unit'; did you mean 'units'"),
-        (None, 1.5, "units must be columns by name or index, got 1.5"),
-        (7, None, "one or several of covariate, units, style, labels, got 7"),
+        ("unit", None, "'unit'; .*'units'"),
+        (None, 1.5, r"units .*1\.5"),
+        (7, None, "covariate, units, style, labels, .*7$"),
         ([], None, "at least one"),
-        ("units", ["prize"], "numeric columns of the contexts, got 'prize'; did you mean 'price'"),
-        ("units", [5], "units must be columns in 0..1, got 5"),
-        ("units", [-1], "got -1"),
-        ("units", [], "at least one column"),
-        ({"kind": "units"}, None, "kinds, units and stated"),
+        ("units", ["prize"], "units .*'prize'; .*'price'"),
+        ("units", [5], r"units .*0\.\.1, .*5$"),
+        ("units", [-1], "units .*-1$"),
+        ("units", [], "units .*one"),
+        ({"kind": "units"}, None, "kinds, units .*stated"),
     ],
 )
 def test_what_is_no_shift_is_refused(given, units, says):
@@ -78,7 +78,7 @@ def test_what_is_no_shift_is_refused(given, units, says):
 
 
 def test_units_need_flat_contexts():
-    with pytest.raises(daband.InvalidInput, match="units must be None for contexts of shape"):
+    with pytest.raises(daband.InvalidInput, match=r"units .*None .*\(3, 8, 8\)"):
         as_shift("units", context_shape=(3, 8, 8), units=[0])
 
 

@@ -97,7 +97,7 @@ def test_principal_components_of_what_is_standardised():
     [
         ((), "at least one"),
         ((np.zeros(3),), "shape"),
-        ((X, X[:, :2]), "different dimensions"),
+        ((X, X[:, :2]), r"dimensions .*\[2, "),
         ((X * np.nan,), "NaN"),
     ],
 )
@@ -135,7 +135,7 @@ def test_statistics_of_several_domains_survive_a_file(made):
 
 
 def test_places_that_a_context_does_not_have_are_refused():
-    with pytest.raises(InvalidInput, match="by_domain must have column indices"):
+    with pytest.raises(InvalidInput, match=r"by_domain .*5$"):
         Standardise(by_domain=[5]).fit(X)
 
 

@@ -72,9 +72,9 @@ def test_a_table_can_be_set_by_hand_where_it_fits(pair):
     policy.table = pair.table
     assert policy.table is pair.table
     small = daband.LinUCB(context_shape=(2,), n_arms=2)
-    with pytest.raises(InvalidInput, match=r"table must make contexts of shape \(2,\), got \(4,\)"):
+    with pytest.raises(InvalidInput, match=r"table .*\(2,\), .*\(4,\)"):
         small.table = pair.table
-    with pytest.raises(InvalidInput, match=r"table must be a daband\.domains\.TableTransform"):
+    with pytest.raises(InvalidInput, match=r"table .*daband\.domains\.TableTransform"):
         small.table = pair.table.state()
     assert small.table is None
 
@@ -86,11 +86,11 @@ def test_a_table_can_be_set_by_hand_where_it_fits(pair):
 def test_a_damaged_table_is_refused(pair, tmp_path, change):
     state = json.loads(json.dumps(pair.table.state()))
     state["columns"][0] |= change
-    with pytest.raises(daband.DataError, match="not the state of a table transform"):
+    with pytest.raises(daband.DataError, match=r"state .*transform"):
         TableTransform.from_state(state)
     path = tmp_path / "p.safetensors"
     daband.LinUCB.for_pair(pair).save(path)
     settings, arrays, notes = read_checkpoint(path)
     write_checkpoint(path, {**settings, "table": state}, arrays, notes)
-    with pytest.raises(CheckpointError, match="not the state of a table transform"):
+    with pytest.raises(CheckpointError, match=r"state .*transform"):
         daband.load(path)

@@ -48,7 +48,7 @@ def test_images_and_shared_arms_are_flattened():
 
 def test_before_it_is_fitted():
     made = daband.LinUCB(context_shape=(5,), n_arms=3, transform=daband.Standardise())
-    with pytest.raises(NotFitted, match=r"is not fitted.*prepare"):
+    with pytest.raises(NotFitted, match=r"policy\.prepare"):
         made.select(X)
 
 
@@ -66,7 +66,7 @@ class Doubled(daband.Standardise):
     ],
 )
 def test_other_objects_are_refused(wrong, named):
-    with pytest.raises(InvalidInput, match=f"transform must be .*, got {named}"):
+    with pytest.raises(InvalidInput, match=f"transform .* {named}"):
         daband.LinUCB(context_shape=(5,), n_arms=3, transform=wrong)
 
 

@@ -43,7 +43,7 @@ def test_notes_come_back(saved):
 def test_huge_and_odd_ids_survive(saved):
     policy = daband.load(saved)
     for known in ("x", 2, 2**70):
-        with pytest.raises(daband.InvalidInput, match="learned before"):
+        with pytest.raises(daband.InvalidInput, match=rf"^ids .* {known!r} .*on_duplicate"):
             policy.update(np.ones((1, 3)), [0], [0.0], ids=[known])
 
 
@@ -69,7 +69,7 @@ def test_every_length_of_header_loads(tmp_path):
 )
 def test_arrays_that_do_not_fit_are_refused_before_compiled_code_sees_them(saved, name, change):
     _rewritten(saved, lambda _, arrays: arrays.update({name: change(arrays[name])}))
-    with pytest.raises(CheckpointError, match="does not hold"):
+    with pytest.raises(CheckpointError, match="describes: "):
         daband.load(saved)
 
 
@@ -85,7 +85,7 @@ def test_files_with_nan_are_refused(kind, tmp_path):
         damaged.flat[damaged.size // 2] = np.inf if position % 2 else np.nan
         path.write_bytes(content)
         _rewritten(path, lambda _, kept, one={name: damaged}: kept.update(one))
-        with pytest.raises(CheckpointError, match="NaN or infinite"):
+        with pytest.raises(CheckpointError, match="NaN"):
             daband.load(path)
 
 
@@ -123,7 +123,7 @@ def test_files_with_nan_are_refused(kind, tmp_path):
 def test_files_with_wrong_counts_are_refused(kind, name, change, tmp_path):
     path = _saved_after_rounds(kind, tmp_path)
     _rewritten(path, lambda _, arrays: arrays.update({name: change(arrays[name])}))
-    with pytest.raises(CheckpointError, match=r"does not hold|cannot be loaded"):
+    with pytest.raises(CheckpointError, match=r"describes: | loaded: "):
         daband.load(path)
 
 
@@ -156,19 +156,19 @@ def test_truncated(saved, keep):
 def test_not_ours(tmp_path):
     path = tmp_path / "other.safetensors"
     path.write_bytes(safetensors.numpy.save({"weights": np.zeros(3)}))
-    with pytest.raises(CheckpointError, match="not a policy saved by daband"):
+    with pytest.raises(CheckpointError, match=r"other\.safetensors .*policy\.save"):
         daband.load(path)
 
 
 def test_plain_text(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("hello, this is no policy at all")
-    with pytest.raises(CheckpointError, match="not a safetensors file"):
+    with pytest.raises(CheckpointError, match=r"notes\.txt .* 31$"):
         daband.load(path)
 
 
 def test_missing(tmp_path):
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match=r"nothing\.safetensors "):
         daband.load(tmp_path / "nothing.safetensors")
 
 
@@ -184,25 +184,23 @@ def test_a_newer_format(saved):
     now = f'\\"version\\": {CHECKPOINT_VERSION}'.encode()
     assert content.count(now) == 1
     saved.write_bytes(content.replace(now, now[:-1] + b"9"))
-    with pytest.raises(CheckpointError, match=r"format version 9.*a newer one reads it"):
+    with pytest.raises(CheckpointError, match=r"version 9, .*newer"):
         daband.load(saved)
     saved.write_bytes(content.replace(now, now[:-1] + b"1"))
-    with pytest.raises(CheckpointError, match=r"format version 1.*again"):
+    with pytest.raises(CheckpointError, match=r"version 1, .*again"):
         daband.load(saved)
 
 
 @pytest.mark.parametrize("lost", ["rounds", "policy/primal.A_inv", "ids/json"])
 def test_an_array_is_missing(saved, lost):
     _rewritten(saved, lambda _, arrays: arrays.pop(lost))
-    with pytest.raises(CheckpointError, match="does not hold"):
+    with pytest.raises(CheckpointError, match="describes: "):
         daband.load(saved)
 
 
 def test_an_unknown_policy(saved):
     _rewritten(saved, lambda about, _: about.update(policy="linucbx"))
-    with pytest.raises(
-        CheckpointError, match=r"did you mean 'linucb'.*custom policy, import its module first"
-    ):
+    with pytest.raises(CheckpointError, match=r"'linucbx'.*'linucb'.*import"):
         daband.load(saved)
 
 
@@ -227,7 +225,7 @@ def test_a_torch_file_is_never_opened(tmp_path):
 
     path = tmp_path / "model.safetensors"
     torch.save({"a": torch.zeros(2)}, path)
-    with pytest.raises(CheckpointError, match="pickle or a zip"):
+    with pytest.raises(CheckpointError, match="pickle"):
         daband.load(path)
 
 
@@ -409,11 +407,9 @@ class TestWhereAFileGoes:
 
     def test_a_link_to_nowhere(self, policy, tmp_path):
         (tmp_path / "link").symlink_to(tmp_path / "gone" / "p")
-        with pytest.raises(
-            daband.DataError, match=r"link cannot be written: the folder .*gone does not exist"
-        ):
+        with pytest.raises(daband.DataError, match=r"link .*written: .*gone "):
             policy.save(tmp_path / "link")
-        with pytest.raises(CheckpointError, match=r"link cannot be read"):
+        with pytest.raises(CheckpointError, match=r"link .*read: "):
             daband.load(tmp_path / "link")
 
     def test_a_link_to_itself(self, policy, tmp_path):
@@ -424,12 +420,12 @@ class TestWhereAFileGoes:
     @pytest.mark.parametrize(
         ("path", "message"),
         [
-            ("", "path must not be empty"),
-            ("a\0b", "NUL"),
-            (None, "must be a file name"),
-            (3, "must be a file name"),
-            (b"p", "must be a file name"),
-            ("x" * 300, "must be shorter"),
+            ("", "^path .*empty"),
+            ("a\0b", "^path .*NUL"),
+            (None, "^path .*None$"),
+            (3, "^path .*3$"),
+            (b"p", "^path .*b'p'$"),
+            ("x" * 300, "^path .*300 "),
         ],
     )
     def test_not_a_file(self, policy, path, message, tmp_path, monkeypatch):
@@ -442,15 +438,15 @@ class TestWhereAFileGoes:
 
     def test_a_folder_a_pipe_and_a_device(self, policy, tmp_path):
         os.mkfifo(tmp_path / "pipe")
-        cases = [(tmp_path, "is a folder"), (tmp_path / "pipe", "a pipe")]
+        cases = [(tmp_path, f"{tmp_path} .*folder"), (tmp_path / "pipe", "/pipe .*pipe")]
         # A device of our own: where the refusal fails, the system's would be lost.
         with contextlib.suppress(PermissionError):
             os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
-            cases.append((tmp_path / "device", "a device"))
+            cases.append((tmp_path / "device", "/device .*device"))
         for path, message in cases:
             with pytest.raises(daband.DataError, match=message):
                 policy.save(path)
-            with pytest.raises(CheckpointError, match="cannot be read"):
+            with pytest.raises(CheckpointError, match=f"{path} .*folder"):
                 daband.load(path)
 
     def test_notes_are_texts(self, policy, tmp_path):

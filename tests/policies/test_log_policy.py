@@ -112,7 +112,7 @@ def test_rewards_in_any_unit():
 def test_no_rounds_and_long_contexts():
     policy = daband.LogPolicy(context_shape=(D,), n_arms=K)
     assert set(policy.select(np.zeros((200, D))).arm) <= {0, 1, 2}
-    with pytest.raises(NotFitted, match="has not learned a round"):
+    with pytest.raises(NotFitted, match=r"LogPolicy .*evidence"):
         _ = policy.evidence
     with pytest.raises(daband.InvalidInput, match=r"transform=daband\.PCA"):
         daband.LogPolicy(context_shape=(40, 40), n_arms=K)
@@ -136,7 +136,7 @@ def test_an_arm_without_rewards_is_chosen_only_if_no_other_arm_is_offered(n, tmp
     ):
         mask = np.isin(np.arange(5), offered)
         assert set(policy.decide(contexts, available=np.tile(mask, (80, 1))).arm) <= chosen
-    with pytest.warns(daband.serving.ExportWarning, match="1 arms have no reward"):
+    with pytest.warns(daband.serving.ExportWarning, match="^1 "):
         daband.export(policy, tmp_path / "p", arm_names=list("abcde"))
     deployed = daband.load_deployed(tmp_path / "p")
     new = {"id": "new", "features": [9.0] * 5}

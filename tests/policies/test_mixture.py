@@ -205,7 +205,7 @@ def test_adding_an_arm_is_all_or_none():
     policy = daband.Mixture(
         **shape, members={"a": daband.LinUCB(**shape), "trees": daband.Trees(**shape)}
     )
-    with pytest.raises(InvalidInput, match="at most 128"):
+    with pytest.raises(InvalidInput, match=r"n_arms .*128"):
         policy.add_arm()
     assert policy.n_arms == policy.members["a"].n_arms == 128
     assert policy.select(np.ones((2, 2))).mean.shape == (2, 128)
@@ -242,8 +242,8 @@ def test_threads_select_while_others_learn_and_add_an_arm():
     [
         ({"members": {}}, "1 to 12"),
         ({"members": [daband.Constant(**SHAPE)]}, "mapping"),
-        ({"members": {"a": 3}}, "policies by name"),
-        ({"members": {1: daband.Constant(**SHAPE)}}, "policies by name"),
+        ({"members": {"a": 3}}, r"members .*'a': 3"),
+        ({"members": {1: daband.Constant(**SHAPE)}}, "members"),
         ({"members": {"a": daband.Constant(context_shape=(2,), n_arms=3)}}, "context_shape"),
         ({"members": {"a": daband.Constant(context_shape=(3,), n_arms=2)}}, "n_arms"),
         ({"members": {"a": daband.Constant(**SHAPE, arms="shared")}}, "arms"),
@@ -251,7 +251,7 @@ def test_threads_select_while_others_learn_and_add_an_arm():
         ({"prior": {"linucb": -1.0, "constant": 2.0}}, "negative"),
         ({"bonus_weights": {"linucb": 0.0, "constant": 0.0}}, "bonus_weights"),
         ({"feedback": "all"}, "feedback"),
-        ({"learn_weights": "no"}, "learn_weights must be True or False"),
+        ({"learn_weights": "no"}, "learn_weights .*'no'"),
     ],
 )
 def test_bad_settings_are_rejected_by_name(settings, message):

@@ -43,9 +43,9 @@ def test_linear_policies_standardise_vectors_and_leave_images_alone():
 
 
 def test_a_wrong_setting_suggests_the_nearest():
-    with pytest.raises(InvalidInput, match="LinUCB has no setting 'ridgee'; did you mean 'ridge'"):
+    with pytest.raises(InvalidInput, match=r"LinUCB .*'ridgee'; .*'ridge'"):
         daband.LinUCB.for_pair(PAIR, ridgee=2.0)
-    with pytest.raises(InvalidInput, match=r"pair must be a daband\.domains\.Pair, got dict"):
+    with pytest.raises(InvalidInput, match=r"pair .*daband\.domains\.Pair, .*dict"):
         daband.LinUCB.for_pair({})
 
 
@@ -107,9 +107,7 @@ def test_a_class_whose_constructor_hands_settings_on():
     assert isinstance(made.transform, daband.Standardise)
     assert "ridge=2.0" in repr(made)
     assert "epsilon=" not in repr(made)  # it is the default
-    with pytest.raises(
-        InvalidInput, match="Bold has no setting 'boldnes'; did you mean 'boldness'"
-    ):
+    with pytest.raises(InvalidInput, match=r"Bold .*'boldnes'; .*'boldness'"):
         Bold.for_pair(PAIR, boldnes=1.0)
     with temporarily(policies, "bold", Bold):
         assert {"boldness", "ridge", "alpha"} <= set(list_settings("bold"))

@@ -217,7 +217,7 @@ def test_contexts_too_large_for_the_ridge_change_nothing(tmp_path):
     rng = np.random.default_rng(0)
     policy.update(rng.normal(size=(300, 4)), [0, 1] * 150, rng.random(300))
     policy.save(tmp_path / "before")
-    with pytest.raises(InvalidInput, match=r"contexts has a norm of 8e\+06 in row 299"):
+    with pytest.raises(InvalidInput, match=r"contexts .*8e\+06 .*row 299"):
         policy.update(
             np.r_[rng.normal(size=(299, 4)), np.full((3, 4), 4e6)],
             [0] * 299 + [1] * 3,
@@ -246,7 +246,7 @@ def test_settings_of_the_wrong_type_are_refused_by_name(name, value):
 
 def test_masked_arrays_and_odd_ids_are_refused():
     policy = make()
-    with pytest.raises(InvalidInput, match="contexts must not be a masked array"):
+    with pytest.raises(InvalidInput, match=r"contexts .*masked"):
         policy.select(np.ma.masked_invalid(np.array([[np.nan, 1.0, 2.0]], np.float32)))
     for ids in (5, "abc", b"xyz"):
         with pytest.raises(InvalidInput, match="ids"):
@@ -286,9 +286,7 @@ def test_one_huge_row_among_many_is_refused_and_changes_nothing(tmp_path):
         lambda: policy.update(contexts, [0, 1] * 1000, np.ones(2000)),
         lambda: policy.select(contexts),
     ):
-        with pytest.raises(
-            InvalidInput, match=r"norm of [0-9.]+e\+09 in row 1234.*scale the features"
-        ):
+        with pytest.raises(InvalidInput, match=r"contexts .*[0-9.]+e\+09 .*row 1234"):
             call()
     policy.save(tmp_path / "after")
     assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()

@@ -19,13 +19,13 @@ def make(kind, **settings):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unknown_setting_is_an_error_of_python(kind):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'sed'"):
+    with pytest.raises(TypeError, match="'sed'"):
         make(kind, sed=1)
 
 
 @pytest.mark.parametrize("value", [None, 1, "yes"])
 def test_standardise_rewards_is_true_or_false(value):
-    with pytest.raises(InvalidInput, match="standardise_rewards must be True or False"):
+    with pytest.raises(InvalidInput, match="standardise_rewards"):
         make(daband.LinUCB, standardise_rewards=value)
 
 
@@ -41,7 +41,7 @@ def test_exploration_may_be_changed_at_any_time(kind, tmp_path):
     assert set(policy.select(contexts).propensity.round(9)) <= {0.15, 0.85}
     policy.save(tmp_path / "p.safetensors")
     assert daband.load(tmp_path / "p.safetensors").epsilon == 0.3
-    with pytest.raises(InvalidInput, match="epsilon must be in"):
+    with pytest.raises(InvalidInput, match=r"epsilon .*7"):
         policy.epsilon = 7
     assert policy.epsilon == 0.3
 
@@ -50,7 +50,7 @@ def test_exploration_may_be_changed_at_any_time(kind, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seed": 2**70}, "seed must be an integer from 0 to"),
+        ({"seed": 2**70}, "seed"),
         ({"n_arms": 10**13}, "n_arms=10000000000000"),
     ],
 )
@@ -62,13 +62,13 @@ def test_numbers_that_no_machine_can_take(kind, settings, message):
 
 @pytest.mark.parametrize("kind", [daband.LinUCB, daband.Constant, daband.DABand])
 def test_an_alpha_whose_scores_would_overflow(kind):
-    with pytest.raises(InvalidInput, match=r"alpha must be in \[0, 1e\+100\], got 1e\+308"):
+    with pytest.raises(InvalidInput, match=r"alpha .*1e\+100\], .*1e\+308"):
         make(kind, alpha=1e308)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_meta_tensors_hold_no_numbers(kind):
-    with pytest.raises(InvalidInput, match="got a meta tensor"):
+    with pytest.raises(InvalidInput, match=r"contexts .*meta "):
         make(kind).select(torch.zeros(1, 2, device="meta"))
 
 
