@@ -324,7 +324,7 @@ def test_a_group_that_fails_for_ones_sake_is_written_one_by_one(sqlite_log):
             writer.write([event("d", 1)]),
             return_exceptions=True,
         )
-        with pytest.raises(LogFailed, match="wait for the log"):
+        with pytest.raises(LogFailed, match="wait"):
             await writer.write([event(f"n{i}", 0) for i in range(11)])
         await writer.close()
         return outcomes
@@ -338,7 +338,7 @@ def test_a_group_that_fails_for_ones_sake_is_written_one_by_one(sqlite_log):
 
 @pytest.mark.parametrize("address", ["events.db", "mysql://x/y", "sqlite://", "sqlite:///:memory:"])
 def test_a_log_that_cannot_be_is_refused(address):
-    with pytest.raises(InvalidInput, match="log must be"):
+    with pytest.raises(InvalidInput, match=r"^log"):
         Store(address)
 
 
@@ -360,12 +360,12 @@ def test_no_message_has_the_password_of_a_log(address):
 
 
 def test_a_log_that_cannot_be_opened_says_why(tmp_path):
-    with pytest.raises(DataError, match="cannot be opened"):
+    with pytest.raises(DataError, match=f"{tmp_path}.*opened"):
         Store(f"sqlite:///{tmp_path}/no/such/folder/events.db")
     (tmp_path / "text.db").write_text(
         "this is no database, and long enough to be seen as none" * 50
     )
-    with pytest.raises(DataError, match="cannot be opened"):
+    with pytest.raises(DataError, match=f"{tmp_path}.*opened"):
         Store(f"sqlite:///{tmp_path}/text.db")
 
 
@@ -387,7 +387,7 @@ def test_settings_that_make_no_sense_are_refused(wrong):
 
 def test_an_incumbent_that_cannot_be(exported, sqlite_log):
     with (
-        pytest.raises(InvalidInput, match=f"incumbent: 'fax' is not an arm.*{ARMS[0]}"),
+        pytest.raises(InvalidInput, match=f"incumbent: 'fax' .*{ARMS[0]}"),
         served(exported, sqlite_log, Settings(incumbent="fax")),
     ):
         pass

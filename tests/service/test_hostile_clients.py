@@ -53,7 +53,7 @@ def test_thousands_of_unknown_columns_get_a_quick_and_short_answer(table_file, s
 def test_a_missing_column_among_many_unknown_ones_is_found_quickly(table_file):
     """Before, the missing one was compared with each of them: 16 s."""
     started = time.process_time()
-    with pytest.raises(InvalidInput, match="the row has no 'city'"):
+    with pytest.raises(InvalidInput, match="no 'city'"):
         daband.load_deployed(table_file).decide(
             {"age": 41, **{f"unknown {one}": 0 for one in range(75_000)}}
         )

@@ -138,31 +138,31 @@ def test_spans_and_ids(exported, sqlite_log, tmp_path):
     assert {"event_id", "time", "model", "mode"} < set(
         pl.read_parquet(tmp_path / "b.parquet").columns
     )
-    with pytest.raises(DataError, match="no event"):
+    with pytest.raises(DataError, match=r"event .*reward .*period"):
         export_events(sqlite_log, tmp_path / "c.parquet", until="2001-01-01")
-    with pytest.raises(InvalidInput, match="since and until must look like"):
+    with pytest.raises(InvalidInput, match=r"since .*until .*'yesterday'"):
         export_events(sqlite_log, tmp_path / "c.parquet", until="yesterday")
 
 
 def test_a_log_without_contexts_says_what_cannot_be_done(exported, sqlite_log, tmp_path):
     filled(exported, sqlite_log, 20, contexts="drop")
-    with pytest.raises(DataError, match="16 events have no context"):
+    with pytest.raises(DataError, match=r"^16 .*\(--contexts drop\)"):
         export_events(sqlite_log, tmp_path / "week.parquet")
     with served(exported, sqlite_log) as client:
         client.post("/decide", json={"event_id": "kept", "context": [0.1] * DIM})
         client.post("/events/kept/reward", json={"reward": 1.0})
-    with pytest.warns(UserWarning, match="16 events have no context"):
+    with pytest.warns(UserWarning, match=r"^16 .*\(--contexts drop\)"):
         assert export_events(sqlite_log, tmp_path / "week.parquet") == 1
 
 
 def test_a_log_that_is_not_there_is_not_made(tmp_path):
     """Before: an empty log at a misspelt name, and "no event with a reward in that span"."""
-    with pytest.raises(daband.DataError, match=r"there is no log .*evnts\.db"):
+    with pytest.raises(daband.DataError, match=rf"{tmp_path}/evnts\.db"):
         export_events(f"sqlite:///{tmp_path}/evnts.db", tmp_path / "c.parquet")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_log_is_read(sqlite_log, tmp_path):
     Store(sqlite_log).close()
-    with pytest.raises(DataError, match=r"the folder .* does not exist; create it first"):
+    with pytest.raises(DataError, match=f"{tmp_path}/nowhere "):
         export_events(sqlite_log, tmp_path / "nowhere" / "week.parquet")

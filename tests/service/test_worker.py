@@ -498,7 +498,7 @@ def test_a_published_file_is_not_replaced_by_what_an_older_policy_learns(
     first._learner.learn_group()
     number = publish_file(store, (tmp_path / "better.daband").read_bytes(), 0.0)
     assert first.is_outdated
-    with pytest.raises(InvalidInput, match="another file was published"):  # at the very moment
+    with pytest.raises(InvalidInput, match="published"):  # at the very moment
         first._learner.publish(0.0)
     fill(store, 40, start=40)
     worked(store, policy_files)
@@ -648,7 +648,7 @@ def test_a_file_of_other_arms_or_contexts_needs_a_log_of_its_own(
         assert uploaded.status_code == 422
         assert "arm_names" in uploaded.json()["error"]
     with (
-        pytest.raises(InvalidInput, match=r"arm_names is .* use another log"),
+        pytest.raises(InvalidInput, match=r"arm_names .*log"),
         served(tmp_path / "renamed.daband", sqlite_log),
     ):
         pass

@@ -83,9 +83,9 @@ def test_the_incumbent_is_the_assessments_or_none(tmp_path):
         daband.export(policy, tmp_path / "p.daband", arm_names=ARMS, **given)
         assert daband.load_deployed(tmp_path / "p.daband").incumbent == expected
     daband.export(policy, tmp_path / "p.daband", arm_names=ARMS)
-    with pytest.raises(InvalidInput, match="control needs an incumbent"):
+    with pytest.raises(InvalidInput, match=r"control .*incumbent"):
         daband.load_deployed(tmp_path / "p.daband").decide([0.0, 0.0], control=0.1)
-    with pytest.raises(InvalidInput, match=r"incumbent: 'cupon' is not an arm.*coupon"):
+    with pytest.raises(InvalidInput, match=r"incumbent: 'cupon' .*coupon"):
         daband.export(policy, tmp_path / "p.daband", arm_names=ARMS, incumbent="cupon")
 
 

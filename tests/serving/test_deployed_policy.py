@@ -186,9 +186,9 @@ class TestRefused:
             def _score(self, *given):
                 return super()._score(*given)
 
-        with pytest.raises(daband.InvalidInput, match=r"cannot be exported.*_freeze"):
+        with pytest.raises(daband.InvalidInput, match=r"Mine.*_freeze"):
             daband.export(Mine(context_shape=(2,), n_arms=2), tmp_path / "p")
-        with pytest.raises(daband.InvalidInput, match="must be a daband policy"):
+        with pytest.raises(daband.InvalidInput, match=r"policy .*str"):
             daband.export("policy", tmp_path / "p")
 
     def test_an_unfitted_transform(self, tmp_path):
@@ -226,15 +226,15 @@ class TestRefused:
 @pytest.mark.parametrize(
     ("arms", "told"),
     [
-        (["x"], "not an arm"),
-        ([], "list of 1 to 1,000"),
-        ([3], "3 is not an arm .0..2, or offer"),
+        (["x"], "'x' .*arm"),
+        ([], "list .*1,000"),
+        ([3], r"3 .*\(0\.\.2, or offer"),
         ("ab", "list"),
         (5, "list"),
-        ([0.5], "0.5 is not an arm"),
-        (["call", True], "True is not an arm"),
-        (["call", 1], "only once"),
-        (["ofer"], "did you mean 'offer'"),
+        ([0.5], r"0\.5 .*arm"),
+        (["call", True], "True .*arm"),
+        (["call", 1], "arms .*once"),
+        (["ofer"], "'ofer' .*'offer'"),
     ],
     ids=str,
 )
@@ -293,7 +293,7 @@ def test_a_file_may_explore_otherwise_than_its_policy(tmp_path):
         assert daband.load_deployed(tmp_path / "p").decide([1.0, 1.0]).arm_name == arm
     daband.export(policy, tmp_path / "p", epsilon=1e-9)  # greedy besides, as on the command line
     assert daband.load_deployed(tmp_path / "p").decide([1.0, 1.0]).arm_name == "known"
-    with pytest.raises(InvalidInput, match="explore must be"):
+    with pytest.raises(InvalidInput, match=r"explore .*'softmax'"):
         daband.export(policy, tmp_path / "p", explore="softmax")
 
 
@@ -356,7 +356,7 @@ def test_a_tensor_without_numbers_is_refused(tmp_path):
     daband.export(policy, tmp_path / "p")
     empty = torch.zeros(3, 2, device="meta")
     for ask in (policy.select, daband.load_deployed(tmp_path / "p").decide):
-        with pytest.raises(daband.InvalidInput, match="meta tensor"):
+        with pytest.raises(daband.InvalidInput, match="meta "):
             ask(empty)
 
 
@@ -364,6 +364,6 @@ def test_a_tensor_without_numbers_is_refused(tmp_path):
 def test_a_round_number_that_cannot_be(number, tmp_path):
     daband.export(daband.LinUCB(context_shape=(2,), n_arms=2, epsilon=0.5), tmp_path / "p")
     deployed = daband.load_deployed(tmp_path / "p")
-    with pytest.raises(daband.InvalidInput, match="round_number must be"):
+    with pytest.raises(daband.InvalidInput, match="round_number"):
         deployed.decide([0.0, 0.0], round_number=number)
     assert deployed.decide([0.0, 0.0], round_number=(1 << 63) - 1).arm in (0, 1)

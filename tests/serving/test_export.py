@@ -90,7 +90,7 @@ def test_another_format_is_refused_by_name(exported, tmp_path):
         version = EXPORT_VERSION + step
         write_tensor_file(path, FileFormat("daband-deployed", "", version, ""), header, arrays)
         with pytest.raises(
-            daband.CheckpointError, match=rf"p\.daband has format version {version}.*{remedy}"
+            daband.CheckpointError, match=rf"p\.daband .*version {version}.*{remedy}"
         ):
             daband.load_deployed(path)
 
@@ -98,10 +98,10 @@ def test_another_format_is_refused_by_name(exported, tmp_path):
 def test_other_files_are_refused_by_name(exported, tmp_path):
     policy = daband.LinUCB(context_shape=(2,), n_arms=2)
     policy.save(tmp_path / "saved")
-    with pytest.raises(daband.CheckpointError, match=r"saved .*not a policy exported by daband"):
+    with pytest.raises(daband.CheckpointError, match=r"/saved .*exported"):
         daband.load_deployed(tmp_path / "saved")
     (tmp_path / "exported").write_bytes(exported)
-    with pytest.raises(daband.CheckpointError, match=r"exported .*not a policy saved by daband"):
+    with pytest.raises(daband.CheckpointError, match=r"/exported .*saved"):
         daband.load(tmp_path / "exported")
     with pytest.raises(daband.CheckpointError, match="nowhere"):
         daband.load_deployed(tmp_path / "nowhere")
@@ -210,7 +210,7 @@ def test_contexts_larger_than_those_of_the_program_are_refused_before_they_are_m
     header, arrays = read_tensor_file(tmp_path / "p", FORMAT)
     header["members"][0]["network"]["context_shape"] = [2**30, 2**30]
     written(tmp_path / "p", header, arrays)
-    with pytest.raises(daband.CheckpointError, match=r"does not hold"):
+    with pytest.raises(daband.CheckpointError, match="describes: "):
         daband.load_deployed(tmp_path / "p")
 
 
@@ -257,9 +257,7 @@ def test_a_file_that_decides_otherwise_than_the_policy_is_not_written(tmp_path):
     policy = Forgetful(context_shape=(2,), n_arms=2, seed=0)
     policy.update(np.eye(2), [0, 1], [1.0, 0.0])
     (tmp_path / "p.daband").write_text("an earlier file")
-    with pytest.raises(
-        daband.CheckpointError, match=r"does not decide as the policy does.* differ by 0\.1"
-    ):
+    with pytest.raises(daband.CheckpointError, match=r"differ .*0\.1"):
         daband.export(policy, tmp_path / "p.daband")
     assert (tmp_path / "p.daband").read_text() == "an earlier file"
     assert [path.name for path in tmp_path.iterdir()] == ["p.daband"]

@@ -214,7 +214,7 @@ def test_what_cannot_be_written_as_onnx_is_named():
                 dim=1
             ).values + torch.special.i1(images.mean())
 
-    with pytest.raises(InvalidInput, match="Odd cannot be converted to ONNX"):
+    with pytest.raises(InvalidInput, match=r"Odd .*ONNX"):
         to_onnx(Odd(), (torch.rand(3, 3, 8, 8),))
 
 
@@ -237,15 +237,15 @@ def test_decide_takes_images_in_every_form_and_a_damaged_program_is_named(folder
     Image.new("L", (3, 5)).save(small, "JPEG")
     assert deployed.decide(small.getvalue()).arm in (0, 1)
     for wrong, message in (
-        (b"nothing", "not an image file"),
-        ("nowhere.png", "cannot be read"),
+        (b"nothing", "image "),
+        ("nowhere.png", r"nowhere\.png "),
         (7, "shape"),
     ):
         with pytest.raises(InvalidInput, match=message):
             deployed.decide(wrong)
     column = policy.table.columns[0]
     column.encoder.program.content = b"nothing"
-    with pytest.raises(CheckpointError, match="must be an ONNX program"):
+    with pytest.raises(CheckpointError, match=r"ONNX .*onnxruntime"):
         daband.export(policy, tmp_path / "q.daband")
     assert not (tmp_path / "q.daband").exists()
 

@@ -129,14 +129,14 @@ def test_a_monitor_counts_decisions_among_the_arms_of_a_request(tmp_path):
 def test_mistakes_in_a_request_have_clear_errors(deployed):
     _, contexts, file = deployed
     for arms, message in (
-        (["a1", "b9"], "'b9' is not in the catalogue.*needs its features"),
-        (["a1", "a1"], "given twice"),
-        ("a1", "list of 1 to 1,000"),
-        ([], "list of 1 to 1,000"),
-        ([{"price": 3}], "arms must be ids, or"),
-        ([{"id": "n", "features": [1.0]}], "3 finite numbers"),
-        ([{"id": "n", "features": "low"}], "features must"),
-        ([{"id": "n", "features": [1.0, 2.0, np.inf]}], "3 finite numbers"),
+        (["a1", "b9"], "'b9' .*catalogue.*features"),
+        (["a1", "a1"], "arms .*twice"),
+        ("a1", "arms .*1,000 .*'a1'"),
+        ([], r"arms .*1,000 .*\[\]"),
+        ([{"price": 3}], '"id" .*price'),
+        ([{"id": "n", "features": [1.0]}], r"features .*3 .*\(1,\)"),
+        ([{"id": "n", "features": "low"}], "features"),
+        ([{"id": "n", "features": [1.0, 2.0, np.inf]}], "features .*3 "),
     ):
         with pytest.raises(daband.InvalidInput, match=message):
             file.decide(contexts[0], arms=arms)
@@ -159,9 +159,9 @@ def test_without_a_catalogue_ids_select_and_features_are_rejected(tmp_path):
     file = daband.load_deployed(tmp_path / "p")
     assert file.decide([1.0, 2.0], arms=["c"]).arm_name == "c"
     for arms, message in (
-        ([{"id": "c", "price": 2}], "without a catalogue"),
-        (["c", "a", 2], "only once"),
-        ([{"name": "c"}], "None is not an arm"),
+        ([{"id": "c", "price": 2}], "catalogue"),
+        (["c", "a", 2], "arms .*once"),
+        ([{"name": "c"}], "None .*arm"),
     ):
         with pytest.raises(daband.InvalidInput, match=message):
             file.decide([1.0, 2.0], arms=arms)
@@ -194,6 +194,6 @@ def test_a_policy_without_arm_features_warns_of_arms_without_rewards(tmp_path):
     policy.update(contexts, np.arange(60) % (N_ARMS - 5), contexts[:, 0])
     with pytest.warns(
         daband.serving.ExportWarning,
-        match="5 arms have no reward, and this 'trees' policy does not use",
+        match="^5 .*'trees'",
     ):
         daband.export(policy, tmp_path / "p")
