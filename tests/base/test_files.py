@@ -35,7 +35,7 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
         for _ in range(1024):
             member.write(bytes(1 << 17))
     assert (tmp_path / "bomb.npz").stat().st_size < 1 << 20
-    with pytest.raises(DataError, match="would expand to 134,"):
+    with pytest.raises(DataError, match=r"bomb\.npz .*134,"):
         read_npz(tmp_path / "bomb.npz")
 
 
@@ -95,9 +95,9 @@ def test_every_policy_is_trained_and_saved_without_the_modules_that_windows_lack
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
-        (errno.ENOSPC, "free some space"),
-        (errno.EROFS, "choose a folder"),
-        (errno.EACCES, "choose a folder"),
+        (errno.ENOSPC, "free"),
+        (errno.EROFS, "choose"),
+        (errno.EACCES, "choose"),
     ],
 )
 def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, remedy):
@@ -105,7 +105,7 @@ def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, r
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(files.os, "fsync", refuse)
-    with pytest.raises(DataError, match=rf"p cannot be written: {os.strerror(number)}; {remedy}"):
+    with pytest.raises(DataError, match=f"/p .*: {os.strerror(number)}; {remedy}"):
         write_bytes(tmp_path / "p", b"x")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(files.os, "open", refuse)
@@ -113,7 +113,7 @@ def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, r
     with pytest.raises(DataError, match=expected), lock_folder(tmp_path, wait=False):
         pass
     monkeypatch.setattr(files.Path, "mkdir", refuse)
-    with pytest.raises(DataError, match=rf"cannot be created: {os.strerror(number)}; {remedy}"):
+    with pytest.raises(DataError, match=f"/new .*: {os.strerror(number)}; {remedy}"):
         make_folder(tmp_path / "new")
 
 
@@ -133,5 +133,5 @@ def test_a_folder_can_be_used_on_a_file_system_without_locks(tmp_path, monkeypat
 def test_a_name_longer_than_a_file_can_have_is_an_error_of_ours(name):
     policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
     for use in (daband.evaluate_log, daband.fit_log, daband.learn_log):
-        with pytest.raises(InvalidInput, match=r"^log must be shorter, got [\d,]+ characters"):
+        with pytest.raises(InvalidInput, match=r"^log .*shorter, .*[\d,]+ "):
             use(policy, name)

@@ -18,9 +18,7 @@ def test_members_are_discovered():
 
 
 def test_an_unknown_name_suggests_the_nearest():
-    with pytest.raises(
-        InvalidInput, match=r"unknown policy 'linucbb'; did you mean 'linucb'\? \(known: .*random"
-    ):
+    with pytest.raises(InvalidInput, match=r"policy 'linucbb'; .*'linucb'\? \(known: .*random"):
         policies.get("linucbb")
 
 
@@ -28,11 +26,9 @@ def test_a_neural_method_without_torch_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(policies, "_members", {"linucb": policies.get("linucb")})
     for call in (policies.get, check_method):
-        with pytest.raises(
-            InvalidInput, match=r"'nlinucb' is unknown or needs torch: pip install 'daband\[deep\]'"
-        ):
+        with pytest.raises(InvalidInput, match=r"'nlinucb' .*'daband\[deep\]'"):
             call("nlinucb")
-    with pytest.raises(InvalidInput, match="unknown pair 'synthetik'; did you mean 'synthetic'"):
+    with pytest.raises(InvalidInput, match=r"pair 'synthetik'; .*'synthetic'"):
         pairs.get("synthetik")
 
 
@@ -40,7 +36,7 @@ def test_a_name_is_taken_once():
     registry: Registry[object] = Registry("thing", "daband.policies")
     registry.add("one", first := object())
     registry.add("one", first)
-    with pytest.raises(InvalidInput, match="already registered"):
+    with pytest.raises(InvalidInput, match="'one'"):
         registry.add("one", object())
 
 

@@ -91,7 +91,7 @@ def test_labels_are_found_wherever_they_hide(pair, side, place):
     getattr(leaky, side).note = HIDING_PLACES[place](secret)
     with pytest.raises(
         AssertionError,
-        match=rf"pair\.{side} leads to an array that (shares memory with|repeats) target_test",
+        match=rf"pair\.{side} .*(shares|repeats) .*target_test",
     ):
         check_no_target_rewards_in_reach(leaky)
 
@@ -106,13 +106,13 @@ def test_tensors_are_looked_into(pair):
 
 def test_domains_that_pay_or_evaluate_are_found(pair):
     pair.source.note = pair.target_test
-    with pytest.raises(AssertionError, match=r"pair\.source leads to a ArrayEvaluation"):
+    with pytest.raises(AssertionError, match=r"pair\.source .*ArrayEvaluation"):
         check_no_target_rewards_in_reach(pair)
     fresh = load("synthetic", tiny=True)
     fresh.source.note = [fresh.target_labelled]
-    with pytest.raises(AssertionError, match="which pays for the target"):
+    with pytest.raises(AssertionError, match=r"pair\.(source|target) .*pays"):
         check_no_target_rewards_in_reach(fresh)
-    with pytest.raises(AssertionError, match="which pays for the target"):
+    with pytest.raises(AssertionError, match=r"pair\.(source|target) .*pays"):
         check_no_target_rewards_in_reach(
             replace(load("synthetic", tiny=True), target=pair.target_labelled)
         )
@@ -120,7 +120,7 @@ def test_domains_that_pay_or_evaluate_are_found(pair):
 
 def test_a_target_with_rewards_is_found(pair):
     check_target_has_no_rewards(pair)
-    with pytest.raises(AssertionError, match=r"pair\.target is a ArrayRewards"):
+    with pytest.raises(AssertionError, match=r"pair\.target .*ArrayRewards"):
         check_target_has_no_rewards(replace(pair, target=pair.target_labelled))
 
 
@@ -154,37 +154,37 @@ def noisy(contexts):
 @pytest.mark.parametrize(
     ("check", "change", "message"),
     [
-        (check_names, {"class_names": ("a", "b")}, "2 class names for 3 arms"),
-        (check_names, {"class_names": ("a", "b", "a")}, "not unique"),
+        (check_names, {"class_names": ("a", "b")}, "2 .*3 arms"),
+        (check_names, {"class_names": ("a", "b", "a")}, "unique"),
         (check_names, {"n_arms": 1, "class_names": ("a",)}, "two arms"),
         (
             check_names,
             {"source": ArrayRewards(CONTEXTS, GENERATOR.random((N, 4)))},
-            "source has 4 arms",
+            "source .*4 ",
         ),
         (
             check_shapes,
             {"target": ArrayContexts(GENERATOR.random((N, 5)))},
-            "target contexts have shape",
+            r"target .*\(5,\)",
         ),
-        (check_shapes, {"target": ArrayContexts(CONTEXTS.astype(np.float32))}, "different types"),
+        (check_shapes, {"target": ArrayContexts(CONTEXTS.astype(np.float32))}, "float32"),
         (
             check_shapes,
             {"target": ArrayContexts((9 * CONTEXTS).astype(np.int64))},
-            "not uint8 or floats",
+            "int64",
         ),
-        (check_finite_contexts, {"target": noisy(CONTEXTS)}, "not finite"),
+        (check_finite_contexts, {"target": noisy(CONTEXTS)}, "finite"),
         (
             check_reward_values,
             {"source": ArrayRewards(CONTEXTS, 2 * GENERATOR.random((N, 3)))},
-            "exactly one arm must have reward 1",
+            "one arm .*reward 1",
         ),
         (
             check_reward_values,
             {"source": ArrayRewards(CONTEXTS, GENERATOR.random((N, 3)))},
-            "exactly one arm must have reward 1",
+            "one arm .*reward 1",
         ),
-        (check_order, {"target": Repeating(CONTEXTS)}, "does not show every context once"),
+        (check_order, {"target": Repeating(CONTEXTS)}, "once"),
     ],
 )
 def test_what_is_wrong_is_found(pair, check, change, message):

@@ -105,9 +105,9 @@ def test_a_catalogue_survives_json_and_reads_new_arms():
     features = draw.normal(size=40)
     grown = many.with_arms(["new"], [features])
     np.testing.assert_array_equal(grown.vectors[-1], again.compute_arm_vectors([features])[0])
-    with pytest.raises(InvalidInput, match="is already an arm"):
+    with pytest.raises(InvalidInput, match="'new'"):
         grown.with_arms(["new"], [features])
-    with pytest.raises(InvalidInput, match="40 finite numbers"):
+    with pytest.raises(InvalidInput, match=" 40 "):
         many.compute_arm_vectors([[1.0, np.nan]])
 
 

@@ -119,7 +119,7 @@ def test_larger_contexts_are_refused_and_change_nothing(arms, n):
         lambda: head.learn(contexts, np.zeros(n, np.int64), rewards[:, 0]),
         lambda: play(head, contexts, rewards, first_round=n),
     ):
-        with pytest.raises(InvalidInput, match=r"too large for ridge=1 .* squared norm 4e\+18"):
+        with pytest.raises(InvalidInput, match=r"ridge=1 .* 4e\+18"):
             call()
         for name, array in head.state().items():
             np.testing.assert_array_equal(array, before[name])
@@ -127,9 +127,9 @@ def test_larger_contexts_are_refused_and_change_nothing(arms, n):
 
 def test_the_limit_is_in_units_of_the_ridge():
     check_norm(np.full((3, 4), 4e5), ridge=100.0)
-    with pytest.raises(InvalidInput, match="row 2 has squared norm"):
+    with pytest.raises(InvalidInput, match=r"ridge=1 .*row 2 "):
         check_norm(np.array([[1.0], [2.0], [4e6]], np.float32), ridge=1.0)
     images = np.full((1, 900), 255, np.uint8)
     check_norm(images, ridge=1e-7)
-    with pytest.raises(InvalidInput, match="squared norm 900"):
+    with pytest.raises(InvalidInput, match=r"ridge=5e-08 .* 900,"):
         check_norm(images, ridge=5e-8)

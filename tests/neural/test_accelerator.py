@@ -172,7 +172,7 @@ def test_a_step_is_recorded_again_when_its_inputs_are_other_ones(recorder):
         adapt_together([policy], 5)
         return recorder.calls[:1]
 
-    with pytest.warns(UserWarning, match="no target context"):
+    with pytest.warns(UserWarning, match="target .*observe_target"):
         assert adapt() == ["record"]
     assert adapt() == ["replay"]
     policy.play(*problem(3000))  # the buffer has moved, but steps read copies
@@ -209,7 +209,7 @@ def test_where_recording_fails_every_step_is_taken_once_without(recorder):
     recorder.broken = True
     policy = trained(make())
     plain = copy.deepcopy(policy)
-    with pytest.warns(UserWarning, match="cannot be recorded as a CUDA graph"):
+    with pytest.warns(UserWarning, match="CUDA graph"):
         adapt_together([policy], 6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -235,7 +235,7 @@ def test_a_device_without_memory_is_named_with_a_smaller_batch(monkeypatch):
     policies = [trained(make(seed=seed)) for seed in range(2)]
     before = [fingerprint(policy) for policy in policies]
     monkeypatch.setattr(Learner, "encode", full)
-    with pytest.raises(daband.errors.DeviceOutOfMemory, match="fewer than 2 members"):
+    with pytest.raises(daband.errors.DeviceOutOfMemory, match=" 2 members"):
         adapt_together(policies)
     assert [fingerprint(policy) for policy in policies] == before
 

@@ -43,7 +43,7 @@ def test_a_name_or_settings_replace_the_recipes_network():
     assert policy.recipe.encoder == settings
     assert isinstance(policy.learner.encoder.features, MlpFeatures)
     assert policy.encode(problem(3)[0]).shape == (3, 5)
-    with pytest.raises(InvalidInput, match="encoder must be a name"):
+    with pytest.raises(InvalidInput, match=r"encoder .*7$"):
         make(encoder=7)
 
 
@@ -57,9 +57,7 @@ def test_a_custom_module_is_trained_saved_by_its_weights_and_given_anew(tmp_path
     )
     assert policy.recipe.encoder.name == "custom"
     policy.save(tmp_path / "p.safetensors")
-    with pytest.raises(
-        InvalidInput, match=r"p\.safetensors was saved with a custom encoder \(Net\)"
-    ):
+    with pytest.raises(InvalidInput, match=r"p\.safetensors .*\(Net\)"):
         load_policy(tmp_path / "p.safetensors")
     again = load_policy(tmp_path / "p.safetensors", encoder=Net())
     assert fingerprint(again) == fingerprint(policy)
@@ -98,7 +96,7 @@ def test_a_custom_module_gets_vectors_of_the_pairs_shape():
 
 def test_a_recipe_of_a_custom_module_needs_the_module():
     recipe = make(encoder=Net()).recipe
-    with pytest.raises(InvalidInput, match="pass the module"):
+    with pytest.raises(InvalidInput, match=r"encoder.*module"):
         make(recipe=recipe)
     make(recipe=recipe, encoder=Net())
 
@@ -160,7 +158,7 @@ def test_floating_point_images_beyond_the_unit_range_are_warned_of_once():
     def policy():
         return daband.DABand(context_shape=(3, 16, 16), n_arms=2, recipe=SMALL, device="cpu")
 
-    with pytest.warns(UserWarning, match="divide them by 255") as warned:
+    with pytest.warns(UserWarning, match="255") as warned:
         played(policy(), floats)
     assert len(warned) == 1
     with warnings.catch_warnings():

@@ -45,11 +45,11 @@ def test_recipes_survive_json_and_name_themselves():
 
 def test_nonsense_is_refused():
     for wrong, message in (
-        ({"recipe": "defualt"}, "did you mean 'default'"),
-        ({"recipe": {"weight": {}}}, "no setting 'weight'"),
-        ({"feedback": "labels"}, "feedback must be "),
+        ({"recipe": "defualt"}, "'defualt'.*'default'"),
+        ({"recipe": {"weight": {}}}, "'weight'"),
+        ({"feedback": "labels"}, "feedback .*'labels'"),
         ({"device": "tpu9"}, "device"),
-        ({"recipe": {"learning": {"prior": "even"}}}, "no setting 'learning.prior'"),
+        ({"recipe": {"learning": {"prior": "even"}}}, r"'learning\.prior'"),
         ({"recipe": small(encoder=EncoderSettings(name="conv"))}, "images"),
     ):
         with pytest.raises(InvalidInput, match=message):

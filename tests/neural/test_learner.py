@@ -89,7 +89,7 @@ def test_terms_on_the_target_alone_wait_for_it():
     policy = make(recipe=replace(small(), weights={"data_divergence": Weight(1.0)}))
     policy.play(*problem(16))
     before = copy.deepcopy(policy.learner.parameters)
-    with pytest.warns(UserWarning, match="no target context"):
+    with pytest.warns(UserWarning, match="target .*observe_target"):
         assert policy.adapt()["loss"] == 0
     assert all(map(torch.equal, policy.learner.parameters, before))
 
@@ -111,7 +111,7 @@ def test_steps_that_are_not_finite_are_undone_with_all_buffers(registered, ema_d
     kept = contexts.clone()
     contexts.fill_(math.nan)
     encoder = policy._encoder
-    with pytest.raises(TrainingDiverged, match="learning rate"):
+    with pytest.raises(TrainingDiverged, match="learning"):
         policy.adapt(steps=2)
     assert values_of(policy.learner.state()) == values_of(before)
     assert policy._encoder is encoder
@@ -278,7 +278,7 @@ def test_terms_that_need_the_target_are_left_out_while_there_is_none():
 
 
 def test_misspelt_terms_and_settings_are_refused():
-    with pytest.raises(InvalidInput, match="did you mean 'data_divergence'"):
+    with pytest.raises(InvalidInput, match=r"'data_divergenec'.*'data_divergence'"):
         build_terms({"data_divergenec": Weight(0.0)}, term_settings())
     for wrong in ({"feedback": "labels"}, {"scale": 0.0}):
         with pytest.raises(InvalidInput):

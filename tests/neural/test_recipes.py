@@ -117,18 +117,18 @@ def test_a_change_without_a_base_changes_the_default():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"base": "papr"}, "'papr'; did you mean 'paper'"),
+        ({"base": "papr"}, "'papr'; .*'paper'"),
         (
             {"learning": {"learning_rat": 1}},
-            r"'learning.learning_rat'; did you mean 'learning_rate'",
+            r"'learning\.learning_rat'; .*'learning_rate'",
         ),
-        ({"lerning": {}}, "did you mean 'learning'"),
-        ({"learning": 3}, "mapping of settings"),
-        ({"learning": {"steps": "many"}}, "must be a number"),
-        ({"weights": 3}, "mapping from terms"),
-        ({"weights": {"data_divergence": -1}}, "finite number >= 0"),
-        ({"weights": {"data_divergence": {"valu": 1}}}, "did you mean 'value'"),
-        ({"weights": {"data_divergenc": 1}}, "did you mean 'data_divergence'"),
+        ({"lerning": {}}, "'lerning'; .*'learning'"),
+        ({"learning": 3}, "'learning' .*mapping"),
+        ({"learning": {"steps": "many"}}, r"'learning\.steps' .*'many'"),
+        ({"weights": 3}, "weights .*mapping"),
+        ({"weights": {"data_divergence": -1}}, "value .*>= 0, .*-1$"),
+        ({"weights": {"data_divergence": {"valu": 1}}}, "valu'; .*'value'"),
+        ({"weights": {"data_divergenc": 1}}, "'data_divergenc'; .*'data_divergence'"),
     ],
 )
 def test_what_is_wrong_is_named(changes, message):
@@ -165,7 +165,7 @@ def test_another_network_begins_without_the_options_of_the_one_before():
 
 
 def test_a_setting_of_the_network_in_the_wrong_place_is_sent_to_its_options():
-    with pytest.raises(InvalidInput, match=r"no setting 'encoder.widths'; .* encoder\.options"):
+    with pytest.raises(InvalidInput, match=r"'encoder\.widths'; .* encoder\.options"):
         resolve_recipe({"encoder": {"widths": [8]}}, context_shape=(6,))
 
 

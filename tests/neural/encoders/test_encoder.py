@@ -124,7 +124,7 @@ def test_a_module_of_ones_own_is_an_encoder_and_keeps_batch_equal_to_singles():
 
 
 def test_an_unfit_module_is_refused():
-    with pytest.raises(InvalidInput, match="must accept contexts of shape"):
+    with pytest.raises(InvalidInput, match=r"encoder .*\(5,\)"):
         build_encoder(Linear(), context_shape=(5,))
 
 
@@ -133,7 +133,7 @@ def test_an_unfit_module_is_refused():
     [
         ("conv", (7,), "images"),
         ("conv", (3, 8, 8), "mlp"),
-        ("mpl", (3,), "did you mean 'mlp'"),
+        ("mpl", (3,), "'mpl'.*'mlp'"),
     ],
 )
 def test_unfit_shapes_and_names_are_refused(name, shape, message):
@@ -158,7 +158,7 @@ def test_every_encoder_is_registered():
 
 
 def test_pixels_that_make_no_sense_are_refused():
-    with pytest.raises(InvalidInput, match="pixels must be 'unit'"):
+    with pytest.raises(InvalidInput, match=r"pixels .*'bright'"):
         build_encoder("conv", context_shape=(3, 20, 20), pixels="bright")
 
 
