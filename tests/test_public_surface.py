@@ -157,7 +157,7 @@ def test_typing_and_running_know_the_same_names():
     }
     assert {name for _, name in typed} == set(daband.__all__)
     assert set(daband.__all__) <= set(dir(daband))
-    with pytest.raises(AttributeError, match="no attribute 'sing'"):
+    with pytest.raises(AttributeError, match="'sing'"):
         _ = daband.sing
 
 

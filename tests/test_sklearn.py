@@ -75,7 +75,7 @@ def test_several_sources_and_targets_have_domains_of_their_own(wine):
     classifier = TransferClassifier(shift="units").fit(features, labels, sample_domain=domain)
     assert classifier.policy_.domains.names == ("0", "1", "-2", "-1")
     assert classifier.score(features, truth, sample_domain=domain) > 0.9
-    with pytest.raises(InvalidInput, match=r"sample_domain must be one of .*got -7"):
+    with pytest.raises(InvalidInput, match=r"sample_domain .*-7"):
         classifier.predict(features, sample_domain=np.full(len(features), -7))
 
 
@@ -129,7 +129,7 @@ def test_rows_without_a_label_do_not_count_in_a_score(shifted, kind):
         assert (
             classifier.score(features, np.where(some < 0, np.nan, some), None, domain) == expected
         )
-    with pytest.raises(InvalidInput, match="y must have a label"):
+    with pytest.raises(InvalidInput, match=r"^y .*label"):
         classifier.score(features[~source], labels[~source].astype(kind))
 
 
@@ -140,7 +140,7 @@ def test_minus_one_may_be_a_class_unless_it_may_be_a_mask(shifted):
     expected = (classifier.predict(features, sample_domain=domain) == signs).mean()
     assert classifier.score(features, signs, sample_domain=domain) == expected > 0.9
     masked = np.where(domain < 0, -1, signs)
-    with pytest.raises(InvalidInput, match="-1 is also a class"):
+    with pytest.raises(InvalidInput, match=r"-1 .*class"):
         classifier.score(features, masked, sample_domain=domain)
     masked = np.where(domain < 0, np.nan, signs)
     source_score = classifier.score(features[:200], signs[:200], sample_domain=domain[:200])
@@ -156,7 +156,7 @@ def test_a_search_scores_labelled_rows_only(shifted, routing):
     assert search.cv_results_["mean_test_score"].min() > 0.9  # the source does not tell them apart
     search.fit(features, truth, sample_domain=domain)  # target labels do
     assert search.best_params_ == {"shift": "units"}
-    with pytest.raises(InvalidInput, match="y must have a label"):
+    with pytest.raises(InvalidInput, match=r"^y .*label"):
         cross_val_score(
             TransferClassifier(),
             features,
@@ -170,11 +170,11 @@ def test_a_search_scores_labelled_rows_only(shifted, routing):
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
-        ([-1] * 4, "must have source rows"),
-        ([0.5] * 4, "one integer per row"),
-        (["source", "source", "target", "target"], "one integer per row"),
-        ([0, 0, np.inf, np.nan], "one integer per row"),
-        ([1, 1], "inconsistent numbers of samples"),
+        ([-1] * 4, "sample_domain .*source"),
+        ([0.5] * 4, "sample_domain .*integer"),
+        (["source", "source", "target", "target"], "sample_domain .*integer"),
+        ([0, 0, np.inf, np.nan], "sample_domain .*integer"),
+        ([1, 1], r"samples: \[4, 2\]"),
     ],
 )
 def test_bad_input_names_the_argument(domains, message):

@@ -39,22 +39,22 @@ def test_a_table_reads_frames_as_it_reads_rows(pair):
     [
         (
             lambda p: daband.domains.DataOptions(source=FRAME, target=FRAME).read(),
-            "source must be a path, got a DataFrame",
+            "source .*DataFrame",
         ),
         (
             lambda p: p.select(p.table.contexts(ROW), domain=np.zeros(2)),
-            "domain must be 'source' or 'target'",
+            "domain .*'source' .*'target'",
         ),
-        (lambda p: daband.export(p, "p.daband", arm_names=5), "arm_names must be a list"),
-        (lambda p: daband.export(p, "p.daband", arm_names=[None, 1]), "arm_names must be strings"),
+        (lambda p: daband.export(p, "p.daband", arm_names=5), "arm_names .*list"),
+        (lambda p: daband.export(p, "p.daband", arm_names=[None, 1]), "arm_names .*strings"),
         (
             lambda p: daband.domains.from_arrays(
                 source=(np.eye(4), [0, 1, 0, 1]), target=np.eye(4), units=1.5
             ),
-            "units must be columns",
+            r"units .*1\.5",
         ),
-        (lambda p: daband.evaluate_log(p, "a" * 10_000), "got 10,000 characters"),
-        (lambda p: daband.LinUCB(context_shape=b"x", n_arms=2), "context_shape must be a tuple"),
+        (lambda p: daband.evaluate_log(p, "a" * 10_000), "10,000 "),
+        (lambda p: daband.LinUCB(context_shape=b"x", n_arms=2), "context_shape .*tuple"),
     ],
 )
 def test_an_argument_is_refused_in_our_words(policy, tmp_path, monkeypatch, call, message):
@@ -66,7 +66,7 @@ def test_an_argument_is_refused_in_our_words(policy, tmp_path, monkeypatch, call
 
 def test_a_round_number_beyond_64_bits(policy, pair, tmp_path):
     daband.export(policy, tmp_path / "p.daband", pair=pair)
-    with pytest.raises(daband.InvalidInput, match="round_number must be at most"):
+    with pytest.raises(daband.InvalidInput, match="round_number"):
         daband.load_deployed(tmp_path / "p.daband").decide(ROW, round_number=10**30)
 
 
@@ -75,11 +75,11 @@ def test_a_crafted_file_with_a_valid_digest_does_not_load(policy, tmp_path):
     saved = read_checkpoint(tmp_path / "p.safetensors")
     crafted = tmp_path / "crafted.safetensors"
     write_checkpoint(crafted, "x", saved.arrays, {})
-    with pytest.raises(daband.CheckpointError, match="must hold the settings of a policy"):
+    with pytest.raises(daband.CheckpointError, match="settings"):
         daband.load(crafted)
     for name in ("policy/primal.theta", "policy/primal.gram", "transform/0.deviation", "rewards"):
         for value in (np.inf, np.nan):
             arrays = {**saved.arrays, name: np.full_like(saved.arrays[name], value)}
             write_checkpoint(crafted, saved.settings, arrays, {})
-            with pytest.raises(daband.CheckpointError, match="NaN or infinite"):
+            with pytest.raises(daband.CheckpointError, match="NaN"):
                 daband.load(crafted)

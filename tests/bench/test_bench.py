@@ -136,7 +136,7 @@ def test_a_later_call_for_other_methods_keeps_the_earlier_results(small, tmp_pat
 
 def test_nothing_to_run_and_runs_named_twice(small, tmp_path):
     assert len(bench(small.runs(["linucb", "linucb"], [0]), tmp_path)) == 1
-    with pytest.raises(InvalidInput, match="nothing to run"):
+    with pytest.raises(InvalidInput, match=r"method .*seed"):
         bench(small.runs([]), tmp_path)
     assert len(read_results(tmp_path)) == 1
 
@@ -144,7 +144,7 @@ def test_nothing_to_run_and_runs_named_twice(small, tmp_path):
 def test_a_failed_run_does_not_lose_the_others(small, tmp_path):
     broken = small.model_copy(update={"methods": {"linucb": {"ridge": -1.0}}})
     for jobs in (1, 2):
-        with pytest.raises(BenchError, match=r"2 of 6 runs failed.*linucb, seed 0: ridge must be"):
+        with pytest.raises(BenchError, match=r"^2 .*6 .*linucb, seed 0: ridge "):
             bench(broken.runs(), tmp_path / str(jobs), jobs=jobs)
         assert len(read_results(tmp_path / str(jobs))) == 4
 
@@ -174,7 +174,7 @@ def test_a_failed_run_whose_folder_is_damaged_does_not_end_the_others(small, tmp
         yield from execute_all(todo[1:], out, listener, **jobs)
 
     monkeypatch.setattr(bench_module, "execute_all", fails_first)
-    with pytest.raises(BenchError, match=r"1 of 2 runs failed.*the disk is full") as raised:
+    with pytest.raises(BenchError, match=r"^1 .*2 .*disk") as raised:
         bench(specs, tmp_path)
     assert [record["seed"] for record in raised.value.records] == [1]
 
@@ -359,11 +359,11 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("override", "message"),
         [
-            ("episods=7", "did you mean 'episodes'"),
+            ("episods=7", "'episods'.*'episodes'"),
             ("episodes=0", "episodes"),
             ("episodes=many", "episodes"),
             ("episodes", "key=value"),
-            ("episodes.x=1", "not a group of settings"),
+            ("episodes.x=1", "episodes.x=1: 'episodes'"),
         ],
     )
     def test_bad_overrides(self, override, message):
@@ -377,9 +377,9 @@ class TestSettings:
         path.write_text("pair = \n")
         with pytest.raises(InvalidInput, match="not TOML"):
             load_experiment(str(path))
-        with pytest.raises(InvalidInput, match="no file"):
+        with pytest.raises(InvalidInput, match=r"none\.toml"):
             load_experiment(str(tmp_path / "none.toml"))
-        with pytest.raises(InvalidInput, match=r"did you mean 'synthetic'"):
+        with pytest.raises(InvalidInput, match=r"'syntetic'.*'synthetic'"):
             load_experiment("syntetic")
 
     def test_the_hash_tells_settings_apart(self, small):
@@ -393,9 +393,9 @@ class TestSettings:
         from daband.domains import load
 
         pair = load("synthetic", tiny=True)
-        with pytest.raises(InvalidInput, match="unknown method 'linucbp'"):
+        with pytest.raises(InvalidInput, match="method 'linucbp'"):
             build_policy("linucbp", pair, seed=0, settings={}, n_components=2)
-        with pytest.raises(InvalidInput, match="no setting 'lambda'"):
+        with pytest.raises(InvalidInput, match="'lambda'"):
             build_policy("linucb", pair, seed=0, settings={"lambda": 1}, n_components=2)
 
 
@@ -403,7 +403,7 @@ class TestWarnings:
     """Of many runs side by side, a warning says whose it is."""
 
     def test_of_runs_in_turn(self, small, tmp_path):
-        with pytest.warns(UserWarning, match="synthetic, random, seed 0: something is odd"):
+        with pytest.warns(UserWarning, match="synthetic, random, seed 0: .*odd"):
             list(execute_all(small.runs(["random"], [0]), tmp_path, lambda _: None, execute=odd))
 
 

@@ -19,5 +19,5 @@ def test_runs_that_the_bench_no_longer_lists_are_left_alone(small, tmp_path):
     assert [path.name for path in find_finished_runs(tmp_path)] == [now["folder"]]
     (tmp_path / "results.json").unlink()
     assert len(find_finished_runs(tmp_path)) == 2
-    with pytest.raises(DataError, match="nowhere does not exist"):
+    with pytest.raises(DataError, match="/nowhere "):
         find_finished_runs(tmp_path / "nowhere")

@@ -79,7 +79,7 @@ def test_a_file_without_its_variables_is_named(places):
     good = {"fts": np.eye(8, 400), "labels": np.arange(8).reshape(-1, 1) % 2}
     write_mat(places / "amazon_reviews_400/books_400.mat", **good)
     write_mat(places / "amazon_reviews_400/dvd_400.mat", features=np.zeros((4, 400)))
-    with pytest.raises(DataError, match=r"dvd_400.mat is not a MATLAB file with the variables"):
+    with pytest.raises(DataError, match=r"dvd_400\.mat .*variables"):
         load("amazon")
 
 
@@ -88,13 +88,13 @@ def test_a_file_that_is_not_matlab(places):
         path = places / f"amazon_reviews_400/{name}_400.mat"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"MATLAB 5.0 MAT-file, but not really" * 9)
-    with pytest.raises(DataError, match=r"books_400.mat is not a MATLAB file"):
+    with pytest.raises(DataError, match=r"books_400\.mat .*MATLAB"):
         load("amazon")
 
 
 @pytest.mark.parametrize("name", ["amazon", "handwritten", "office_caltech", "warfarin"])
 def test_wrong_domains(name):
-    with pytest.raises(InvalidInput, match="domains are"):
+    with pytest.raises(InvalidInput, match=r"domains .*'moon'"):
         load(name, source="moon")
     source = {
         "amazon": "books",
@@ -102,7 +102,7 @@ def test_wrong_domains(name):
         "office_caltech": "amazon",
         "warfarin": "white",
     }[name]
-    with pytest.raises(InvalidInput, match="must be different domains"):
+    with pytest.raises(InvalidInput, match=f"source .*target .*{source}"):
         load(name, target=source)
 
 
@@ -190,9 +190,7 @@ def test_forms_of_one_emoji_stay_on_one_side_and_copies_are_left_out(places):
 def test_a_folder_that_is_not_an_emoji_package(places):
     write_emoji(places / "emoji-datasource-google", "google", motifs=1)
     write_emoji(places / "emoji-datasource-twitter", "facebook", motifs=1)
-    with pytest.raises(
-        DataError, match=r"emoji-datasource-twitter is not the npm package .*has_img_twitter"
-    ):
+    with pytest.raises(DataError, match=r"emoji-datasource-twitter .*has_img_twitter"):
         load("emoji")
     with pytest.raises(DataError, match="npm install --prefix"):
         load("emoji/google-facebook")

@@ -50,9 +50,7 @@ def test_one_pair_does_without_the_third_collection(places):
     write_usps(places)
     write_semeion(places)
     load("handwritten/usps-semeion")
-    with pytest.raises(
-        DataError, match=r"To get it, download https://.*daband data check handwritten"
-    ):
+    with pytest.raises(DataError, match=r"https://.*`daband data check handwritten`"):
         load("handwritten/usps-mnist")
 
 
@@ -78,8 +76,8 @@ def test_interpolation_is_bilinear_between_centres():
     ("changes", "message"),
     [
         ({"x_train": np.zeros((40, 16, 16), np.uint8)}, r"source contexts \(1, 16, 16\)"),
-        ({"y_train": np.full(40, 10, np.uint8)}, "source has label 10"),
-        ({"y_test": np.zeros(39, np.uint8)}, "target_test needs labels"),
+        ({"y_train": np.full(40, 10, np.uint8)}, r"source .*10, .*0\.\.9"),
+        ({"y_test": np.zeros(39, np.uint8)}, r"target_test .*\(40,\)"),
     ],
 )
 def test_a_wrong_file_is_found_by_the_reader_of_arrays(places, changes, message):
@@ -92,7 +90,7 @@ def test_a_wrong_file_is_found_by_the_reader_of_arrays(places, changes, message)
 def test_a_damaged_file_is_named(places):
     write_semeion(places)
     (places / "usps_semeion/usps_28.npz").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(DataError, match=r"usps_28.npz is damaged"):
+    with pytest.raises(DataError, match=r"usps_28\.npz "):
         load("handwritten/semeion-usps")
 
 

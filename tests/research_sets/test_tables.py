@@ -48,9 +48,9 @@ def test_sat12_rewards_are_every_solvers_time(shared_data):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("sat12", {"source": "indu"}, "got 'indu' for both"),
-        ("office31_features", {"source": "caltech"}, "domains are amazon, dslr, webcam"),
-        ("natural_tables", {"table": "wages"}, "values of table are baseball-era"),
+        ("sat12", {"source": "indu"}, "'indu'"),
+        ("office31_features", {"source": "caltech"}, "amazon, dslr, webcam, .*'caltech'"),
+        ("natural_tables", {"table": "wages"}, "table .*baseball-era"),
     ],
 )
 def test_options_are_checked_by_the_builder(name, options, says):
@@ -84,5 +84,5 @@ def test_a_warfarin_file_of_another_kind(places):
     pd.DataFrame({"Race": ["White"], "Age": ["60 - 69"]}).to_csv(
         places / "warfarin/warfarin.csv", index=False
     )
-    with pytest.raises(DataError, match="no column 'Therapeutic Dose of Warfarin'"):
+    with pytest.raises(DataError, match="'Therapeutic Dose of Warfarin'"):
         load("warfarin")
