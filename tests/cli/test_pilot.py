@@ -1,5 +1,9 @@
 """The commands of a pilot: plan, export, learn and status."""
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import polars as pl
 import pytest
@@ -95,3 +99,64 @@ def test_a_plan_without_a_choice_is_printed():
     assert "Largest cost: 24.0" in run(CliRunner(), command)
     wrong = CliRunner().invoke(app, [*command.split(), "--max-loss", "much"])
     assert wrong.exit_code != 0
+
+
+#: A program that is killed when it calls the function "module:name" that is its first argument.
+KILLED = """
+import importlib, os, signal, sys
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module, names = sys.argv.pop(1).split(":")
+owner = importlib.import_module(module)
+*owners, name = names.split(".")
+for one in owners:
+    owner = getattr(owner, one)
+setattr(owner, name, die)
+from daband.cli._main import app
+app()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the policy has learned")
+@pytest.mark.parametrize("call", [0.3, 1.0])
+def test_a_killed_learn_loses_nothing_and_counts_no_round_twice(folder, call):
+    from typer.testing import CliRunner
+
+    runner = CliRunner()
+    run(runner, "pilot plan market --max-loss 10% --per-week 1000 --weeks 8")
+    run(runner, "export market pilot.daband --pilot --no-data")
+    rng = np.random.default_rng(1)
+    rows = pl.DataFrame({"age": rng.normal(40.0, 10.0, 1000).round(1), "visit": range(1000)})
+    rows.write_csv("week.csv")
+    run(runner, "decide pilot.daband week.csv --out log.csv")
+    log = pl.read_csv("log.csv")
+    means = np.where(log["arm"] == "call", call, 0.3)
+    log.with_columns(reward=pl.Series((rng.random(1000) < means).astype(float))).write_csv(
+        "log.csv"
+    )
+    learn = ["learn", "market", "log.csv", "--id", "visit"]
+    before = daband.load(folder / "policy.safetensors").rounds_learned
+    for function in (
+        "daband.trust._pilot:write_bytes",  # before the rounds are written
+        "daband.trust._pilot:write_json",  # after them, before the course
+        "daband:learn_log",
+        "daband.policies._policy:Policy.save",
+    ):
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED, function, *learn], check=False, capture_output=True
+        )
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    learned = run(runner, " ".join(learn))
+    assert [path.name for path in (folder / "learned").glob("policy-*")] == ["policy-1.safetensors"]
+    assert daband.load(folder / "learned" / "policy-1.safetensors").rounds_learned == before + 1000
+    pilot = Pilot(folder)
+    assert pilot.read_status().rounds == 1000
+    assert [point["rounds"] for point in pilot.course] == [1000]
+    assert pilot.read_status().decision == pilot.course[0]["decision"]
+    assert call < 1.0 or pilot.course[0]["decision"] == "deploy"
+    assert "of this log before" in run(runner, " ".join(learn))
+    assert Pilot(folder).read_status() == pilot.read_status()
+    assert "Learned 1,000 target rounds" in learned

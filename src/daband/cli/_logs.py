@@ -123,7 +123,7 @@ def learn_command(
     with lock_folder(folder, wait=True, lock_file=".learn.lock"):
         pilot = Pilot(policy) if Pilot.exists(policy) else None
         is_running = False
-        if pilot is not None and pilot.read_status().decision == GO_ON:
+        if pilot is not None and pilot.find_decision() is None:
             status = pilot.add_log(
                 log, arm=arm, reward=reward, propensity=propensity, id_column=id_column
             )

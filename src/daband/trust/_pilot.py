@@ -492,16 +492,15 @@ class Pilot:
         path = self.folder / _ROUNDS_FILE
         rounds = pl.read_parquet(path) if path.is_file() else None
         status = summarise_rounds(self.plan, rounds)
-        decided = [point for point in self.course if point["decision"] != GO_ON]
-        if not decided:
+        point = self.find_decision()
+        if point is None:
             return status
-        return replace(
-            status,
-            decision=decided[0]["decision"],
-            reason=decided[0]["reason"],
-            fraction=decided[0]["fraction"],
-            rounds_left=0,
-        )
+        final = {name: point[name] for name in ("decision", "reason", "fraction")}
+        return replace(status, **final, rounds_left=0)
+
+    def find_decision(self) -> dict[str, Any] | None:
+        """Return the status with the pilot's decision; None if it is not decided."""
+        return next((point for point in self.course if point["decision"] != GO_ON), None)
 
 
 def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatus:
