@@ -406,7 +406,7 @@ def replay(
             n_weeks=looks,
             delay=int(condition == "delayed"),
         )
-        expected = float(np.maximum(simulated.costs, 0.0).mean() / limits["max_cost"])
+        expected = float(np.maximum(simulated.costs[:, -1], 0.0).mean() / limits["max_cost"])
     weights = np.array([part.fraction for part in mixes])
     effects = np.array([part.differing[0].mean - part.differing[1].mean for part in mixes])
     rows = []
@@ -440,6 +440,7 @@ def replay(
         )
         weeks = np.where(is_right & (decisions != GO_ON), courses.weeks, looks)
         limit = limits["max_cost"]
+        largest_costs = courses.costs.max(axis=1, initial=0.0)
         rows.append(
             {
                 "problem": problem.name,
@@ -456,10 +457,10 @@ def replay(
                 "wrong_later": float(is_wrong_later.mean()),
                 "limit_reached": float((decisions == LIMIT).mean()),
                 "rounds": float(weeks.mean() * per_look),
-                "cost": float(np.maximum(courses.costs, 0.0).mean() / limit),
+                "cost": float(np.maximum(courses.costs[:, -1], 0.0).mean() / limit),
                 "expected": expected,
-                "largest_cost": float(courses.largest_costs.mean() / limit),
-                "broken": float((courses.largest_costs > limit).mean()),
+                "largest_cost": float(largest_costs.mean() / limit),
+                "broken": float((largest_costs > limit).mean()),
             }
         )
     return rows

@@ -89,6 +89,12 @@ def test_a_plan_without_a_source_is_a_test_of_two_arms():
     assert 0.0 <= plan.expected_cost <= plan.largest_cost
     assert plan.error <= plan.rule.error
     assert plan.rule.expected_effect is None
+    course = np.array(plan.course)
+    assert course[:, 0].tolist() == [2000.0 * (week + 1) for week in range(12)]
+    assert (np.diff(course[:, :3], axis=0) >= 0.0).all()
+    assert course[-1, 1:4].tolist() == pytest.approx([plan.deploy, 1.0, plan.expected_cost])
+    assert course[int(plan.weeks_90) - 1, 2] >= 0.9
+    assert (course[:, 4] <= plan.largest_cost).all()  # it may be reached by 5% at any time
     larger = plan_pilot(per_week=2000, max_loss=0.05, **SIMPLE)
     assert larger.rounds_90 >= larger.rounds
     assert larger.deploy > plan.deploy  # a larger limit shows more
@@ -178,7 +184,7 @@ def test_a_better_policy_is_deployed_and_a_decision_is_final(folder):
     assert add(folder, path).decision == "deploy"
     report = write_choice_report(folder).read_text()
     assert "<h2>Pilot</h2>" in report
-    assert report.count("<svg") == 2
+    assert report.count("<svg") == 4
 
 
 def test_a_worse_policy_costs_no_more_than_the_limit(folder):

@@ -10,7 +10,7 @@ import io
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,9 @@ class PilotPlan:
     incumbent_column: str | None = None
     #: Unit of the rewards.
     unit: str = ""
+    #: For each week: the rounds until its end, the fraction of pilots that have then deployed the
+    #: policy, the fraction that have ended, and the mean and the 99% quantile of costs; gains are 0.
+    course: list[list[float]] = field(default_factory=list)
 
     @property
     def weeks(self) -> float:
@@ -285,12 +288,21 @@ def plan_pilot(
     is_kept = courses.decisions == KEPT
     is_better = effects > rule.min_effect
     ends = np.sort(courses.weeks)
+    has_ended = courses.weeks[:, None] <= np.arange(weeks) + 1
+    costs = np.maximum(courses.costs, 0.0)
+    course = [
+        per_week * (np.arange(weeks) + 1.0),
+        (has_ended & is_deployed[:, None]).mean(axis=0),
+        has_ended.mean(axis=0),
+        costs.mean(axis=0),
+        np.quantile(costs, 0.99, axis=0),
+    ]
     return PilotPlan(
         rounds=round(float(ends[_N_SIMULATED // 2]) * per_week),
         rounds_90=round(float(ends[_N_SIMULATED * 9 // 10]) * per_week),
         planned_rounds=planned_rounds,
         per_week=per_week,
-        expected_cost=float(np.maximum(courses.costs, 0.0).mean()),
+        expected_cost=float(costs[:, -1].mean()),
         largest_cost=rule.max_cost,
         incumbent_mean=mean,
         deploy=float(is_deployed.mean()),
@@ -301,6 +313,7 @@ def plan_pilot(
         incumbent=incumbent,
         incumbent_column=column,
         unit=unit,
+        course=np.stack(course, axis=1).tolist(),
     )
 
 

@@ -38,10 +38,8 @@ class Courses(NamedTuple):
     decisions: IntArray
     #: Weeks until the decision, or all weeks without one, (R,).
     weeks: IntArray
-    #: Expected loss until the decision; negative for a gain, (R,).
+    #: Expected loss until the end of each week; negative for a gain, (R, W).
     costs: FloatArray
-    #: Largest expected loss at the end of any week, at least 0, (R,).
-    largest_costs: FloatArray
 
 
 def simulate_pilots(
@@ -71,7 +69,7 @@ def simulate_pilots(
     moments = np.zeros((3, n_pilots, n_weeks, 2))
     decisions = np.zeros(n_pilots, np.int64)
     weeks = np.full(n_pilots, n_weeks)
-    costs, largest_costs = np.zeros(n_pilots), np.zeros(n_pilots)
+    costs = np.zeros((n_pilots, n_weeks))
     for week in range(n_weeks):
         seen = max(week - delay, 0)
         past = _read_weeks(fractions, n_policy, moments, seen, max(week, 1))
@@ -86,8 +84,7 @@ def simulate_pilots(
         rewards = draw(week, fraction)
         n_policy[:, week] = rewards.n_policy
         moments[:, :, week] = rewards[1:4]
-        costs += rewards.n_policy * rewards.loss
-        largest_costs = np.maximum(largest_costs, costs)
+        costs[:, week:] += (rewards.n_policy * rewards.loss)[:, None]
         seen = max(week + 1 - delay, 0)
         past = _read_weeks(fractions, n_policy, moments, seen, max(seen, 1))
         is_active = decisions == GO_ON
@@ -97,7 +94,7 @@ def simulate_pilots(
         weeks[is_active & (decisions != GO_ON)] = week + 1
         if (decisions != GO_ON).all():
             break
-    return Courses(decisions, weeks, costs, largest_costs)
+    return Courses(decisions, weeks, costs)
 
 
 def _read_weeks(

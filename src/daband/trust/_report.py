@@ -94,7 +94,17 @@ def _describe_pilot(pilot: Pilot) -> dict[str, Any]:
     costs = [
         (point["rounds"], point["cost"], point["cost"], point["cost_limit"]) for point in course
     ]
+    planned = pilot.plan.course
     return {
+        "planned_ends": draw_curve(
+            [(n, ended, deployed, ended) for n, deployed, ended, *_ in planned],
+            label="Probability that the pilot has ended",
+        ),
+        "planned_costs": draw_curve(
+            [(n, cost, 0.0, high) for n, _, _, cost, high in planned],
+            label=f"Expected cost{unit}",
+            line=pilot.plan.largest_cost,
+        ),
         "plan": pilot.plan,
         "status": pilot.read_status(),
         "course": course,
