@@ -10,6 +10,7 @@ from pathlib import Path
 import daband
 
 ROOT = Path(daband.__file__).parent
+TESTS = Path(__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in FILES}
 PUBLIC_MODULES = {
@@ -26,6 +27,78 @@ MAX_TOKENS = 250_000
 MAX_LONG_LINES = 0.01
 MAX_SKIPS = 10
 MAX_PUBLIC_NAMES = 120
+#: Modules whose tests are those of the modules that use them.
+TESTED_ELSEWHERE = {
+    "base/_arguments",
+    "base/_lazy_polars",
+    "base/_tensor_files",
+    "bench/_executors",
+    "bench/_methods",
+    "cli/_experiments",
+    "domains/readers/_columns",
+    "features/_catalogue",
+    "features/_fitted_steps",
+    "features/_pair_like",
+    "logs/_doubly_robust",
+    "logs/_off_policy_inputs",
+    "logs/_policy_protocol",
+    "neural/encoders/_frozen_encoder",
+    "neural/encoders/_mlp",
+    "neural/encoders/_pretrained",
+    "policies/_random",
+    "policies/_registered",
+    "service/_decider",
+    "serving/_deployed_rule",
+    "training/_log_sums",
+    "training/_phase",
+    "trust/_pilot_simulation",
+}
+#: Folders of tests whose subject is not one package: input that is rejected, pages, research data.
+FOLDERS_ACROSS_MODULES = {"bad_input", "docs", "research_sets"}
+#: Tests of what several modules do together.
+TESTS_ACROSS_MODULES = {
+    "bench/test_unlabelled_target",
+    "checks/test_contributing",
+    "cli/test_audit",
+    "cli/test_files_domain",
+    "cli/test_help",
+    "cli/test_rules",
+    "cli/test_without_bench",
+    "cli/test_without_torch",
+    "domains/test_arms",
+    "domains/test_randomisation",
+    "domains/test_same_features",
+    "linear/test_large_contexts",
+    "logs/test_weights",
+    "neural/encoders/test_encoder_checks",
+    "neural/test_encoder_argument",
+    "neural/test_neural_threads",
+    "neural/test_paths",
+    "policies/test_all_or_nothing",
+    "policies/test_conformance",
+    "policies/test_fork",
+    "policies/test_row_path",
+    "policies/test_shift",
+    "policies/test_source_worth",
+    "policies/test_units",
+    "service/test_arms",
+    "service/test_bad_input",
+    "service/test_control",
+    "service/test_hostile_clients",
+    "service/test_images",
+    "service/test_kill",
+    "service/test_limits",
+    "service/test_offline",
+    "service/test_page",
+    "serving/test_control",
+    "serving/test_distribution",
+    "serving/test_onnx",
+    "serving/test_request_arms",
+    "serving/test_rows_and_batches",
+    "training/test_full_feedback",
+    "trust/test_guardrail",
+    "trust/test_log_verdicts",
+}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -108,3 +181,16 @@ def test_a_public_name_is_listed_by_one_package():
         if name.count(".") > 1:
             listed[name.rpartition(".")[2]].add(name)
     assert {name: places for name, places in listed.items() if len(places) > 1} == {}
+
+
+def test_a_module_has_a_test_file_of_its_name():
+    modules = {path.relative_to(ROOT) for path in FILES if not path.name.startswith("__")}
+    expected = {module.with_name(f"test_{module.name.lstrip('_')}"): module for module in modules}
+    found = {path.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
+    without = {str(expected[path].with_suffix("")) for path in expected.keys() - found}
+    others = {
+        str(path.with_suffix(""))
+        for path in found - expected.keys()
+        if len(path.parts) > 1 and path.parts[0] not in FOLDERS_ACROSS_MODULES
+    }
+    assert (without, others) == (TESTED_ELSEWHERE, TESTS_ACROSS_MODULES)

@@ -1,10 +1,13 @@
 """What tests of the command line share."""
 
+import io
 import sys
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
+from daband.cli import _choose, _runs, _shared
 from daband.cli._main import main
 
 
@@ -23,3 +26,14 @@ def daband(tmp_path, monkeypatch, capsys):
         )
 
     return call
+
+
+@pytest.fixture
+def console(monkeypatch):
+    def make(terminal):
+        made = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+        for module in (_shared, _runs, _choose):
+            monkeypatch.setattr(module, "console", made)
+        return made
+
+    return make

@@ -15,9 +15,11 @@ import polars as pl
 import pytest
 
 from daband import Choice, LinUCB, evaluate, export, learn_log, load_deployed, train
+from daband.cli._choose import show_candidates_bar
 from daband.cli._main import main
 from daband.domains import Columns, DataOptions, from_table
 from daband.domains.readers._reading import read_table
+from daband.training import CandidateProgress
 from daband.trust import read_assessment
 
 
@@ -663,3 +665,39 @@ def test_a_catalogue_of_arms_from_choose_to_learn(market, tmp_path):
     assert "Learned 240 target rounds" in daband(
         "learn", "market", "log.csv", "--id", "customer", cwd=tmp_path
     )
+
+
+def test_the_time_left_is_told_every_ten_seconds(console, monkeypatch):
+    screen = console(False)
+    now = [0.0]
+    monkeypatch.setattr("daband.cli._choose.time.monotonic", lambda: now[0])
+    with show_candidates_bar() as show:
+        for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.2, 40.0), (0.5, 20.0)):
+            now[0] += 5.0
+            show(CandidateProgress("nlinucb", 9, 0, 3, left, share))
+    assert screen.file.getvalue().splitlines() == [
+        "training  0 of 3 policies, nlinucb, 1:10 left",
+        "training  0 of 3 policies, nlinucb, 0:40 left",
+    ]
+
+
+def test_a_long_choice_is_not_silent(console, monkeypatch):
+    """Before: nothing for eighteen minutes, and nothing while both domains were scored."""
+    screen = console(False)
+    now = [0.0]
+    monkeypatch.setattr("daband.cli._choose.time.monotonic", lambda: now[0])
+    with show_candidates_bar() as show:
+        for seconds, share, done in (
+            (5.0, 0.01, 0),
+            (30.0, 0.011, 0),
+            (70.0, 0.012, 0),
+            (71.0, 0.05, 3),
+        ):
+            now[0] = seconds
+            show(CandidateProgress("daband", 9, done, 3, 600.0, share))
+    assert screen.file.getvalue().splitlines() == [
+        "training  0 of 3 policies, daband, 10:00 left",
+        "training  0 of 3 policies, daband, 10:00 left",
+        "training  3 of 3 policies, daband, 10:00 left",
+        "Scoring contexts of both domains ...",
+    ]

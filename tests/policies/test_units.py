@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import daband
-from daband.linear._reward_moments import RewardMoments
 
 LINEAR = [daband.LinUCB, daband.Constant, daband.Trees]
 
@@ -62,37 +61,3 @@ def test_without_standardising_predictions_shrink_to_0_and_bonuses_have_the_unit
     decision = policy.decide([[1.0]])
     np.testing.assert_allclose(decision.mean, [[210.0, 0.0]])
     np.testing.assert_allclose(decision.bonus, [[1 / np.sqrt(3), 1.0]])
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(-1e6, 1e6), st.just(0.0) | st.floats(1e-6, 10.0)),
-        min_size=1,
-        max_size=30,
-    ),
-    st.integers(0, 30),
-)
-def test_moments_of_parts_are_those_of_the_whole(rounds, cut):
-    rewards, weights = np.array(rounds).T
-    together, parts, single = (RewardMoments(standardise=True) for _ in range(3))
-    together.add(rewards, weights)
-    parts.add(rewards[cut:], weights[cut:])
-    other = RewardMoments(standardise=True)
-    other.add(rewards[:cut], weights[:cut])
-    parts.merge(other)
-    for reward, weight in zip(rewards, weights, strict=True):
-        single.add(np.array([reward]), np.array([weight]))
-    counted = weights > 0
-    if not counted.any():
-        assert (together.centre, together.scale) == (0.0, 1.0)
-        return
-    mean = np.average(rewards, weights=weights)
-    scale = (
-        np.sqrt(np.average((rewards - mean) ** 2, weights=weights))
-        if np.ptp(rewards[counted]) > 0
-        else 1.0
-    )
-    for moments in (together, parts, single):
-        np.testing.assert_allclose(moments.centre, mean, rtol=1e-9, atol=1e-6)
-        np.testing.assert_allclose(moments.scale, scale, rtol=1e-6, atol=1e-6)
-        assert (moments.low, moments.high) == (rewards[counted].min(), rewards[counted].max())

@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 
 import daband
+from daband.domains import from_arrays
 from daband.domains.readers._arrays import ArrayEvaluation
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
 from daband.logs._weighted_log import score_rounds
 from daband.trust import read_assessment
-from daband.trust._assessment import count_rewards_needed, format_number
+from daband.trust._assess import (
+    SourceRounds,
+    find_collapse_signs,
+    measure_classifier_accuracy,
+    measure_outside_support,
+    project_contexts,
+)
 from daband.trust._questions import Interval
 
 
@@ -279,23 +286,6 @@ def test_rewards_needed_are_those_that_are_missing(assessment, rewards, low, nee
     assert f"Collect about {needed:,} more target rewards" in " ".join(found.reasons)
 
 
-def test_rewards_needed_grow_as_the_advantage_shrinks():
-    needed = [count_rewards_needed(gain, 0.5, 0.6) for gain in (1000.0, 0.3, 0.1, 0.001)]
-    assert needed == [50, 50, 240, 2_400_000]
-
-
-def test_numbers_are_short():
-    assert [format_number(value) for value in (0.31, 12.3456, 1234.5, 0.0)] == [
-        "0.310",
-        "12.3",
-        "1,234",
-        "0.000",
-    ]
-    assert format_number(0.31, with_sign=True) == "+0.310"
-    small = (0.0784, 0.00042, -0.0000316, 1e-17)  # rewards may be rare
-    assert [format_number(value) for value in small] == ["0.078", "0.00042", "-0.000032", "0.000"]
-
-
 @pytest.mark.parametrize("which", ["target_test", "target_labelled", "source"])
 def test_a_target_with_rewards_is_rejected(policy, pair, which):
     with pytest.raises(InvalidInput, match=r"target .*pair\.target, .*(Evaluation|Rewards): "):
@@ -355,3 +345,76 @@ def test_labels_that_contexts_do_not_explain_give_no_advantage():
     assert assessment.low < 0.0
     assert assessment.advantage < 0.1
     assert assessment.verdict != "deploy"
+
+
+def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
+    return moved + stretched * np.random.default_rng(seed).standard_normal((n, d))
+
+
+def test_one_domain_cannot_be_told_from_itself():
+    accuracy = measure_classifier_accuracy(draws(400, seed=1), draws(400, seed=2))
+    assert abs(accuracy - 0.5) < 0.08
+
+
+@pytest.mark.parametrize("change", [{"moved": 1.0}, {"stretched": 3.0}])
+def test_a_domain_that_moved_or_was_stretched_is_told_apart(change):
+    accuracy = measure_classifier_accuracy(draws(400, seed=1), draws(400, seed=2, **change))
+    assert accuracy > 0.7
+
+
+def test_long_contexts_are_projected_alike_in_both_domains():
+    rows = np.random.default_rng(0).random((5, 3, 20, 20))
+    assert project_contexts(rows).shape == (5, 48)
+    np.testing.assert_array_equal(project_contexts(rows)[:2], project_contexts(rows[:2]))
+
+
+def test_support_counts_contexts_that_are_far_away():
+    source = draws(600, seed=3)
+    assert measure_outside_support(source, draws(600, seed=4)) < 0.05
+    half = np.concatenate([draws(300, seed=4), draws(300, seed=5, moved=8.0)])
+    assert measure_outside_support(source, half) == pytest.approx(0.5, abs=0.05)
+
+
+def test_signs_of_a_collapse():
+    draw = np.random.default_rng(0)
+    means = draw.random((400, 4))
+    arms = means.argmax(axis=1)
+    assert find_collapse_signs(arms, arms, 4) == []
+    flat = " ".join(find_collapse_signs(arms, np.ones_like(arms), 4))
+    assert "100% of target contexts go to arm 1" in flat
+    (fewer,) = find_collapse_signs(arms, arms % 2, 4)
+    assert "2 of the 4 arms used in the source are not used" in fewer
+
+
+COEFFICIENTS = np.random.default_rng(2).normal(size=(5, 3))
+
+
+def market(offset, seed, n=500):
+    rng = np.random.default_rng(seed)
+    contexts = rng.normal(size=(n, 5))
+    return contexts + offset, (contexts @ COEFFICIENTS).argmax(axis=1)
+
+
+@pytest.fixture(scope="module")
+def markets():
+    """Three markets with different styles: read in another's, a context means something else."""
+    sources = {"de": market(0.0, 0), "fr": market(6.0, 1), "it": market(-6.0, 2)}
+    return from_arrays(sources=sources, targets={"pl": market(12.0, 3)[0]}, shift="style", passes=3)
+
+
+def test_held_out_contexts_are_read_in_their_own_source(markets):
+    policy = daband.LinUCB.for_pair(markets, seed=0)
+    daband.train(policy, source=markets.source, target=markets.target, episodes=40)
+    rounds = SourceRounds.read(markets.source_test, 120, seed=0)
+    arms, means = rounds.decide(policy)
+    assert set(rounds.origins) == {"de", "fr", "it"}
+    for name in markets.domains.sources:
+        rows = np.flatnonzero(rounds.origins == name)
+        assert abs(rounds.contexts[rows].mean() - {"de": 0, "fr": 6, "it": -6}[name]) < 1
+        own = policy.decide(rounds.contexts[rows], name, rule="greedy")
+        np.testing.assert_allclose(means[rows], own.mean, atol=1e-9)
+        assert rounds.get_rewards(arms)[rows].mean() > 0.75
+    assessment = daband.assess(policy, source=markets.source_test, target=markets.target)
+    # read in the style of one source, the others would be chance
+    assert assessment.source_value > 0.75
+    assert assessment.outside_support < 0.2

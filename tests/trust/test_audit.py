@@ -14,7 +14,6 @@ import daband
 from daband.base._files import lock_folder
 from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.trust import answer_audit
-from daband.trust._answers import read_answers
 from daband.trust._audit import read_audit
 
 INCUMBENT = 1
@@ -240,18 +239,6 @@ def test_questions_out_and_answers_in(trained, tmp_path):
     found = answer_audit(tmp_path / "a", write(tmp_path / "all.csv", rows))
     asked = audit(trained, budget=20)
     assert (found.advantage, found.low, found.high) == (asked.advantage, asked.low, asked.high)
-
-
-@pytest.mark.parametrize(
-    ("text", "reward"), [("3.854,17", 3854.17), ("0,5", 0.5), ("12", 12.0), ("1.200", None)]
-)
-def test_amounts_of_a_european_spreadsheet(text, reward, tmp_path):
-    (tmp_path / "answers.csv").write_text(f"id;arm;reward\n0;1;{text}\n")
-    if reward is None:  # 1.2 or 1200
-        with pytest.raises(InvalidInput, match=r"line 2: .*'1\.200' .*id 0 "):
-            read_answers(tmp_path / "answers.csv", [(7, 1)])
-    else:
-        assert read_answers(tmp_path / "answers.csv", [(7, 1)]) == {0: reward}
 
 
 @pytest.mark.parametrize(

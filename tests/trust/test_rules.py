@@ -8,7 +8,6 @@ import daband
 from daband.errors import InvalidInput
 from daband.trust import Candidate
 from daband.trust._report import write_choice_report
-from daband.trust._rule_columns import _find_short_number
 from tests.trust.test_report import make_choice
 
 LOG = [Candidate("log", "log", preferred=True)]
@@ -158,13 +157,3 @@ def test_a_choice_without_files_needs_its_pair():
     choice = daband.choose(pair, candidates=candidates, episodes=2, episode_length=16)
     with pytest.raises(InvalidInput, match="pair"):
         daband.rules(choice)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(39.0, 40.0, 40.0), (31.2, 47.9, 40.0), (0.123, 0.1239, 0.1235), (-3.0, 2.0, 0.0)],
-)
-def test_cuts_have_few_digits(low, high, expected):
-    cut = _find_short_number(low, high)
-    assert low < cut <= high
-    assert len(repr(cut)) <= len(repr(expected))

@@ -8,7 +8,6 @@ import pytest
 import daband
 from daband.domains import Columns, from_arrays, from_log, from_table
 from daband.domains._contract import LoggedRounds
-from daband.linear._propensities import estimate_propensities
 from daband.logs._weighted_log import score_rounds
 
 RNG = np.random.default_rng(0)
@@ -161,21 +160,6 @@ def test_training_rounds_of_a_file_keep_their_weights(tmp_path):
     rows = enumerate(log.read(np.arange(200)), start=1)
     expected = {row.tobytes(): weight for weight, row in rows}
     assert rounds.weights.tolist() == [expected[row.tobytes()] for row in rounds.contexts]
-
-
-def test_propensities_are_estimated_where_a_log_has_none():
-    frame = log_frame()
-    truth = frame["propensity"].to_numpy()
-    contexts = frame.select("a", "b", "c").to_numpy()
-    arms = frame["arm"].to_numpy()
-    estimated, how = estimate_propensities(contexts, arms, 2)
-    assert "logistic model" in how
-    frequency = np.where(arms == 1, arms.mean(), 1 - arms.mean())
-    assert np.abs(estimated - truth).mean() < 0.6 * np.abs(frequency - truth).mean()
-    even = RNG.integers(3, size=600)
-    assert "frequency" in estimate_propensities(X, even, 3)[1]
-    assert estimate_propensities(X, np.zeros(600, np.int64), 3)[0].tolist() == [1.0] * 600
-    assert (estimate_propensities(X[:9], even[:9], 3)[0] > 0).all()
 
 
 def test_a_log_without_propensities_says_that_they_are_estimated():

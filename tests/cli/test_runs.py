@@ -1,8 +1,7 @@
-"""What is drawn while runs are under way."""
+"""Live lines, the log and the tables of runs."""
 
 import io
 import re
-import warnings
 
 import pytest
 from rich.console import Console
@@ -10,27 +9,13 @@ from rich.console import Console
 from daband.bench import Experiment
 from daband.bench._executors import RunEvent
 from daband.bench._tables import Table
-from daband.cli import _choose, _runs, _shared
-from daband.cli._choose import show_candidates_bar
+from daband.cli import _runs
 from daband.cli._runs import show_progress, to_terminal_table
-from daband.cli._shared import show_warnings_once
-from daband.training import CandidateProgress
 
 
 @pytest.fixture
 def specs():
     return Experiment(pair="synthetic", episodes=10).runs(["linucb", "random"], [0, 1])
-
-
-@pytest.fixture
-def console(monkeypatch):
-    def make(terminal):
-        made = Console(file=io.StringIO(), force_terminal=terminal, width=120)
-        for module in (_shared, _runs, _choose):
-            monkeypatch.setattr(module, "console", made)
-        return made
-
-    return make
 
 
 def episode(spec, number, regret=12.0, **more):
@@ -109,52 +94,3 @@ def test_a_table_keeps_its_words_in_a_narrow_terminal():
     shown = narrow.file.getvalue()
     assert "│ linucb │" in shown
     assert "what it says [v2]" in shown
-
-
-def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):
-    before = warnings.showwarning
-    screen = console(False)
-    with show_warnings_once():
-        warnings.simplefilter("always")
-        for _ in range(3):
-            warnings.warn(
-                "nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1
-            )
-    assert screen.file.getvalue() == "warning   nearly all target contexts go to one arm [95%]\n"
-    assert warnings.showwarning is before
-
-
-def test_the_time_left_is_told_every_ten_seconds(console, monkeypatch):
-    screen = console(False)
-    now = [0.0]
-    monkeypatch.setattr("daband.cli._choose.time.monotonic", lambda: now[0])
-    with show_candidates_bar() as show:
-        for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.2, 40.0), (0.5, 20.0)):
-            now[0] += 5.0
-            show(CandidateProgress("nlinucb", 9, 0, 3, left, share))
-    assert screen.file.getvalue().splitlines() == [
-        "training  0 of 3 policies, nlinucb, 1:10 left",
-        "training  0 of 3 policies, nlinucb, 0:40 left",
-    ]
-
-
-def test_a_long_choice_is_not_silent(console, monkeypatch):
-    """Before: nothing for eighteen minutes, and nothing while both domains were scored."""
-    screen = console(False)
-    now = [0.0]
-    monkeypatch.setattr("daband.cli._choose.time.monotonic", lambda: now[0])
-    with show_candidates_bar() as show:
-        for seconds, share, done in (
-            (5.0, 0.01, 0),
-            (30.0, 0.011, 0),
-            (70.0, 0.012, 0),
-            (71.0, 0.05, 3),
-        ):
-            now[0] = seconds
-            show(CandidateProgress("daband", 9, done, 3, 600.0, share))
-    assert screen.file.getvalue().splitlines() == [
-        "training  0 of 3 policies, daband, 10:00 left",
-        "training  0 of 3 policies, daband, 10:00 left",
-        "training  3 of 3 policies, daband, 10:00 left",
-        "Scoring contexts of both domains ...",
-    ]

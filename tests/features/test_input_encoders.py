@@ -2,7 +2,6 @@
 once.
 """
 
-import base64
 import io
 
 import numpy as np
@@ -15,7 +14,6 @@ from torch import nn
 import daband
 from daband.domains import Columns, from_images, from_table, from_texts
 from daband.errors import DataError, InvalidInput
-from daband.features._image_layout import read_image_bytes
 from daband.features._input_encoders import ImageReader, InputEncoder, OnnxProgram, as_input_encoder
 
 
@@ -153,26 +151,6 @@ def test_what_is_no_encoder_is_named(folders, tmp_path):
     (folders["source"] / "cat" / "cat_004.png").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"cat_004\.png' .*row 8: "):
         from_images(**folders, encoder=Net(), framing=16)
-
-
-def test_an_image_is_bytes_base64_or_a_path(tmp_path):
-    content = io.BytesIO()
-    Image.new("RGB", (4, 4)).save(content, "PNG")
-    raw = content.getvalue()
-    text = base64.b64encode(raw).decode()
-    (tmp_path / "a.png").write_bytes(raw)
-    given = (
-        raw,
-        text,
-        f"data:image/png;base64,{text}",
-        str(tmp_path / "a.png"),
-        tmp_path / "a.png",
-    )
-    assert {read_image_bytes(one) for one in given} == {raw}
-    with pytest.raises(InvalidInput, match="base64"):
-        read_image_bytes(str(tmp_path / "a.png"), allow_paths=False)
-    with pytest.raises(InvalidInput, match=r"nowhere\.png "):
-        read_image_bytes("nowhere.png")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+from tests.domains.conftest import places, write_images  # noqa: F401
