@@ -3,6 +3,7 @@
 import ast
 import importlib
 import io
+import re
 import tokenize
 from collections import defaultdict
 from pathlib import Path
@@ -194,3 +195,15 @@ def test_a_module_has_a_test_file_of_its_name():
         if len(path.parts) > 1 and path.parts[0] not in FOLDERS_ACROSS_MODULES
     }
     assert (without, others) == (TESTED_ELSEWHERE, TESTS_ACROSS_MODULES)
+
+
+def test_errors_are_matched_by_names_and_values():
+    """A pattern of three words in a row breaks when a message becomes clearer."""
+    sentences = [
+        f"{path.relative_to(TESTS)}:{node.value.lineno}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "match"
+        if re.search(r"([a-z]{2,} ){2}[a-z]{2,}", re.sub("`.*?`", "", ast.unparse(node.value)))
+    ]
+    assert sentences == []

@@ -160,7 +160,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     plan = plan_pilot(per_week=2000, **SIMPLE)
     plan.save(tmp_path)
     assert daband.trust.PilotPlan.load(tmp_path) == plan
-    with pytest.raises(InvalidInput, match=r"/other .*`daband pilot plan"):
+    with pytest.raises(InvalidInput, match=r"/other .*`daband pilot plan DIR`"):
         daband.trust.PilotPlan.load(tmp_path / "other")
 
 
