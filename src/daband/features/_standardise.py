@@ -135,8 +135,7 @@ class Standardise(StepTransform[StandardiseStep]):
                 )
             has_own_statistics[list(self.by_domain)] = True
         n_steps = len(flat_batches) if has_own_statistics.any() else 1
-        mean = np.empty((n_steps, dim))
-        deviation = np.empty((n_steps, dim))
+        moments = np.empty((2, n_steps, dim))
         # a few columns at a time: quantiles sort a copy
         for start in range(0, dim, _N_BLOCK_COLUMNS):
             block = slice(start, start + _N_BLOCK_COLUMNS)
@@ -146,37 +145,27 @@ class Standardise(StepTransform[StandardiseStep]):
                     "contexts to fit Standardise on must be finite, but one has a NaN or infinite"
                     " value"
                 )
-            mean[:, block], deviation[:, block] = _compute_robust_moments(
-                np.concatenate(block_batches)
-            )
-            if has_own_statistics[block].any():
-                first_batch = next(batch for batch in block_batches if len(batch))
-                for domain, batch in enumerate(block_batches):
-                    moments = _compute_robust_moments(batch if len(batch) else first_batch)
-                    for all_moments, domain_moments in zip((mean, deviation), moments, strict=True):
-                        own_columns = has_own_statistics[block]
-                        all_moments[domain, block][own_columns] = domain_moments[own_columns]
+            common_moments = _compute_robust_moments(np.concatenate(block_batches))
+            moments[:, :, block] = np.array(common_moments)[:, None]
+            is_own = has_own_statistics[block]
+            first_batch = next(filter(len, block_batches))
+            for domain, batch in enumerate(block_batches if is_own.any() else ()):
+                own_moments = _compute_robust_moments(batch if len(batch) else first_batch)
+                moments[:, domain, block] = np.where(is_own, own_moments, moments[:, domain, block])
         axes = None
         if self.components is not None:
-            steps = [StandardiseStep(*moments) for moments in zip(mean, deviation, strict=True)]
+            steps = [StandardiseStep(*own) for own in moments.swapaxes(0, 1)]
             max_rows = max(self.components, _MAX_PCA_VALUES // dim)
-            steps_and_batches = [
-                (steps[i % n_steps], batch) for i, batch in enumerate(flat_batches) if len(batch)
-            ]
             samples = [
-                (step, batch[:: -(-len(batch) // max_rows)]) for step, batch in steps_and_batches
+                steps[i % n_steps](to_floats(batch[:: -(-len(batch) // max_rows)]))[:, :-1]
+                for i, batch in enumerate(flat_batches)
+                if len(batch)
             ]
-            n_components = min(self.components, max(1, sum(len(batch) for _, batch in samples)))
-            axes = (
-                PCA(n_components)
-                .fit(*[step(to_floats(batch))[:, :-1] for step, batch in samples])
-                .axes
-            )
+            n_components = min(self.components, max(1, sum(map(len, samples))))
+            axes = PCA(n_components).fit(*samples).axes
             # with fewer contexts than components
             axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))
-        self._steps = [
-            StandardiseStep(*moments, axes) for moments in zip(mean, deviation, strict=True)
-        ]
+        self._steps = [StandardiseStep(*own, axes=axes) for own in moments.swapaxes(0, 1)]
         return self
 
     def settings(self) -> dict[str, Any]:

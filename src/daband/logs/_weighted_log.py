@@ -17,7 +17,7 @@ import numpy as np
 
 from daband.base._arguments import Progress
 from daband.base._arrays import AnyArray, FloatArray, IntArray, take_chosen
-from daband.domains._contract import LoggedRounds
+from daband.domains._contract import LoggedRounds, gather_rows
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.logs._doubly_robust import (
@@ -200,18 +200,9 @@ class FoldModels:
         contexts' folds.
         """
         features = self.compute_features(contexts)
-        predictions = None
-        for fold in range(N_FOLDS):
-            held_out_rows = np.flatnonzero(folds == fold)
-            if len(held_out_rows):
-                fold_predictions = self._models[fold].predict(features[held_out_rows])
-                predictions = (
-                    np.empty((len(folds), fold_predictions.shape[1]))
-                    if predictions is None
-                    else predictions
-                )
-                predictions[held_out_rows] = fold_predictions
-        assert predictions is not None
+        (predictions,) = gather_rows(
+            folds, lambda fold, rows: [self._models[fold].predict(features[rows])]
+        )
         return predictions
 
 
