@@ -63,17 +63,6 @@ def _split_variant(record: Record) -> tuple[str, str]:
     return base, letters or record["method"]
 
 
-def _group_by_method(records: Sequence[Record]) -> dict[tuple[str, str], list[Record]]:
-    """Return the records by pair and by the method, with the variant if it is not the default."""
-    return group_by(
-        records,
-        lambda record: (
-            record["pair"],
-            f"{record['method']} {record['variant']}".removesuffix(" default"),
-        ),
-    )
-
-
 def _format_mean(values: Sequence[float | None], n_decimals: int | None = None) -> str:
     """Return the mean over seeds and the sample standard deviation as text.
 
@@ -191,7 +180,14 @@ def _read_paper_scores(pair: str, base: str) -> dict[str, float]:
 def _build_pair_table(records: Sequence[Record]) -> Table:
     """Return a table with a row per pair, a row of means, and a column per method."""
     metric = choose_metric(records)
-    scores = {key: _get(group, metric.field) for key, group in _group_by_method(records).items()}
+    groups = group_by(  # by the pair, and by the method with a variant that is not the default
+        records,
+        lambda record: (
+            record["pair"],
+            f"{record['method']} {record['variant']}".removesuffix(" default"),
+        ),
+    )
+    scores = {key: _get(group, metric.field) for key, group in groups.items()}
     methods = list(dict.fromkeys(method for _, method in scores))
     means = {key: float(np.mean(values)) for key, values in scores.items() if None not in values}
     n_decimals = metric.count_decimals(*means.values())

@@ -68,10 +68,11 @@ def adapt_transform(transform: Any, shift: Shift, n_features: int) -> Any:
 
     It is an unfitted copy of ``transform`` with separate statistics of each domain, for the columns
     that need them (``shift.mask_separate_columns``). A transform that is fitted or already has
-    ``by_domain`` is returned unchanged.
+    ``by_domain`` is returned unchanged, and so is every transform if the shift is not stated.
     """
     separate_columns = shift.mask_separate_columns(n_features)
-    if transform is None or not any(separate_columns) or transform.fitted or transform.by_domain:
+    needs_domains = shift.stated and any(separate_columns)
+    if transform is None or not needs_domains or transform.fitted or transform.by_domain:
         return transform
     adapted = copy.copy(transform)
     is_common = isinstance(transform, PCA) or all(separate_columns)

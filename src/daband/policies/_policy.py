@@ -68,8 +68,14 @@ from daband.features._catalogue import Catalogue
 from daband.features._costs import ArmCosts
 from daband.features._domain_names import DomainNames
 from daband.features._pair_like import PairLike
+from daband.features._shift import as_shift
 from daband.features._table_transform import TableTransform
-from daband.features._transforms import Transform, get_transform_settings
+from daband.features._transforms import (
+    Transform,
+    adapt_transform,
+    as_transform,
+    get_transform_settings,
+)
 from daband.linear._draws import make_draw_key, make_seeded_draw
 from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._reward_moments import RewardMoments
@@ -278,13 +284,20 @@ class Policy(ABC):
         self.arms = checked.arms
         if self.arms == "shared" and not self.allows_shared_arms:
             raise InvalidInput(f"arms must be 'disjoint' for {type(self).__name__}, got 'shared'")
-        self.exploration = checked.make_exploration()
+        alpha, epsilon = (
+            check_number("alpha", checked.alpha),
+            check_number("epsilon", checked.epsilon),
+        )
+        self.exploration = Exploration(checked.explore, alpha, epsilon)
         self.standardise_rewards = checked.standardise_rewards
         #: Moments of the learned rewards.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)
         #: The assumed ``Shift`` between the domains.
-        self.shift = checked.make_shift()
-        self.transform: Transform | None = checked.make_transform()
+        self.shift = as_shift(checked.shift, context_shape=self.context_shape)
+        #: The transform of contexts, a copy for this policy; None if there is none.
+        self.transform: Transform | None = adapt_transform(
+            as_transform(checked.transform), self.shift, math.prod(self.context_shape)
+        )
         #: The shape of a context after the transform.
         self.feature_shape: tuple[int, ...] = self.context_shape
         if self.transform is not None:

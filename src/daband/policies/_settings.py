@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from daband.base._arguments import check_finite, check_int, check_one_of
-from daband.base._arrays import check_memory, check_number
+from daband.base._arrays import check_memory
 from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
-from daband.features._shift import Shift, ShiftLike, as_shift
-from daband.features._transforms import Transform, adapt_transform, as_transform
+from daband.features._shift import ShiftLike
 from daband.linear._exploration import Exploration
 from daband.policies._incoming_rounds import check_seed, check_shape
 
@@ -55,24 +54,6 @@ class PolicySettings:
         round_values = 8 * int(self.n_arms) + math.prod(self.context_shape) * n_contexts
         cause = f"one round of n_arms={self.n_arms} and context_shape={tuple(self.context_shape)}"
         check_memory(8.0 * round_values, cause)
-
-    def make_exploration(self) -> Exploration:
-        """Return the exploration."""
-        return Exploration(
-            self.explore, check_number("alpha", self.alpha), check_number("epsilon", self.epsilon)
-        )
-
-    def make_shift(self) -> Shift:
-        """Return the assumed shift."""
-        return as_shift(self.shift, context_shape=check_shape(self.context_shape))
-
-    def make_transform(self) -> Transform | None:
-        """Return a copy of the transform, to be fitted for one policy, or None."""
-        transform = as_transform(self.transform)
-        shift = self.make_shift()
-        if shift.stated:
-            return adapt_transform(transform, shift, math.prod(self.context_shape))
-        return transform
 
 
 def build_signature(policy_class: type) -> inspect.Signature:

@@ -452,9 +452,8 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     if not series:
         return ColumnRole(name, "ignored", "it has no value at all")
     dtypes = [values.dtype for values in series]
-    unreadable_dtypes = [
-        dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in _get_readable_dtypes())
-    ]
+    readable = (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
+    unreadable_dtypes = [dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in readable)]
     if unreadable_dtypes:
         return ColumnRole(
             name,
@@ -523,11 +522,6 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
         )
         return ColumnRole(name, "ignored", reason, is_notable=bool(remark))
     return ColumnRole(name, "category", f"{remark}{description}", is_notable=bool(remark))
-
-
-def _get_readable_dtypes() -> tuple[Any, ...]:
-    """Return the column types, other than numbers, that can be contexts."""
-    return (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
 
 
 def _get_date_kind(values: pl.Series) -> str:

@@ -223,8 +223,9 @@ def from_log(
     held_out_log: LoggedDomain | None
     has_arm_axis = isinstance(log, ParquetLog) and log.shared
     if isinstance(source_test, str) and source_test == AUTO:
-        is_cross_fitted = is_cross_fitted_log(log.context_shape, feedback, has_arm_axis)
-        source_test = None if is_cross_fitted and catalogue is None else AUTO_FRACTION
+        # the policy of a log of vectors is assessed by cross-fitting
+        is_simple = feedback == "bandit" and not has_arm_axis and catalogue is None
+        source_test = None if len(log.context_shape) == 1 and is_simple else AUTO_FRACTION
     if isinstance(source_test, tuple | str | Path | ParquetLog):
         held_out_log = open_any(source_test, "source_test", passes=1)
         if held_out_log.context_shape != log.context_shape:
@@ -266,11 +267,6 @@ def from_log(
 AUTO = "auto"
 #: The fraction of a source that is held out by default, if it is held out at all.
 AUTO_FRACTION = 0.1
-
-
-def is_cross_fitted_log(context_shape: Sequence[int], feedback: str, has_arm_axis: bool) -> bool:
-    """Return True if a log's policy is assessed by cross-fitting, so that no round is held out."""
-    return len(context_shape) == 1 and feedback == "bandit" and not has_arm_axis
 
 
 def _open_log(
