@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import BoolArray, FloatArray
+from daband.base._arrays import AnyArray, BoolArray, FloatArray
 from daband.logs._experiments import (
     N_EXPERIMENTS,
     N_HYPOTHESES,
@@ -112,9 +112,9 @@ class ReferenceClass:
     """
 
     #: Name of the data set of each row, (n,). All rows of a data set together have weight 1.
-    data_sets: Sequence[str]
+    data_sets: AnyArray
     #: Kind of data of each row, one of ``KINDS``, (n,).
-    kinds: Sequence[str]
+    kinds: AnyArray
     #: Advantage on held-out source rounds, (n,); predicted for the target if the kind is ``FULL``.
     source_advantages: FloatArray
     #: Standard error of ``source_advantages``, (n,).
@@ -129,27 +129,16 @@ class ReferenceClass:
         """Return the class of rows with the keys ``set``, ``kind``, ``source``, ``error``,
         ``scale`` and ``target``.
         """
-        columns = [
-            np.array([row[name] for row in rows]) for name in ("source", "error", "scale", "target")
-        ]
-        return cls([row["set"] for row in rows], [row["kind"] for row in rows], *columns)
+        names = ("set", "kind", "source", "error", "scale", "target")
+        return cls(*[np.array([row[name] for row in rows]) for name in names])
 
     def select(self, mask: BoolArray) -> ReferenceClass:
         """Return the reference class of the rows for which the mask (n,) is True."""
-        rows = np.flatnonzero(mask).tolist()
-        columns = (
-            self.source_advantages,
-            self.standard_errors,
-            self.reward_deviations,
-            self.target_advantages,
-        )
-        data_sets = [self.data_sets[row] for row in rows]
-        kinds = [self.kinds[row] for row in rows]
-        return ReferenceClass(data_sets, kinds, *(column[rows] for column in columns))
+        return ReferenceClass(*[column[mask] for column in vars(self).values()])
 
     def select_kind(self, kind: str) -> ReferenceClass:
         """Return the reference class of the rows of one kind."""
-        return self.select(np.array([row_kind == kind for row_kind in self.kinds]))
+        return self.select(self.kinds == kind)
 
     def forecast(
         self, advantage: float, standard_error: float, reward_deviation: float
