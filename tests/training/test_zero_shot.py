@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 import daband
 from daband.domains.readers._arrays import ArrayEvaluation
 from daband.errors import InvalidInput
+from daband.training import _zero_shot
 from daband.training._zero_shot import count_chosen_arms, find_best_arms
 
 
@@ -16,9 +17,10 @@ def trained():
     return pair, policy
 
 
-def test_every_number_against_a_loop():
+def test_every_number_against_a_loop(monkeypatch):
     pair, policy = trained()
-    result = daband.evaluate(policy, pair.target_test, batch_size=7)
+    monkeypatch.setattr(_zero_shot, "_BATCH_CONTEXTS", 7)
+    result = daband.evaluate(policy, pair.target_test)
     n = len(pair.target_test)
     contexts = pair.target_test.read(0, n)
     expected = pair.target_test.read_expected(0, n)
@@ -128,8 +130,6 @@ def test_bad_input():
         daband.evaluate(policy, pair.target)
     with pytest.raises(InvalidInput, match="rule"):
         daband.evaluate(policy, pair.target_test, rule="softmax")
-    with pytest.raises(InvalidInput, match="batch_size"):
-        daband.evaluate(policy, pair.target_test, batch_size=True)
     with pytest.raises(InvalidInput, match="arms"):
         daband.evaluate(
             daband.LinUCB(context_shape=pair.context_shape, n_arms=99), pair.target_test
@@ -144,14 +144,15 @@ def test_arms_are_counted_without_labels():
 
 
 @pytest.mark.parametrize("kind", [daband.Random, daband.LinUCB])
-def test_the_batch_size_changes_nothing(kind):
+def test_the_batch_size_changes_nothing(kind, monkeypatch):
     """Also where choices are drawn: at random, or among ties."""
     pair, _ = trained()
     policy = kind(context_shape=pair.context_shape, n_arms=pair.n_arms)
-    first, *others = (
-        daband.evaluate(policy, pair.target_test, batch_size=size).as_dict()
-        for size in (1, 7, 1024)
-    )
+    results = []
+    for size in (1, 7, 1024):
+        monkeypatch.setattr(_zero_shot, "_BATCH_CONTEXTS", size)
+        results.append(daband.evaluate(policy, pair.target_test).as_dict())
+    first, *others = results
     for other in others:
         assert other["arm_counts"] == first["arm_counts"]
         assert other["accuracy"] == pytest.approx(first["accuracy"])

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_int, check_one_of
-from daband.base._arrays import BoolArray, FloatArray, IntArray, take_chosen
+from daband.base._arguments import check_one_of
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, take_chosen
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
@@ -21,6 +21,8 @@ from daband.policies._policy import Policy
 _TIE_FRACTION = 1e-9
 #: The rounding error, as a fraction of the largest absolute reward.
 _ROUNDING_FRACTION = 8 * float(np.finfo(np.float64).eps)
+#: The number of contexts on which a policy decides at once.
+_BATCH_CONTEXTS = 1024
 #: Maximum number of contexts on which the arms of a policy are counted.
 _MAX_COUNTED_CONTEXTS = 2000
 
@@ -72,7 +74,6 @@ def evaluate(
     *,
     rule: str = "ucb",
     as_domain: str = "target",
-    batch_size: int = 1024,
 ) -> Evaluation:
     """Return the value, regret and accuracy of a policy on a domain. The policy does not change.
 
@@ -83,7 +84,6 @@ def evaluate(
             reward only.
         as_domain: the domain in which the policy acts. It is ignored if the contexts have domain
             names, as ``pair.target_test`` has if there are several targets.
-        batch_size: number of contexts per batch.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -97,7 +97,6 @@ def evaluate(
             f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}"
         )
     check_one_of("rule", rule, ("ucb", "greedy"))
-    check_int("batch_size", batch_size, minimum=1)
     if domain is None:
         raise InvalidInput(
             "domain is None: this pair has no target labels, so nothing can be evaluated there;"
@@ -118,34 +117,23 @@ def evaluate(
         raise InvalidInput(f"domain has {domain.n_arms} arms, but the policy has {policy.n_arms}")
     if len(domain) == 0:
         raise InvalidInput("domain must have at least one context, got none")
-    chosen_arms: list[IntArray] = []
-    chosen_rewards: list[FloatArray] = []
-    best_rewards: list[FloatArray] = []
-    is_right: list[BoolArray] = []
+    batches: list[tuple[AnyArray, ...]] = []
+    n_contexts = 0
     # For each arm: the sum of its expected rewards, the contexts whose best arm it is, and right
     # choices among these.
     arm_sums = np.zeros((3, domain.n_arms))
-    batches = (
-        (name, *batch)
-        for name, part in domain.by_name.items()
-        for batch in part.batches(batch_size)
-    )
-    for name, contexts, expected_rewards in batches:
-        decision = policy.decide(
-            contexts, name or as_domain, rule=rule, round_offset=sum(map(len, chosen_arms))
-        )
-        is_best = find_best_arms(expected_rewards)
-        chosen_arms.append(decision.arm)
-        chosen_rewards.append(take_chosen(expected_rewards, decision.arm))
-        best_rewards.append(expected_rewards.max(axis=1))
-        is_right.append(take_chosen(is_best, decision.arm))
-        arm_sums += (
-            expected_rewards.sum(axis=0),
-            is_best.sum(axis=0),
-            is_best[is_right[-1]].sum(axis=0),
-        )
-    chosen_values = np.concatenate(chosen_rewards)
-    best_values = np.concatenate(best_rewards)
+    for name, part in domain.by_name.items():
+        for contexts, rewards in part.batches(_BATCH_CONTEXTS):
+            decision = policy.decide(
+                contexts, name or as_domain, rule=rule, round_offset=n_contexts
+            )
+            n_contexts += len(contexts)
+            is_best = find_best_arms(rewards)
+            is_right = take_chosen(is_best, decision.arm)
+            chosen_rewards = take_chosen(rewards, decision.arm)
+            batches.append((decision.arm, chosen_rewards, rewards.max(axis=1), is_right))
+            arm_sums += rewards.sum(axis=0), is_best.sum(axis=0), is_best[is_right].sum(axis=0)
+    arms, chosen_values, best_values, is_right = map(np.concatenate, zip(*batches, strict=True))
     reward_sums, n_best, n_right = arm_sums
     per_class = [
         float(n_hits / n_total) if n_total else None
@@ -154,13 +142,13 @@ def evaluate(
     return Evaluation(
         value=float(chosen_values.mean()),
         best_value=float(best_values.mean()),
-        constant_value=float(reward_sums.max() / len(chosen_values)),
+        constant_value=float(reward_sums.max() / n_contexts),
         regret=float((best_values - chosen_values).sum()),
-        accuracy=float(np.concatenate(is_right).mean()),
+        accuracy=float(is_right.mean()),
         accuracy_macro=float(np.mean([accuracy for accuracy in per_class if accuracy is not None])),
         per_class=per_class,
-        contexts=len(chosen_values),
-        arm_counts=np.bincount(np.concatenate(chosen_arms), minlength=domain.n_arms).tolist(),
+        contexts=n_contexts,
+        arm_counts=np.bincount(arms, minlength=domain.n_arms).tolist(),
         rule=rule,
     )
 
