@@ -6,7 +6,7 @@ learned state. Reading a file runs no code from it. See ``daband.base._tensor_fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +45,16 @@ _FORMAT = FileFormat(
     remedy="train and save it again",
     required_keys=("settings", "notes"),
 )
+
+
+#: For attributes of a policy that may be None, the function that converts them to JSON types.
+_OPTIONAL_ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
+    "table": TableTransform.state,
+    "catalogue": Catalogue.state,
+    "framing": list,
+    "arm_names": list,
+    "costs": asdict,
+}
 
 
 class SavedPolicy(NamedTuple):
@@ -135,16 +145,10 @@ def _read_rules(path: str | Path) -> tuple[dict[str, Any], Arrays]:
 def _collect(policy: Any, *, replay: bool) -> tuple[dict[str, Any], Arrays]:
     """Return the settings and the arrays of a policy's file."""
     settings = {**policy.settings(), "policy": policy.name}
-    if policy.table is not None:
-        settings["table"] = policy.table.state()
-    if policy.catalogue is not None:
-        settings["catalogue"] = policy.catalogue.state()
-    if policy.framing is not None:
-        settings["framing"] = list(policy.framing)
-    if policy.arm_names is not None:
-        settings["arm_names"] = list(policy.arm_names)
-    if policy.costs is not None:
-        settings["costs"] = asdict(policy.costs)
+    for name, to_json in _OPTIONAL_ATTRIBUTES.items():
+        value = getattr(policy, name)
+        if value is not None:
+            settings[name] = to_json(value)
     arrays = collect_arrays(policy, replay=replay)
     if policy.table is not None:
         arrays |= add_prefix("table/", policy.table.arrays())
@@ -212,26 +216,27 @@ def build_policy(
     elif encoder is not None:
         arguments["encoder"] = encoder
     policy_class = policies.get(arguments.pop("policy"))
-    table_state = arguments.pop("table", None)
-    arm_names = arguments.pop("arm_names", None)
-    framing = arguments.pop("framing", None)
-    costs = arguments.pop("costs", None)
-    catalogue_state = arguments.pop("catalogue", None)
-    catalogue = None if catalogue_state is None else Catalogue.from_state(catalogue_state)
+    from_json: dict[str, Callable[[Any], Any]] = {
+        "table": lambda state: TableTransform.from_state(state, arrays),
+        "catalogue": Catalogue.from_state,
+        "framing": tuple,
+        "arm_names": tuple,
+        "costs": ArmCosts.from_state,
+    }
+    attributes: dict[str, Any] = {}
+    for name, convert in from_json.items():
+        state = arguments.pop(name, None)
+        attributes[name] = None if state is None else convert(state)
     if "catalogue" in get_setting_defaults(policy_class):
-        arguments["catalogue"] = catalogue
+        arguments["catalogue"] = attributes["catalogue"]
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if "transform" in arguments:
         arguments["transform"] = build_transform(arguments["transform"])
     if "domains" in arguments:
         arguments["domains"] = DomainNames(**arguments["domains"])
     policy = policy_class(**arguments)
-    if table_state is not None:
-        policy.table = TableTransform.from_state(table_state, arrays)
-    policy.catalogue = catalogue
-    policy.arm_names = arm_names
-    policy.framing = None if framing is None else (int(framing[0]), int(framing[1]))
-    policy.costs = None if costs is None else ArmCosts.from_state(costs)
+    for name, value in attributes.items():
+        setattr(policy, name, value)
     return policy
 
 
