@@ -107,7 +107,7 @@ class RewardedDecision(Decision):
 
 
 class CheckedAttribute:
-    """An attribute of a policy that is checked when it is set.
+    """An attribute of a policy that may be None, and is otherwise checked when it is set.
 
     ``check(policy, value)`` returns the value to store, or raises an error.
     """
@@ -123,7 +123,7 @@ class CheckedAttribute:
         return self if policy is None else getattr(policy, self._name)
 
     def __set__(self, policy: Any, value: Any) -> None:
-        setattr(policy, self._name, self._check(policy, value))
+        setattr(policy, self._name, None if value is None else self._check(policy, value))
 
 
 def _create_exploration_property(field_name: str) -> property:
@@ -141,10 +141,8 @@ def _create_exploration_property(field_name: str) -> property:
     )
 
 
-def _check_table(policy: Policy, table: TableTransform | None) -> TableTransform | None:
+def _check_table(policy: Policy, table: TableTransform) -> TableTransform:
     """Return the table transform, after checking that its features are the policy's contexts."""
-    if table is None:
-        return None
     if not isinstance(table, TableTransform):
         raise InvalidInput(
             f"table must be a daband.domains.TableTransform, e.g. pair.table, got {table!r}"
@@ -157,10 +155,8 @@ def _check_table(policy: Policy, table: TableTransform | None) -> TableTransform
     return table
 
 
-def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue | None:
+def _check_catalogue(policy: Policy, catalogue: Catalogue) -> Catalogue:
     """Return the catalogue, after checking that it has the policy's arms."""
-    if catalogue is None:
-        return None
     if not isinstance(catalogue, Catalogue):
         raise InvalidInput(
             f"catalogue must be a Catalogue, e.g. pair.catalogue, got {type(catalogue).__name__}"
@@ -170,11 +166,6 @@ def _check_catalogue(policy: Policy, catalogue: Catalogue | None) -> Catalogue |
             f"catalogue must have {policy.n_arms} disjoint arms, got {len(catalogue.names)} arms"
         )
     return catalogue
-
-
-def _check_arm_names(policy: Policy, names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names as a tuple, after checking that there is one per arm."""
-    return None if names is None else check_class_names(names, policy.n_arms, "arm_names")
 
 
 class Policy(ABC):
@@ -269,7 +260,8 @@ class Policy(ABC):
         " a domain does not have is not chosen there. Saved files contain the catalogue.",
     )
     arm_names = CheckedAttribute(
-        _check_arm_names, "A name per arm, or None. Saved files contain the names."
+        lambda policy, names: check_class_names(names, policy.n_arms, "arm_names"),
+        "A name per arm, or None. Saved files contain the names.",
     )
 
     def __init_subclass__(cls, **arguments: Any) -> None:
