@@ -33,6 +33,8 @@ Mask: TypeAlias = BoolArray | None
 Weights: TypeAlias = FloatArray | None
 #: Predicted rewards, and their bonuses or variances, of each context and arm, (B, K) each.
 Scores: TypeAlias = tuple[FloatArray, FloatArray]
+#: The shape of a context, such as (3, 32, 32).
+Shape: TypeAlias = tuple[int, ...]
 #: Arrays by name, as in a file.
 Arrays: TypeAlias = dict[str, AnyArray]
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray, take_chosen
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray, Shape, take_chosen
 from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
 from daband.features._shift import Shift, as_shift
@@ -181,7 +181,7 @@ class Contexts(ABC):
     """
 
     #: Shape C of one context.
-    context_shape: tuple[int, ...]
+    context_shape: Shape
     #: The number of passes over the contexts; every pass has its own order.
     passes: int = 1
     #: For contexts read from image files: the side in pixels after resizing, and the side of the
@@ -335,7 +335,7 @@ class EvaluationDomain(ABC):
     """
 
     #: Shape C of one context.
-    context_shape: tuple[int, ...]
+    context_shape: Shape
     #: Number of arms, K.
     n_arms: int
 
@@ -388,7 +388,7 @@ class Pair:
     #: Name of the pair.
     name: str
     #: Shape C of one context.
-    context_shape: tuple[int, ...]
+    context_shape: Shape
     #: Number of arms, K.
     n_arms: int
     #: Names of the arms, (K,) or empty.

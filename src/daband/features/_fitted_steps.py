@@ -11,7 +11,15 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, Arrays, FloatArray, drop_prefix, read_array, to_floats
+from daband.base._arrays import (
+    AnyArray,
+    Arrays,
+    FloatArray,
+    Shape,
+    drop_prefix,
+    read_array,
+    to_floats,
+)
 from daband.errors import NotFitted
 
 
@@ -51,7 +59,7 @@ class StepTransform(Generic[StepT]):
         """True if ``fit`` has been called."""
         return bool(self._steps)
 
-    def n_features(self, context_shape: tuple[int, ...]) -> int:
+    def n_features(self, context_shape: Shape) -> int:
         """Return the number of features of a context of this shape."""
         raise NotImplementedError
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from daband.base._arrays import AnyArray
+from daband.base._arrays import AnyArray, Shape
 from daband.errors import InvalidInput
 
 #: The order of the axes of an image.
@@ -32,7 +32,7 @@ _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 _BASE64_PREFIXES = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "Qk")
 
 
-def find_image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
+def find_image_layout(context_shape: Shape) -> ImageLayout | None:
     """Return the layout of images of this shape, or None if contexts are not images.
 
     Images are (channels, height, width), (height, width, channels) or (height, width), with 1, 3 or
@@ -49,7 +49,7 @@ def find_image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
     return None
 
 
-def to_channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
+def to_channels_first_shape(context_shape: Shape) -> Shape:
     """Return the shape of images as (channels, height, width).
 
     Shapes that are not images are returned unchanged.

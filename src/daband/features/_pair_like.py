@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from daband.base._arrays import AnyArray, IntArray
+from daband.base._arrays import AnyArray, IntArray, Shape
 from daband.features._catalogue import Catalogue
 from daband.features._costs import ArmCosts
 from daband.features._domain_names import DomainNames
@@ -30,7 +30,7 @@ class PairLike(Protocol):
     """A source and a target; see ``daband.domains.Pair`` for the attributes."""
 
     @property
-    def context_shape(self) -> tuple[int, ...]: ...
+    def context_shape(self) -> Shape: ...
     @property
     def n_arms(self) -> int: ...
     @property

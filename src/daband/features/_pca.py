@@ -15,7 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband.base._arguments import check_int
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, as_numpy, take_chosen, to_floats
+from daband.base._arrays import (
+    AnyArray,
+    ArrayLike,
+    FloatArray,
+    Shape,
+    as_numpy,
+    take_chosen,
+    to_floats,
+)
 from daband.errors import InvalidInput
 from daband.features._fitted_steps import Step, StepTransform
 
@@ -81,7 +89,7 @@ class PCA(StepTransform[PcaStep]):
     def __repr__(self) -> str:
         return f"PCA({self.n_components})"
 
-    def n_features(self, context_shape: tuple[int, ...]) -> int:  # noqa: ARG002
+    def n_features(self, context_shape: Shape) -> int:  # noqa: ARG002
         return self.n_components
 
     @property

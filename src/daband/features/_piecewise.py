@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband.base._arrays import ArrayLike, FloatArray, IntArray, to_floats
+from daband.base._arrays import ArrayLike, FloatArray, IntArray, Shape, to_floats
 from daband.features._fitted_steps import Step, StepTransform
 from daband.features._pca import flatten_batches
 from daband.features._standardise import Standardise, get_feature_scale
@@ -119,7 +119,7 @@ class Piecewise(StepTransform[PiecewiseStep]):
     def __repr__(self) -> str:
         return "Piecewise()"
 
-    def n_features(self, context_shape: tuple[int, ...]) -> int:
+    def n_features(self, context_shape: Shape) -> int:
         # including unused ones
         dim = math.prod(context_shape)
         return max(dim, min(_MAX_FEATURES, dim * _MAX_PIECES)) + 1

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, as_numpy
+from daband.base._arrays import AnyArray, Shape, as_numpy
 from daband.errors import InvalidInput
 from daband.features._image_layout import (
     convert_image_errors,
@@ -67,7 +67,7 @@ class RowReader:
     def __init__(
         self,
         *,
-        shape: tuple[int, ...],
+        shape: Shape,
         table: TableRowReader | None,
         image_rule: ImageRule | None,
         feature_names: Sequence[str],
@@ -169,7 +169,7 @@ class RowReader:
             contexts=rows
         )
 
-    def _describe_wrong_shape(self, shape: tuple[int, ...]) -> str:
+    def _describe_wrong_shape(self, shape: Shape) -> str:
         """Return the error message for an array of this shape, which is neither a row nor a
         batch.
         """

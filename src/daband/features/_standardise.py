@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband.base._arguments import check_int
-from daband.base._arrays import ArrayLike, FloatArray, to_floats
+from daband.base._arrays import ArrayLike, FloatArray, Shape, to_floats
 from daband.errors import InvalidInput
 from daband.features._fitted_steps import Step, StepTransform
 from daband.features._pca import PCA, flatten_batches
@@ -117,7 +117,7 @@ class Standardise(StepTransform[StandardiseStep]):
     def __repr__(self) -> str:
         return f"Standardise(components={self.components})"
 
-    def n_features(self, context_shape: tuple[int, ...]) -> int:
+    def n_features(self, context_shape: Shape) -> int:
         return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:

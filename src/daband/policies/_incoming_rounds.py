@@ -22,6 +22,7 @@ from daband.base._arrays import (
     FloatArray,
     IntArray,
     Mask,
+    Shape,
     Weights,
     as_numpy,
 )
@@ -67,7 +68,7 @@ class PlayedRounds(NamedTuple):
 
 def check_contexts(
     contexts: ArrayLike,
-    round_shape: tuple[int, ...],
+    round_shape: Shape,
     *,
     n_dimensions: int,
     max_norm: float = MAX_NORM,
@@ -94,7 +95,7 @@ def check_contexts(
     return array
 
 
-def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+def check_shape(shape: Sequence[int]) -> Shape:
     """Return the shape of a context, after checking that it has at least one integer, each >= 1."""
     if isinstance(shape, str | bytes | bytearray) or not isinstance(shape, Iterable):
         raise InvalidInput(f"context_shape must be a tuple of integers, got {shape!r}")

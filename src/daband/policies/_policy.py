@@ -54,6 +54,7 @@ from daband.base._arrays import (
     IntArray,
     Mask,
     Scores,
+    Shape,
     Weights,
     check_arms,
     check_clusters,
@@ -291,7 +292,7 @@ class Policy(ABC):
             as_transform(checked.transform), self.shift, math.prod(self.context_shape)
         )
         #: The shape of a context after the transform.
-        self.feature_shape: tuple[int, ...] = self.context_shape
+        self.feature_shape: Shape = self.context_shape
         if self.transform is not None:
             self.feature_shape = (self.transform.n_features(self.context_shape),)
         #: The fixed worth of a source round in the target; None if it is learned.
@@ -1042,7 +1043,7 @@ def _transform(policy: Policy, contexts: AnyArray, domain_index: int) -> AnyArra
     return features.reshape(*batch_shape, features.shape[-1])
 
 
-def _get_round_shape(policy: Policy) -> tuple[int, ...]:
+def _get_round_shape(policy: Policy) -> Shape:
     """Return the shape of a round's contexts: of one context, or of one context per arm."""
     return (
         (policy.n_arms, *policy.context_shape) if policy.arms == "shared" else policy.context_shape

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.base._arguments import check_available, check_fraction, check_int
-from daband.base._arrays import BoolArray, FloatArray, IntArray
+from daband.base._arrays import BoolArray, FloatArray, IntArray, Shape
 from daband.base._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, InvalidInput, did_you_mean
 from daband.features._costs import ArmCosts
@@ -133,7 +133,7 @@ class DeployedPolicy:
         return self.frozen.domain
 
     @property
-    def context_shape(self) -> tuple[int, ...]:
+    def context_shape(self) -> Shape:
         """The shape of one context."""
         return self.frozen.context_shape
 

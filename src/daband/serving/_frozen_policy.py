@@ -24,6 +24,7 @@ from daband.base._arrays import (
     IntArray,
     Mask,
     Scores,
+    Shape,
     add_prefix,
     drop_prefix,
     to_rows,
@@ -251,7 +252,7 @@ class FrozenPolicy:
     #: The domain that the policy acts in.
     domain: str
     #: The shape C of one context.
-    context_shape: tuple[int, ...]
+    context_shape: Shape
     #: "disjoint", or "shared" if a row has one context per arm.
     arms: str
     #: The number of arms, K.
@@ -291,7 +292,7 @@ class FrozenPolicy:
         make_draw_key(self.seed)  # raises an error if this is not a seed
 
     @property
-    def row_shape(self) -> tuple[int, ...]:
+    def row_shape(self) -> Shape:
         """The shape of the input of one decision: one context, or one context per arm."""
         return self.context_shape if self.arms == "disjoint" else (self.n_arms, *self.context_shape)
 

@@ -15,6 +15,7 @@ from daband.base._arrays import (
     ArrayLike,
     FloatArray,
     IntArray,
+    Shape,
     as_numpy,
     check_memory,
     is_finite,
@@ -329,7 +330,7 @@ def build_target_fields(
 
 
 def check_shapes(
-    fields: Mapping[str, Any], shape: tuple[int, ...], *, n_arms: int, has_arm_axis: bool
+    fields: Mapping[str, Any], shape: Shape, *, n_arms: int, has_arm_axis: bool
 ) -> None:
     """Raise an error unless all fields of a pair have the context shape ``shape`` and ``n_arms``
     arms.

@@ -23,13 +23,7 @@ from typing import Any
 import numpy as np
 
 from daband.base._arguments import check_int
-from daband.base._arrays import (
-    MAX_WEIGHT,
-    AnyArray,
-    IntArray,
-    check_clusters,
-    check_memory,
-)
+from daband.base._arrays import MAX_WEIGHT, AnyArray, IntArray, Shape, check_clusters, check_memory
 from daband.base._lazy_polars import pl
 from daband.domains._contract import LoggedDomain, LoggedRounds
 from daband.domains.readers._columns import Columns
@@ -617,7 +611,7 @@ class ImagePathTransform:
 
     names = (FILE_COLUMN,)
 
-    def __init__(self, shape: tuple[int, ...], rule: ImageRule) -> None:
+    def __init__(self, shape: Shape, rule: ImageRule) -> None:
         self.feature_names = range(math.prod(shape))
         self._reader = RowReader(
             shape=shape, table=None, image_rule=rule, feature_names=(), max_norm=math.inf
