@@ -66,13 +66,6 @@ def append_one(contexts: FloatArray, scale: float = 1.0) -> FloatArray:
     return rows
 
 
-def count_features(dim: int, vectors: FloatArray) -> int:
-    """Return the number F of joint features of a context (d,) with one of the arms, whose vectors
-    are (K, m).
-    """
-    return (dim + 1) * vectors.shape[1] + count_effects(len(vectors))
-
-
 def count_effects(n_arms: int) -> int:
     """Return the number of effects for this many arms."""
     return min(n_arms, _MAX_EFFECTS)
@@ -203,7 +196,7 @@ class JointHead(RidgeHead):
     def __init__(
         self, *, vectors: FloatArray, dim: int, ridge: float, has_unit_norm: bool = False
     ) -> None:
-        n_features = count_features(dim, vectors)
+        n_features = (dim + 1) * vectors.shape[1] + count_effects(len(vectors))
         check_memory(
             24.0 * n_features * n_features, f"{n_features:,} products of contexts and arm features"
         )

@@ -806,6 +806,10 @@ class Policy(ABC):
                 else copy.deepcopy(self.transform.get_step(domain_index))
             )
             moments = self.reward_moments
+            catalogue = self._catalogue
+            if catalogue is not None:  # both domains get the arms of this one
+                offered = catalogue.offered[int(self.domains.is_target(domain_index))]
+                catalogue = replace(catalogue, offered=np.stack([offered, offered]))
             return FrozenPolicy(
                 policy=self.name,
                 domain=self.domains.names[domain_index],
@@ -819,7 +823,7 @@ class Policy(ABC):
                 seed=self.seed,
                 transform=frozen_transform,
                 table=self.table,
-                catalogue=_restrict_catalogue(self, domain_index),
+                catalogue=catalogue,
                 **self._freeze(domain_index)._asdict(),
             )
 
@@ -1080,16 +1084,6 @@ def _check_request(
                 f"available must include an arm that the {policy.domains.names[domain_index]} has"
             )
     return batch, domain_index, mask
-
-
-def _restrict_catalogue(policy: Policy, domain_index: int) -> Catalogue | None:
-    """Return the catalogue for a frozen policy, in which both domains have the arms of the given
-    domain.
-    """
-    if policy._catalogue is None:
-        return None
-    offered = policy._catalogue.offered[int(policy.domains.is_target(domain_index))]
-    return replace(policy._catalogue, offered=np.stack([offered, offered]))
 
 
 def _find_domain_index(policy: Policy, domain: str | None) -> int:

@@ -215,7 +215,10 @@ def from_images(
     source_images = scan_classes(source_folder, class_names)
     labelled_images: ImageList | None = None
     test_images: ImageList | None = None
-    target_paths = tuple(_require_images(target_folder))
+    _check_folder(target_folder)
+    target_paths = tuple(_list_images(target_folder))
+    if not target_paths:
+        raise DataError(f"{target_folder} has no images ({', '.join(sorted(_IMAGE_SUFFIXES))})")
     if target_test is not None:
         test_images = scan_classes(check_path(target_test, "target_test"), class_names)
     elif any((target_folder / class_name).is_dir() for class_name in class_names):
@@ -396,15 +399,6 @@ def _check_folder(folder: Path) -> None:
     """Raise an error if the folder does not exist."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; check the path")
-
-
-def _require_images(folder: Path) -> list[Path]:
-    """Return the images in a folder and its sub-folders. Raise an error if there are none."""
-    _check_folder(folder)
-    image_paths = _list_images(folder)
-    if not image_paths:
-        raise DataError(f"{folder} has no images ({', '.join(sorted(_IMAGE_SUFFIXES))})")
-    return image_paths
 
 
 def _list_images(folder: Path) -> list[Path]:
