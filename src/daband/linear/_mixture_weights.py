@@ -40,7 +40,7 @@ from itertools import combinations
 
 import numpy as np
 
-from daband.base._arrays import Arrays, FloatArray, IntArray, Scores, read_array
+from daband.base._arrays import Arrays, FloatArray, IntArray, read_array
 
 #: The strength of the prior weights: the factor 100 of the formula above.
 _PRIOR_STRENGTH = 100.0
@@ -116,28 +116,6 @@ class MixtureWeights:
         )
         if not ((self.weights >= 0).all() and abs(self.weights.sum() - 1.0) < 1e-9):
             raise ValueError("weights must be >= 0 and sum to 1")
-
-
-def mix_scores(
-    scores: Sequence[Scores],
-    weights: Sequence[float],
-    bonus_weights: Sequence[float],
-) -> Scores:
-    """Return the weighted mean of several predictions: the means and bonuses, (B, K) each.
-
-    Args:
-        scores: the means and bonuses of each prediction, (B, K) each.
-        weights: the weight of the means of each prediction.
-        bonus_weights: the weight of the bonuses of each prediction.
-
-    The error of a weighted mean is at most the weighted mean of the errors. So the weighted mean of
-    the bonuses is a valid bonus.
-    """
-    mean, bonus = (
-        sum(weight * array for weight, array in zip(factors, arrays, strict=True))
-        for factors, arrays in zip((weights, bonus_weights), zip(*scores, strict=True), strict=True)
-    )
-    return mean, bonus
 
 
 def find_revealed_predictions(

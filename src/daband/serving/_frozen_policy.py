@@ -45,7 +45,6 @@ from daband.linear._joint_ridge import (
     count_effects,
     score_context,
 )
-from daband.linear._mixture_weights import mix_scores
 from daband.linear._ridge import compute_ridge_scores
 from daband.serving._numpy_networks import Network, load_network
 
@@ -322,7 +321,10 @@ class FrozenPolicy:
             rows = self.transform(to_rows(rows))
         if self.layout is not None:
             rows = to_channels_first(rows, self.layout)
-        scores = []
+        # the error of a weighted mean is at most the weighted mean of the errors, so that of the
+        # bonuses is a valid bonus
+        weighted_mean: Any = 0.0
+        weighted_bonus: Any = 0.0
         for member in self.members:
             inputs = contexts if member.is_constant else rows
             if vectors is None or indices is None:
@@ -332,12 +334,9 @@ class FrozenPolicy:
             if self.arms == "shared" and not member.is_constant:
                 mean = mean.reshape(-1, self.n_arms)
                 bonus = bonus.reshape(-1, self.n_arms)
-            scores.append((mean, bonus))
-        return mix_scores(
-            scores,
-            [member.weight for member in self.members],
-            [member.bonus_weight for member in self.members],
-        )
+            weighted_mean = weighted_mean + member.weight * mean
+            weighted_bonus = weighted_bonus + member.bonus_weight * bonus
+        return weighted_mean, weighted_bonus
 
     @functools.cached_property
     def random_key(self) -> np.uint64:
