@@ -41,7 +41,6 @@ from daband.logs._off_policy_inputs import (
     compute_arm_probabilities,
     read_log,
     read_target,
-    unwrap_policy,
 )
 from daband.logs._policy_protocol import Policy
 from daband.logs._weighted_log import (
@@ -53,6 +52,7 @@ from daband.logs._weighted_log import (
     weigh_log,
 )
 from daband.serving._deployed_policy import DeployedPolicy
+from daband.serving._frozen_policy import FrozenPolicy
 
 #: Maximum number of bytes of contexts that are read into memory if a target is given.
 _MAX_CONTEXT_BYTES = 1 << 30
@@ -170,7 +170,9 @@ def evaluate_log(
     """
     check_probability("confidence", confidence)
     check_int("seed", seed, minimum=0)
-    daband_policy = unwrap_policy(policy)
+    daband_policy: Policy | FrozenPolicy | None = policy if isinstance(policy, Policy) else None
+    if isinstance(policy, DeployedPolicy):
+        daband_policy = policy.frozen
     if daband_policy is None and not callable(policy):
         raise InvalidInput(
             f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}"

@@ -16,7 +16,6 @@ from daband.domains.readers._reading import LogFiles
 from daband.errors import InvalidInput
 from daband.logs._policy_protocol import Policy
 from daband.serving._deployed_policy import DeployedPolicy
-from daband.serving._frozen_policy import FrozenPolicy
 
 #: Number of contexts per call of a policy.
 _BATCH_CONTEXTS = 1024
@@ -167,12 +166,3 @@ def compute_arm_probabilities(
             f"{first_row + int(np.argmax(is_invalid))} of {name}"
         )
     return probabilities
-
-
-def unwrap_policy(policy: Any) -> Policy | FrozenPolicy | None:
-    """Return a ``Policy`` as it is, the frozen policy of a ``DeployedPolicy``, or None for a
-    function.
-    """
-    if isinstance(policy, DeployedPolicy):
-        return policy.frozen
-    return policy if isinstance(policy, Policy) else None
