@@ -91,11 +91,10 @@ def read_json(path: str | Path) -> Any:
 
     Raise an error that names the file if it cannot be read or is damaged.
     """
+    content = read_bytes(path)
     try:
-        return json.loads(read_bytes(path).decode())
+        return json.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        if isinstance(error, InvalidInput):
-            raise
         raise DataError(f"{path} is not JSON: {error}") from None
 
 

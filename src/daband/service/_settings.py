@@ -72,8 +72,8 @@ class Limits:
     waiting: int = 20_000
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes", "image_pixels", "batch", "waiting"):
-            check_int(name, getattr(self, name), minimum=1)
+        for name, value in vars(self).items():
+            check_int(name, value, minimum=1)
 
 
 @dataclass(frozen=True)

@@ -473,9 +473,7 @@ def load_frozen(header: Mapping[str, Any], arrays: Arrays) -> FrozenPolicy:
     exploration = header["exploration"]
     transform = header["transform"]
     table = header["table"]
-    catalogue = (
-        None if header.get("catalogue") is None else Catalogue.from_state(header["catalogue"])
-    )
+    catalogue = None if header["catalogue"] is None else Catalogue.from_state(header["catalogue"])
     members = []
     for index, fields in enumerate(header["members"]):
         member_arrays = drop_prefix(f"member/{index}/", arrays)
@@ -497,8 +495,8 @@ def load_frozen(header: Mapping[str, Any], arrays: Arrays) -> FrozenPolicy:
             ),
             is_constant=bool(fields["constant"]),
             arm_factors=member_arrays.get("arm_factors"),
-            vectors=catalogue.vectors if catalogue is not None and fields.get("joint") else None,
-            new_effect_variance=float(fields.get("new_variance", 0.0)),
+            vectors=catalogue.vectors if catalogue is not None and fields["joint"] else None,
+            new_effect_variance=float(fields["new_variance"]),
             new_theta=member_arrays.get("new_theta"),
         )
         members.append(member)
