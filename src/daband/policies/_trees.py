@@ -336,8 +336,8 @@ def join_trees(trees: Mapping[tuple[int, int], TreeNodes], n_models: int, n_tree
     if not trees:
         return arrays
     first_tree, *_ = trees.values()
-    node_0 = TreeNodes(*[np.zeros_like(array[:1]) for array in first_tree[:-1]], 1)
-    *columns, depths = zip(node_0, *trees.values(), strict=True)
+    zeros: list[Any] = [np.zeros_like(array[:1]) for array in first_tree[:-1]]
+    *columns, depths = zip(TreeNodes(*zeros, depth=1), *trees.values(), strict=True)
     is_leaf, features, thresholds, left, right, values = map(np.concatenate, columns)
     sizes = list(map(len, columns[0]))
     starts = np.cumsum(sizes) - sizes

@@ -339,7 +339,7 @@ class Store:
             .order_by(_rewards.c.seq)
             .limit(limit)
         )
-        return [LoggedReward(*row[:5], Event(*row[5:])) for row in self._fetch_rows(query)]
+        return [LoggedReward(*[*row[:5], Event(*row[5:])]) for row in self._fetch_rows(query)]
 
     def find_last_seq(self, table: Literal["events", "rewards"]) -> int:
         """Return the number of the newest event or reward; 0 if there is none."""
