@@ -96,6 +96,7 @@ def test_a_plan_without_a_source_is_a_test_of_two_arms():
     assert course[int(plan.weeks_90) - 1, 2] >= 0.9
     assert (course[:, 4] <= plan.largest_cost).all()  # it may be reached by 5% at any time
     larger = plan_pilot(per_week=2000, max_loss=0.05, **SIMPLE)
+    assert "--max-loss" not in str(plan)  # nothing is expected
     assert larger.rounds_90 >= larger.rounds
     assert larger.deploy > plan.deploy  # a larger limit shows more
     assert plan_pilot(per_week=2000, **SIMPLE) == plan
@@ -140,6 +141,10 @@ def test_the_source_limits_the_size_of_a_loss(folder):
     assert effect < usual.rule.worst_loss < stated.rule.worst_loss
     assert usual.rule.worst_loss == pytest.approx(largest)
     assert usual.rule.drift <= usual.rule.worst_loss
+    small = plan_pilot(choice, per_week=1000, max_loss=0.001)
+    assert small.deploy < 0.5 < usual.deploy
+    assert "--max-loss" in str(small)
+    assert "--max-loss" not in str(usual)
     assert stated.rule.drift == pytest.approx(stated.rule.worst_loss / 3.0)
     # more rounds of the policy may then be risked in the first week
     fractions = [plan.rule.choose_fraction(NO_REWARDS, 1000.0) for plan in (usual, stated)]

@@ -129,8 +129,7 @@ def export_command(
     write(assessment=assessment, at_most=_parse_fractions(at_most or ()), max_cost=max_cost)
     deployed = load_deployed(file)
     limited = None
-    has_target_rewards = assessment is None or assessment["rewards"]
-    if deployed.limiter and choice and pair and not has_target_rewards:
+    if deployed.limiter and choice and pair and assessment and not assessment["rewards"]:
         limited = assess_limits(choice, pair, deployed.limiter.limits)
         assessment = limited.as_dict()
         write(assessment=assessment, at_most=deployed.limiter.limits)

@@ -304,8 +304,10 @@ class TrialRule:
         """
         moments = counts.moments
         is_better, is_worse = self.decide(moments)
-        if is_better or is_worse:
-            return ("better", 1.0) if is_better else ("worse", 0.0)
+        if is_better:
+            return "better", 1.0
+        if is_worse:
+            return "worse", 0.0
         fraction = float(self.choose_fraction(moments, n_next))
         if not self.is_futile(moments, fraction, n_left):
             return "", fraction

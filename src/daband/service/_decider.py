@@ -159,7 +159,8 @@ class Decider:
         """The name of the incumbent's arm, or of the column with it; "" if it is not known."""
         deployed = self.model.deployed
         if self._incumbent is None:
-            return deployed.incumbent_column or ""
+            column = deployed.incumbent_column
+            return "" if column is None else f"column {column}"
         return deployed.arm_names[self._incumbent]
 
     def decide(self, body: Any, now: float) -> list[tuple[Event, DeployedDecision]]:

@@ -115,6 +115,9 @@ class PilotPlan:
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
         earnings = self.incumbent_mean * self.planned_rounds
+        remedy = ""
+        if self.deploy < 0.5 and (self.rule.expected_effect or 0.0) > 0.0:
+            remedy = " A larger --max-loss or more weeks make a proof more likely."
         return "\n".join(
             [
                 f"A pilot ends after {self.rounds:,} rounds ({self.weeks:.1f} weeks), and after"
@@ -126,7 +129,7 @@ class PilotPlan:
                 f" ({self.largest_cost / earnings:.2%}), with 95% probability at every time.",
                 f"Expected end: deploy {self.deploy:.0%}, incumbent proven better {self.keep:.0%},"
                 f" incumbent kept without proof {1.0 - self.deploy - self.keep:.0%}; a wrong"
-                f" decision {self.error:.1%} (at most {self.rule.error:.0%}).",
+                f" decision {self.error:.1%} (at most {self.rule.error:.0%}).{remedy}",
                 f"Policy and incumbent differ in {self.disagreement:.0%} of rounds; only these cost"
                 " and count.",
             ]
@@ -562,7 +565,7 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
         low=share * low if is_known and math.isfinite(low) else None,
         high=share * high if is_known and math.isfinite(high) else None,
         means=((means[0][0], means[1][0]), (means[0][1], means[1][1])) if is_known else None,
-        cost=float(estimate_cost(moments)[0]),
+        cost=float(estimate_cost(moments)[0]) + 0.0,  # not -0.0
         cost_limit=float(rule.limit_cost(moments)),
         fraction=fraction,
         rounds_left=0 if decision != GO_ON else int(min(max(needed, 1.0), n_left)),
