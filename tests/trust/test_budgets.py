@@ -1,6 +1,7 @@
 """The value of a policy under a limit."""
 
 import numpy as np
+import polars as pl
 import pytest
 
 import daband
@@ -81,3 +82,26 @@ def test_two_prices_are_mixed_in_the_assessment_of_a_constant_policy():
     limited = daband.trust.assess_limits(choice, pair, [limit])
     assert limited.advantage == pytest.approx(0.2 * choice.assessment.advantage, rel=0.01)
     assert limited.target_arms[1] == pytest.approx(0.2, abs=0.03)
+
+
+def test_arms_that_are_not_offered_are_not_chosen_under_a_limit(tmp_path):
+    rng = np.random.default_rng(0)
+    contexts, arms = rng.normal(size=(3000, 1)), rng.integers(0, 4, 3000)
+    rewards = rng.normal(np.array([0.0, 1.0, 5.0, 6.0])[arms] + 0.1 * contexts[:, 0] * arms)
+    names = ["mail", "call", "visit", "gift"]
+    table = pl.DataFrame({"id": names, "price": [1.0, 2.0, 3.0, 4.0]})
+    pair = daband.domains.from_log(
+        source=(contexts, arms, rewards, np.full(3000, 0.25)),
+        target=contexts,
+        n_arms=4,
+        class_names=names,
+        arms={"source": table, "target": table[:2]},
+    )
+    candidates = [daband.trust.Candidate("linucb", "linucb")]
+    choice = daband.choose(pair, candidates=candidates, incumbent="mail")
+    file = tmp_path / "p.daband"
+    daband.export(choice.policy, file, pair=pair, at_most={"call": 0.2, "gift": 0.1})
+    limits = daband.load_deployed(file).limiter.limits
+    assessment = daband.trust.assess_limits(choice, pair, limits)
+    assert assessment.target_arms[2:] == [0.0, 0.0]
+    assert assessment.target_arms[1] == pytest.approx(0.2, abs=0.05)

@@ -28,7 +28,7 @@ from daband.policies._registered import policies
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 from daband.trust._assessment import format_number
 from daband.trust._choice_folder import find_next_version, find_policy_file
-from daband.trust._pilot import GO_ON, Pilot
+from daband.trust._pilot import Pilot
 
 #: The number of rounds of a log from which ``learn`` describes changes.
 _MAX_SHOWN_ROUNDS = 65_536
@@ -122,12 +122,10 @@ def learn_command(
     # two processes would write the same version, each without the rounds of the other
     with lock_folder(folder, wait=True, lock_file=".learn.lock"):
         pilot = Pilot(policy) if Pilot.exists(policy) else None
-        is_running = False
         if pilot is not None and pilot.find_decision() is None:
             status = pilot.add_log(
                 log, arm=arm, reward=reward, propensity=propensity, id_column=id_column
             )
-            is_running = status.decision == GO_ON
             print_status(policy, pilot, status)
         learner = _load_policy(policy)
         version, default_path = find_next_version(policy) if is_folder else (0, policy)
@@ -174,9 +172,9 @@ def learn_command(
             )
         if is_next_version:
             print_line(f"Policy: {path} (version {version})")
-            if not is_running:
-                command = f"daband export {shlex.quote(str(policy))} FILE --epsilon 0.1"
-                print_line(f"To deploy it: {command}")
+            if pilot is None or pilot.find_decision() is not None:
+                folder_text = shlex.quote(str(policy))
+                print_line(f"To deploy it: daband export {folder_text} FILE --epsilon 0.1")
         else:
             print_line(f"Policy: {path}")
 

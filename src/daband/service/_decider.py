@@ -146,8 +146,7 @@ class Decider:
             self._incumbent = model.deployed.find_arm_index(settings.incumbent, "incumbent")
         #: The fraction of events for which the incumbent's arm is played at first.
         self.initial_control = settings.control or model.deployed.control
-        has_column = model.deployed.incumbent_column is not None
-        if self.initial_control and self._incumbent is None and not has_column:
+        if self.initial_control and not self.incumbent_name:
             raise InvalidInput(
                 "control needs an incumbent: use --incumbent, or export the policy with one"
             )

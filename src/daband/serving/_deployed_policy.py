@@ -356,13 +356,13 @@ class DeployedPolicy:
 
     def _find_incumbents(self, row: Any, read_rows: ReadRows) -> IntArray:
         """Return the incumbent of each row, (n,): the file's, or that in the pilot's column."""
-        n_rows, column = len(read_rows.contexts), self.incumbent_column
+        column = self.incumbent_column
         if column is None:
             if self.incumbent is None:
                 raise InvalidInput(
                     "control needs an incumbent: use daband.export(policy, path, incumbent=arm)"
                 )
-            return np.full(n_rows, self.incumbent)
+            return np.full(len(read_rows.contexts), self.incumbent)
         rows: Any = [row] if read_rows.is_single else row
         is_frame = hasattr(rows, "columns")
         if not all(column in names for names in ([rows.columns] if is_frame else rows)):

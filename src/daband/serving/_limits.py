@@ -76,7 +76,10 @@ def _fit_limit(scores: FloatArray, limit: Limit) -> Limit:
     use = np.array(limit.use)
     pairs = [(a, b) for a in range(len(use)) for b in range(len(use)) if use[a] > use[b]]
     # an arm is no longer better than another one from this price on
-    ratios = np.concatenate([(scores[:, a] - scores[:, b]) / (use[a] - use[b]) for a, b in pairs])
+    with np.errstate(invalid="ignore"):  # arms that are not offered
+        ratios = np.concatenate(
+            [(scores[:, a] - scores[:, b]) / (use[a] - use[b]) for a, b in pairs]
+        )
     ratios = ratios[np.isfinite(ratios) & (ratios > 0.0)]
     if not len(ratios):
         return limit

@@ -13,7 +13,7 @@ from daband.base._arrays import FloatArray
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput
 from daband.features._costs import ArmCosts
-from daband.logs._mean_estimates import estimate_mean
+from daband.logs._mean_estimates import MeanEstimate, estimate_mean
 from daband.policies._policy import Policy
 from daband.serving._limits import Limit, Limiter, fit_limits
 from daband.trust._assess import (
@@ -87,29 +87,29 @@ def budget_curve(
     if costs is None or min(costs.means) < 0.0:
         raise InvalidInput(f"use must be at least 0 for each arm, and above 0 for one, got {use}")
     uses = np.array(costs.means)
-    rounds, predictions = _read_rounds(policy, pair, seed)
-    sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
-    scores = decide(policy, sample.contexts, "target")[1]
+    rounds, predictions, _, scores = _predict(policy, pair, seed)
     if budgets is None:
         budgets = np.linspace(uses.min(), uses[scores.argmax(axis=1)].mean(), _N_BUDGETS).tolist()
+
+    def estimate(values: FloatArray) -> MeanEstimate:
+        """Return the mean of values of the rounds, (n,)."""
+        if rounds.values is None:
+            return estimate_mean(values)
+        return rounds.values.mix.estimate(values).mean
+
     points = []
-    rows = np.arange(len(predictions))
     for budget in budgets:
         if budget < uses.min():
             raise InvalidInput(f"a budget must be at least {uses.min():g}, got {budget}")
         (limit,) = fit_limits(scores, [Limit(tuple(uses.tolist()), budget)])
-        rewards, spent = np.zeros((2, len(rows)))
+        rewards, spent = np.zeros((2, len(predictions)))
         for price, weight in limit.mix_prices(budget):
             arms = (predictions - price * uses).argmax(axis=1)
-            rewards += weight * rounds.rewards[rows, arms]
+            rewards += weight * rounds.get_rewards(arms)
             spent += weight * uses[arms]
-        if rounds.values is None:
-            estimate, spent_mean = estimate_mean(rewards), float(spent.mean())
-        else:
-            mean, use_mean = rounds.values.mix.estimate_all(np.column_stack([rewards, spent]))
-            estimate, spent_mean = mean.mean, use_mean.mean.value
-        interval = estimate.compute_interval(confidence)
-        points.append(BudgetPoint(float(budget), spent_mean, estimate.value, *interval))
+        mean = estimate(rewards)
+        interval = mean.compute_interval(confidence)
+        points.append(BudgetPoint(float(budget), estimate(spent).value, mean.value, *interval))
     return points
 
 
@@ -134,9 +134,7 @@ def assess_limits(choice: Choice, pair: Pair, limits: Sequence[Limit]) -> Assess
     True
     """
     policy = choice.policy
-    rounds, predictions = _read_rounds(policy, pair, 0)
-    target = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0)
-    target_predictions = decide(policy, target.contexts, "target")[1]
+    rounds, predictions, target, target_predictions = _predict(policy, pair, 0)
     uses = np.array([limit.use for limit in limits])
     weights, charges = zip(*Limiter(limits).mix_charges(uses), strict=True)
     rng = np.random.default_rng(0)
@@ -154,9 +152,20 @@ def assess_limits(choice: Choice, pair: Pair, limits: Sequence[Limit]) -> Assess
     return reassess(choice.assessment, policy, pair, rounds, target, choices)
 
 
-def _read_rounds(policy: Policy, pair: Pair, seed: int) -> tuple[SourceRounds, FloatArray]:
-    """Return the rounds on which a policy is assessed, and its predicted rewards, (n, K)."""
+def _predict(
+    policy: Policy, pair: Pair, seed: int
+) -> tuple[SourceRounds, FloatArray, TargetContexts, FloatArray]:
+    """Return the rounds on which a policy is assessed, and target contexts, each with the predicted
+    rewards (n, K), which are minus infinity for arms that are not offered.
+    """
     rounds = read_source_rounds(policy, get_assessed_source(pair, policy), _MAX_CONTEXTS, seed=seed)
-    if rounds.values is None:
-        return rounds, rounds.decide(policy)[1]
-    return rounds, rounds.values.predictions
+    predictions = rounds.decide(policy)[1] if rounds.values is None else rounds.values.predictions
+    target = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
+    scores = decide(policy, target.contexts, "target")[1]
+    if policy.catalogue is not None:
+        in_source, in_target = policy.catalogue.offered
+        predictions = np.where(in_source, predictions, -np.inf)
+        scores = np.where(in_target, scores, -np.inf)
+    if rounds.logged is not None and rounds.logged.offered is not None:
+        predictions = np.where(rounds.logged.offered, predictions, -np.inf)
+    return rounds, predictions, target, scores

@@ -390,7 +390,7 @@ class PilotStatus:
     high: float | None
     #: Mean rewards of the policy and of the incumbent where they differ, each with its standard
     #: error.
-    means: tuple[tuple[float, float], tuple[float, float]] | None
+    means: list[list[float]] | None
     #: Estimated cost so far; negative for a gain.
     cost: float
     #: Upper limit of the cost so far.
@@ -553,7 +553,7 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
         reason = f"{event}, and the policy is not proven to be better."
         if not verdict:
             reason = f"{event}. The pilot waits for {counts.n_missing:,} missing rewards."
-    means = (effect.means + (counts.offset or 0.0)).tolist(), effect.mean_errors.tolist()
+    means = np.stack([effect.means + (counts.offset or 0.0), effect.mean_errors], axis=1)
     return PilotStatus(
         decision=decision,
         reason=reason,
@@ -564,7 +564,7 @@ def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatu
         advantage=share * float(effect.value) if is_known else None,
         low=share * low if is_known and math.isfinite(low) else None,
         high=share * high if is_known and math.isfinite(high) else None,
-        means=((means[0][0], means[1][0]), (means[0][1], means[1][1])) if is_known else None,
+        means=means.tolist() if is_known else None,
         cost=float(estimate_cost(moments)[0]) + 0.0,  # not -0.0
         cost_limit=float(rule.limit_cost(moments)),
         fraction=fraction,
