@@ -40,7 +40,8 @@ def images(tmp_path_factory):
         episodes=4,
         episode_length=8,
         seeds=(0, 1),
-        compare=("linucb", "nlinucb", "daband"),
+        components=3,
+        compare=("linucb-p", "nlinucb", "daband"),
         methods={"nlinucb": {"recipe": "small"}, "daband": {"recipe": "small"}},
     )
     bench(small.runs(), out)

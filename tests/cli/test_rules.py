@@ -1,6 +1,7 @@
 """``daband rules``, and what takes the rules."""
 
 import json
+import shutil
 
 import numpy as np
 import polars as pl
@@ -10,9 +11,17 @@ import daband as library
 from tests.trust.test_report import make_choice
 
 
+@pytest.fixture(scope="module")
+def choice_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choice")
+    make_choice(folder, has_effect=True)
+    return folder
+
+
 @pytest.fixture
-def market(tmp_path):
-    make_choice(tmp_path, has_effect=True)
+def market(choice_folder, tmp_path):
+    """A copy of the folder of a choice, which a test may change."""
+    shutil.copytree(choice_folder, tmp_path, dirs_exist_ok=True)
     return tmp_path / "market"
 
 

