@@ -165,7 +165,9 @@ class Standardise(StepTransform[StandardiseStep]):
             axes = PCA(n_components).fit(*samples).axes
             # with fewer contexts than components
             axes = np.pad(axes, ((0, self.components - n_components), (0, 0)))
-        self._steps = [StandardiseStep(*own, axes=axes) for own in moments.swapaxes(0, 1)]
+        self._steps = [
+            StandardiseStep(mean, deviation, axes) for mean, deviation in moments.swapaxes(0, 1)
+        ]
         return self
 
     def settings(self) -> dict[str, Any]:

@@ -337,7 +337,7 @@ def join_trees(trees: Mapping[tuple[int, int], TreeNodes], n_models: int, n_tree
         return arrays
     first_tree, *_ = trees.values()
     zeros: list[Any] = [np.zeros_like(array[:1]) for array in first_tree[:-1]]
-    *columns, depths = zip(TreeNodes(*zeros, depth=1), *trees.values(), strict=True)
+    *columns, depths = zip(TreeNodes._make([*zeros, 1]), *trees.values(), strict=True)
     is_leaf, features, thresholds, left, right, values = map(np.concatenate, columns)
     sizes = list(map(len, columns[0]))
     starts = np.cumsum(sizes) - sizes
