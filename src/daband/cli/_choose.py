@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer import Argument, Option
 
 from daband.base._arguments import check_one_of
 from daband.base._files import check_writable, make_folder, write_bytes, write_text
@@ -46,7 +47,7 @@ _OTHER_VERDICT_CODE = 1
 
 Incumbent = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help=(
             "Today's decisions: an arm, or a target column that --id names. Default: that of the"
             " choice, or the source's best arm."
@@ -55,17 +56,17 @@ Incumbent = Annotated[
 ]
 Unit = Annotated[
     str,
-    typer.Option(help="Unit of the rewards in messages, e.g. euros. Default: the reward column."),
+    Option(help="Unit of the rewards in messages, e.g. euros. Default: the reward column."),
 ]
 
 
 def assess_command(
-    folder: Annotated[Path, typer.Argument(help="The folder of a choice.", show_default=False)],
+    folder: Annotated[Path, Argument(help="The folder of a choice.", show_default=False)],
     incumbent: Incumbent = None,
     unit: Unit = "",
     fail_unless: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="VERDICT",
             help="Exit with code 1 if the verdict is another one, e.g. deploy; for CI.",
         ),
@@ -88,26 +89,20 @@ def assess_command(
 
 
 def audit_command(
-    folder: Annotated[Path, typer.Argument(help="The folder of a choice.", show_default=False)],
-    budget: Annotated[
-        int | None, typer.Option(min=1, help="Start an audit: rewards to ask for.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A CSV file for a copy of the questions.")
-    ] = None,
+    folder: Annotated[Path, Argument(help="The folder of a choice.", show_default=False)],
+    budget: Annotated[int | None, Option(min=1, help="Start an audit: rewards to ask for.")] = None,
+    out: Annotated[Path | None, Option(help="A CSV file for a copy of the questions.")] = None,
     answers: Annotated[
         Path | None,
-        typer.Option(help="The CSV file of questions with the column reward filled in."),
+        Option(help="The CSV file of questions with the column reward filled in."),
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="With --answers: overwrite earlier answers that differ."),
+        Option("--replace", help="With --answers: overwrite earlier answers that differ."),
     ] = False,
     incumbent: Annotated[
         str | None,
-        typer.Option(
-            help="An arm, or a column that --id names. Default: the assessment's incumbent."
-        ),
+        Option(help="An arm, or a column that --id names. Default: the assessment's incumbent."),
     ] = None,
 ) -> None:
     """Measure the advantage of a policy over the incumbent with a few target rewards.
@@ -183,31 +178,29 @@ def _print_audit(
 
 
 def rules_command(
-    folder: Annotated[Path, typer.Argument(help="The folder of a choice.", show_default=False)],
-    depth: Annotated[
-        int, typer.Option(min=1, max=3, help="Maximum number of conditions of a row.")
-    ] = 2,
-    sql: Annotated[bool, typer.Option("--sql", help="Write a CASE expression of SQL.")] = False,
+    folder: Annotated[Path, Argument(help="The folder of a choice.", show_default=False)],
+    depth: Annotated[int, Option(min=1, max=3, help="Maximum number of conditions of a row.")] = 2,
+    sql: Annotated[bool, Option("--sql", help="Write a CASE expression of SQL.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Write JsonLogic; to --out a flag of flagd.")
+        bool, Option("--json", help="Write JsonLogic; to --out a flag of flagd.")
     ] = False,
     growthbook: Annotated[
-        bool, typer.Option("--growthbook", help="Write rules of a feature of GrowthBook.")
+        bool, Option("--growthbook", help="Write rules of a feature of GrowthBook.")
     ] = False,
-    python: Annotated[bool, typer.Option("--python", help="Write a Python function.")] = False,
-    text: Annotated[bool, typer.Option("--text", help="Write text; the default.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The file to write; default: print.")] = None,
+    python: Annotated[bool, Option("--python", help="Write a Python function.")] = False,
+    text: Annotated[bool, Option("--text", help="Write text; the default.")] = False,
+    out: Annotated[Path | None, Option(help="The file to write; default: print.")] = None,
     table: Annotated[
-        str | None, typer.Option(help="With --sql: the table of a query with arm and propensity.")
+        str | None, Option(help="With --sql: the table of a query with arm and propensity.")
     ] = None,
     min_rounds: Annotated[
-        int, typer.Option(min=1, help="Minimum number of rounds of an arm where it is chosen.")
+        int, Option(min=1, help="Minimum number of rounds of an arm where it is chosen.")
     ] = 50,
     epsilon: Annotated[
-        float, typer.Option(help="Probability of a random arm, by the id of the row.")
+        float, Option(help="Probability of a random arm, by the id of the row.")
     ] = 0.0,
-    id_column: Annotated[str, typer.Option("--id", help="With --epsilon: column of ids.")] = "id",
-    salt: Annotated[str, typer.Option(help="With --epsilon: a text for other random arms.")] = "",
+    id_column: Annotated[str, Option("--id", help="With --epsilon: column of ids.")] = "id",
+    salt: Annotated[str, Option(help="With --epsilon: a text for other random arms.")] = "",
 ) -> None:
     """Find the best small tree over raw columns, and write it as SQL, JsonLogic, GrowthBook's
     conditions, Python or text.
@@ -265,21 +258,21 @@ def choose_command(
     incumbent: Incumbent = None,
     budget: Annotated[
         int,
-        typer.Option(
+        Option(
             min=0, help="Target rewards to use: fill in OUT/questions.csv, then run this again."
         ),
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the policy.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the policy.")] = 0,
     episodes: Annotated[
-        int | None, typer.Option(min=1, help="Episodes of training; by default enough.")
+        int | None, Option(min=1, help="Episodes of training; by default enough.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: Annotated[str, Option(help="auto, cpu, cuda, ...")] = "auto",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use fewer candidates and a smaller network.")
+        bool, Option("--quick", help="Use fewer candidates and a smaller network.")
     ] = False,
     unit: Unit = "",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results; by default a folder in runs/.")
+        Path | None, Option(help="Folder for the results; by default a folder in runs/.")
     ] = None,
 ) -> None:
     """Train candidates and choose one for the target, without target rewards or with a few

@@ -8,8 +8,8 @@ from dataclasses import fields
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
-import typer
 from rich.markup import escape
+from typer import Option
 
 import daband
 from daband.cli._shared import console, make_table, print_line
@@ -34,7 +34,7 @@ def add_data_options(command: Callable[..., None]) -> Callable[..., None]:
     for field in option_fields:
         takes_names = field.default == ()
         value_type = list[str] | None if takes_names else types[field.name]
-        option = typer.Option(help=field.metadata["help"], metavar="NAMES" if takes_names else None)
+        option = Option(help=field.metadata["help"], metavar="NAMES" if takes_names else None)
         parameters[field.name] = inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 import daband
 from daband.base._files import make_folder, write_bytes
@@ -21,13 +21,11 @@ from daband.trust._report import write_choice_report
 
 
 def example_command(
-    name: Annotated[
-        str | None, typer.Argument(help="The example; without it, all are listed.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The folder for the files.")] = Path(),
+    name: Annotated[str | None, Argument(help="The example; without it, all are listed.")] = None,
+    out: Annotated[Path, Option(help="The folder for the files.")] = Path(),
     fill: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Instead, fill in the column reward of this log or these questions.",
         ),

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from daband.cli._data import split_names
 from daband.cli._shared import console, print_line
@@ -23,30 +24,26 @@ _DIGIT_PACKAGES = ("torch", "skimage", "PIL")
 #: Colour of each state of a data file.
 _STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 
-Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
+Name = Annotated[str, Argument(help="A preset (see `daband presets`) or a TOML file.")]
 Seeds = Annotated[
-    str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7; default: the seeds of the preset.")
+    str | None, Option(help="Seeds, e.g. 0-4 or 0,2,7; default: the seeds of the preset.")
 ]
-Jobs = Annotated[
-    int, typer.Option(min=1, help="Number of parallel runs, each in a separate process.")
-]
+Jobs = Annotated[int, Option(min=1, help="Number of parallel runs, each in a separate process.")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Folder for the runs and results.json; default: in runs/, by NAME."),
+    Option(help="Folder for the runs and results.json; default: in runs/, by NAME."),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. --set episodes=20."),
+    Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. --set episodes=20."),
 ]
 Methods = Annotated[
-    str | None, typer.Option(help="Methods to compare, e.g. linucb,daband; default: those of NAME.")
+    str | None, Option(help="Methods to compare, e.g. linucb,daband; default: those of NAME.")
 ]
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the reports.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[Path, Option(help="Folder for the runs and the reports.")] = Path("runs/demo"),
     jobs: Jobs = min(3, os.cpu_count() or 1),
     seeds: Seeds = None,
 ) -> None:
@@ -106,7 +103,7 @@ def ablate_command(
     name: Name,
     base: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="Settings to ablate: paper or default-rpd; by default both.",
         ),
@@ -142,7 +139,7 @@ def ablate_command(
 def report_command(
     folder: Annotated[
         Path,
-        typer.Argument(help="The folder of `daband choose`, `bench`, `ablate` or `demo`."),
+        Argument(help="The folder of `daband choose`, `bench`, `ablate` or `demo`."),
     ],
 ) -> None:
     """Write report.html into the folder of a choice or of runs.
@@ -196,7 +193,7 @@ def list_pairs_command() -> None:
 
 def check_data_command(
     names: Annotated[
-        list[str] | None, typer.Argument(help="The pairs; by default all that read files.")
+        list[str] | None, Argument(help="The pairs; by default all that read files.")
     ] = None,
 ) -> None:
     """Check the data files of pairs, and print where to get missing files and under which licence.

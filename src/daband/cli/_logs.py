@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import typer
+from typer import Argument, Option
 
 import daband
 from daband.base._files import check_writable, lock_folder, make_folder, write_json
@@ -39,24 +39,18 @@ _MAX_SHOWN_ARMS = 8
 def fit_log_command(
     log: Annotated[
         str,
-        typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet')."),
+        Argument(help="A folder or glob of Parquet files ('logs/*.parquet')."),
     ],
-    out: Annotated[
-        Path, typer.Option(help="The file for the fitted policy, e.g. policy.safetensors.")
-    ],
+    out: Annotated[Path, Option(help="The file for the fitted policy, e.g. policy.safetensors.")],
     policy: Annotated[
-        Path | None, typer.Option(help="A saved policy to continue with; by default a new one.")
+        Path | None, Option(help="A saved policy to continue with; by default a new one.")
     ] = None,
-    method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
-    n_arms: Annotated[
-        int | None, typer.Option(min=1, help="The number of arms of a new policy.")
-    ] = None,
+    method: Annotated[str, Option(help="The method of a new policy.")] = "linucb",
+    n_arms: Annotated[int | None, Option(min=1, help="The number of arms of a new policy.")] = None,
     context: shared_options.ContextColumns = None,
     state: Annotated[
         Path | None,
-        typer.Option(
-            help="A folder for the state; after an interruption, the same command continues."
-        ),
+        Option(help="A folder for the state; after an interruption, the same command continues."),
     ] = None,
     weights: shared_options.WeightColumn = None,
     cluster: shared_options.ClusterColumn = None,
@@ -94,7 +88,7 @@ def learn_command(
     propensity: shared_options.PropensityColumn = "propensity",
     id_column: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--id", help="The column with a new id for each round, so that none is learned twice."
         ),
     ] = None,
@@ -103,7 +97,7 @@ def learn_command(
     cluster: shared_options.ClusterColumn = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="The file for the policy; by default the next version in DIR, or the same file."
         ),
     ] = None,
@@ -245,19 +239,17 @@ _ESTIMATES_FILE = "log_estimates.json"
 
 
 def check_log_command(
-    log: Annotated[str, typer.Argument(help="A table: CSV, Parquet, TSV or Arrow.")],
-    arm: Annotated[str, typer.Option(help="The column with the chosen arm.")],
-    reward: Annotated[str, typer.Option(help="The column with its reward.")],
+    log: Annotated[str, Argument(help="A table: CSV, Parquet, TSV or Arrow.")],
+    arm: Annotated[str, Option(help="The column with the chosen arm.")],
+    reward: Annotated[str, Option(help="The column with its reward.")],
     propensity: Annotated[
-        str | None, typer.Option(help="The column with its probability; default: frequencies.")
+        str | None, Option(help="The column with its probability; default: frequencies.")
     ] = None,
     ids: Annotated[
-        list[str] | None, typer.Option("--id", metavar="COLUMN", help="A column with ids.")
+        list[str] | None, Option("--id", metavar="COLUMN", help="A column with ids.")
     ] = None,
     cluster: shared_options.ClusterColumn = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A column to ignore.")
-    ] = None,
+    drop: Annotated[list[str] | None, Option(metavar="COLUMN", help="A column to ignore.")] = None,
 ) -> None:
     """Check a log: arms with their means and intervals, and what is wrong with it.
 
@@ -287,20 +279,16 @@ def evaluate_log_command(
     propensity: shared_options.PropensityColumn = "propensity",
     id_column: Annotated[
         str | None,
-        typer.Option(
-            "--id", help="The column with the id of a round, to recognise learned rounds."
-        ),
+        Option("--id", help="The column with the id of a round, to recognise learned rounds."),
     ] = None,
     domain: Annotated[
         Literal["source", "target"] | None,
-        typer.Option(
-            help="The domain of the log; by default the one that the policy is deployed in."
-        ),
+        Option(help="The domain of the log; by default the one that the policy is deployed in."),
     ] = None,
     context: shared_options.ContextColumns = None,
     out: Annotated[
         Path | None,
-        typer.Option(help=f"A JSON file; by default {_ESTIMATES_FILE} in DIR."),
+        Option(help=f"A JSON file; by default {_ESTIMATES_FILE} in DIR."),
     ] = None,
 ) -> None:
     """Estimate the mean reward of a policy from the log of another policy.

@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.markup import escape
+from typer import Option
 
 import daband
 from daband.cli import _experiments as experiments
@@ -68,7 +69,7 @@ def _global_options(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001
         bool,
-        typer.Option(
+        Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer import Argument, Option
 
 from daband.domains.readers._columns import Columns
 from daband.errors import InvalidInput
@@ -25,39 +26,33 @@ console = Console()
 #: The console of error messages; it writes to the current ``sys.stderr``.
 error_console = Console(stderr=True)
 ArmColumn = Annotated[
-    str, typer.Option("--arm", help="The column with the chosen arm, by name or index.")
+    str, Option("--arm", help="The column with the chosen arm, by name or index.")
 ]
 RewardColumn = Annotated[
-    str, typer.Option("--reward", help="The column with its reward; empty if unknown.")
+    str, Option("--reward", help="The column with its reward; empty if unknown.")
 ]
-PropensityColumn = Annotated[
-    str, typer.Option("--propensity", help="The column with its probability.")
-]
+PropensityColumn = Annotated[str, Option("--propensity", help="The column with its probability.")]
 ContextColumns = Annotated[
     str | None,
-    typer.Option(
-        help="Context columns, e.g. age,weight; by default all but arm, reward, propensity."
-    ),
+    Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity."),
 ]
 WeightColumn = Annotated[
     str | None,
-    typer.Option(help="The column with the weight of a round, 1 by default."),
+    Option(help="The column with the weight of a round, 1 by default."),
 ]
 ClusterColumn = Annotated[
     str | None,
-    typer.Option(help="The column that arms were drawn for, e.g. school; default: for each row."),
+    Option(help="The column that arms were drawn for, e.g. school; default: for each row."),
 ]
 LogArgument = Annotated[
-    str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")
+    str, Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")
 ]
 PolicyArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder of a choice, or a saved policy.")
+    Path, Argument(metavar="DIR", help="The folder of a choice, or a saved policy.")
 ]
 PolicyOrExportArgument = Annotated[
     Path,
-    typer.Argument(
-        metavar="DIR", help="The folder of a choice, a saved policy, or an exported file."
-    ),
+    Argument(metavar="DIR", help="The folder of a choice, a saved policy, or an exported file."),
 ]
 
 
