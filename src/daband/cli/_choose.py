@@ -45,6 +45,7 @@ _LINE_SECONDS = 10.0
 #: Exit code of ``assess --fail-unless`` for another verdict. Errors have code 2.
 _OTHER_VERDICT_CODE = 1
 
+ChoiceFolder = Annotated[Path, Argument(help="The folder of a choice.", show_default=False)]
 Incumbent = Annotated[
     str | None,
     Option(
@@ -61,7 +62,7 @@ Unit = Annotated[
 
 
 def assess_command(
-    folder: Annotated[Path, Argument(help="The folder of a choice.", show_default=False)],
+    folder: ChoiceFolder,
     incumbent: Incumbent = None,
     unit: Unit = "",
     fail_unless: Annotated[
@@ -89,7 +90,7 @@ def assess_command(
 
 
 def audit_command(
-    folder: Annotated[Path, Argument(help="The folder of a choice.", show_default=False)],
+    folder: ChoiceFolder,
     budget: Annotated[int | None, Option(min=1, help="Start an audit: rewards to ask for.")] = None,
     out: Annotated[Path | None, Option(help="A CSV file for a copy of the questions.")] = None,
     answers: Annotated[
@@ -178,7 +179,7 @@ def _print_audit(
 
 
 def rules_command(
-    folder: Annotated[Path, Argument(help="The folder of a choice.", show_default=False)],
+    folder: ChoiceFolder,
     depth: Annotated[int, Option(min=1, max=3, help="Maximum number of conditions of a row.")] = 2,
     sql: Annotated[bool, Option("--sql", help="Write a CASE expression of SQL.")] = False,
     as_json: Annotated[
