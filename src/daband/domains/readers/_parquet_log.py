@@ -30,6 +30,7 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogFiles,
     LogPart,
+    check_no_nulls,
     convert_polars_errors,
     describe_repeated_ids,
     list_log_files,
@@ -540,14 +541,6 @@ def _stack_lists(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
         row = row_number(frame, int(numbers.is_null().arg_max() or 0) // length)
         raise DataError(f"no value in row {row} of {name!r}; drop or fill such rows")
     return numbers.to_numpy().reshape(len(column), length)
-
-
-def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], path: str) -> None:
-    """Raise an error if one of these columns has a missing value."""
-    for name in names:
-        if frame[name].null_count():
-            row = row_number(frame, int(frame[name].is_null().arg_max() or 0))
-            raise DataError(f"{path} has no value in row {row} of {name!r}; drop or fill such rows")
 
 
 def open_log(

@@ -470,6 +470,16 @@ def find_arm_index(value: Any, index_by_name: Mapping[str, int]) -> int | None:
     return index_by_name[matches[0]] if matches else None
 
 
+def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], table_name: object) -> None:
+    """Raise an error if one of these columns has a missing value."""
+    for name in names:
+        if frame[name].null_count():
+            row = row_number(frame, int(frame[name].is_null().arg_max() or 0))
+            raise DataError(
+                f"{table_name}: column {name!r} has no value in row {row}; drop or fill such rows"
+            )
+
+
 def read_offered_arms(
     frame: pl.DataFrame, column: str, arm_names: Sequence[str], arms: IntArray, table_name: object
 ) -> BoolArray:
@@ -493,12 +503,9 @@ def read_offered_arms(
     ]
     mask_rows = [mask_row_by_value.setdefault(value, len(mask_row_by_value)) for value in values]
     masks = np.zeros((len(mask_row_by_value), len(arm_names)), np.bool_)
+    if not isinstance(frame[column].dtype, pl.List):
+        check_no_nulls(frame, [column], table_name)
     for value, mask_row in mask_row_by_value.items():
-        if value is None and not isinstance(frame[column].dtype, pl.List):
-            row = row_number(frame, mask_rows.index(mask_row))
-            raise DataError(
-                f"{table_name}: column {column!r} has no value in row {row}; drop such rows first"
-            )
         masks[mask_row] = value is None
         listed_arms = () if value is None else value
         if not isinstance(listed_arms, tuple):

@@ -34,6 +34,7 @@ from daband.domains.readers._logs import (
     warn_estimated_propensities,
 )
 from daband.domains.readers._reading import (
+    check_no_nulls,
     find_arm_index,
     read_offered_arms,
     read_table,
@@ -502,10 +503,8 @@ def _format_name(value: Any) -> str:
 
 def _require_values(frame: pl.DataFrame, name: str) -> list[Any]:
     """Return the values of a column. Raise an error if one is missing."""
-    values = get_column(frame, name, "").to_list()
-    if any(value is None for value in values):
-        row = row_number(frame, next(index for index, value in enumerate(values) if value is None))
-        raise DataError(f"column {name!r} has no value in row {row}; drop such rows first")
+    values: list[Any] = get_column(frame, name, "").to_list()
+    check_no_nulls(frame, [name], "the table")
     return values
 
 
