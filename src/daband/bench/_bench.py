@@ -132,13 +132,4 @@ def _get_method_key(spec: RunSpec) -> tuple[str, str, str]:
 
 def _get_experiment_key(spec: RunSpec) -> str:
     """Return the settings that comparable runs have in common, as JSON."""
-    fields = {
-        "pair",
-        "pair_options",
-        "components",
-        "episodes",
-        "episode_length",
-        "rule",
-        "selection",
-    }
-    return spec.model_dump_json(include=fields)
+    return spec.model_dump_json(exclude={"method", "variant", "policy", "seed"})

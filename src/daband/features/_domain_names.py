@@ -53,7 +53,7 @@ class DomainNames:
         return len(self.sources)
 
     def __len__(self) -> int:
-        return len(self.sources) + len(self.targets)
+        return len(self.names)
 
     def index(self, name: Any) -> int:
         """Return the index of the domain with this name.
