@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, ArrayLike, Arrays, IntArray, as_numpy
+from daband.base._arrays import AnyArray, ArrayLike, IntArray, as_numpy
 from daband.base._files import (
     check_path,
     make_folder,
@@ -224,40 +224,37 @@ class Survey:
         """Read the answers in the folder if it has this survey, else write its questions there."""
         settings = as_json(self.settings)
         questions = self.questions
-        budget = self.budget
         plan = {
             "settings": settings,
             "deviation": questions.reward_deviation,
             "skewness": questions.reward_skewness,
             "seed": questions.seed,
-            "budget": budget,
+            "budget": self.budget,
+        }
+        arrays = {
+            "arms": questions.candidate_arms,
+            "predicted": questions.predicted_rewards,
+            "indices": self.target_indices,
         }
         stored_plan = read_json(folder / _PLAN_FILE) if (folder / _PLAN_FILE).is_file() else {}
-        if stored_plan and (
-            difference := describe_difference(stored_plan.get("settings"), settings)
-        ):
-            raise InvalidInput(
-                f"{folder} was started with other settings ({difference}); choose another directory"
-            )
-        if stored_plan and not self._has_same_questions(read_npz(folder / _ARRAYS_FILE)):
-            raise InvalidInput(
-                f"{folder} holds questions about another policy, other candidates or another"
-                " target; choose another directory"
-            )
+        if stored_plan:
+            if difference := describe_difference(stored_plan.get("settings"), settings):
+                raise InvalidInput(
+                    f"{folder} was started with other settings ({difference}); choose another"
+                    " directory"
+                )
+            stored = read_npz(folder / _ARRAYS_FILE)
+            if not all(np.array_equal(arrays[name], stored[name]) for name in ("arms", "indices")):
+                raise InvalidInput(
+                    f"{folder} holds questions about another policy, other candidates or another"
+                    " target; choose another directory"
+                )
         self._restore_answers(folder / _ANSWERS_FILE)
-        if stored_plan and stored_plan.get("budget") == budget:
+        if stored_plan.get("budget") == self.budget:
             return
-        arms = questions.candidate_arms
-        predictions = questions.predicted_rewards
-        arrays = {"arms": arms, "predicted": predictions, "indices": self.target_indices}
         write_npz(folder / _ARRAYS_FILE, arrays, compressed=True)
         self._write_csv(folder / QUESTIONS_FILE)
         write_json(folder / _PLAN_FILE, plan)  # last: a folder with a plan is complete
-
-    def _has_same_questions(self, arrays: Arrays) -> bool:
-        """Return True if the stored arrays have the arms and indices of this survey."""
-        own_arrays = {"arms": self.questions.candidate_arms, "indices": self.target_indices}
-        return all(np.array_equal(array, arrays[name]) for name, array in own_arrays.items())
 
     def _restore_answers(self, path: Path) -> None:
         """Read the answers that were stored before, and remove an incomplete last line."""
