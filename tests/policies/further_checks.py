@@ -169,11 +169,11 @@ def _play_rescaled(make, arm_model, *, factor, offset):
     """
     rng = np.random.default_rng(20)
     policy = create_policy(make, arm_model)
-    first_rewards, second_rewards = factor * rng.random((2, 60, N_ARMS)) + offset
-    policy.play(draw_contexts(rng, 60, arm_model), first_rewards)
+    first_rewards, second_rewards = factor * rng.random((2, 40, N_ARMS)) + offset
+    policy.play(draw_contexts(rng, 40, arm_model), first_rewards)
     policy.observe_target(draw_contexts(rng, 10, arm_model))
     policy.adapt(steps=2)
-    return policy.play(draw_contexts(rng, 60, arm_model), second_rewards)
+    return policy.play(draw_contexts(rng, 40, arm_model), second_rewards)
 
 
 @_with_both_arm_models
