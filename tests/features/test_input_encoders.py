@@ -16,6 +16,9 @@ from daband.domains import Columns, from_images, from_table, from_texts
 from daband.errors import DataError, InvalidInput
 from daband.features._input_encoders import ImageReader, InputEncoder, OnnxProgram, as_input_encoder
 
+# A pretrained network cannot be loaded while contexts are nudged.
+pytestmark = pytest.mark.exact_contexts
+
 
 class Net(nn.Module):
     """A small network of one's own, whose code fixes the number of rows when it is traced."""
