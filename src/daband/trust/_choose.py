@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import entr, softmax
 
 from daband.base._arguments import check_int
 from daband.base._arrays import AnyArray
@@ -573,6 +572,8 @@ def compute_mean_entropy(predictions: AnyArray) -> float:
         predictions: (n, K), the predicted rewards of labelled images, which are in [0, 1]. Logits
             are 10 times the predictions, as in training.
     """
+    from scipy.special import entr, softmax  # importing takes a quarter of a second
+
     return float(entr(softmax(10.0 * predictions, axis=1)).sum(axis=1).mean())
 
 

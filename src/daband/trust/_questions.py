@@ -48,7 +48,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from daband.base._arrays import FloatArray, IntArray
 from daband.linear._reward_moments import RewardMoments
@@ -423,6 +422,8 @@ def _find_error_quantiles(
     errors = np.sqrt(covariance.diagonal())
     is_uncertain = errors > 1e-12 * max(float(errors.max()), 1e-300)
     if is_uncertain.sum() < 2:
+        from scipy.special import stdtrit  # importing takes a quarter of a second
+
         return np.asarray(stdtrit(degrees_of_freedom, 0.5 + levels / 2.0))
     correlation = covariance[np.ix_(is_uncertain, is_uncertain)] / np.outer(
         errors[is_uncertain], errors[is_uncertain]
