@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import daband as library
+from daband.trust._report import write_choice_report
 from tests.trust.test_report import make_choice
 
 
@@ -79,6 +80,25 @@ def test_a_choice_under_a_limit_is_assessed_with_it(daband, market):
     assert with_pilot.returncode == 0, with_pilot.stderr
     refused = daband("export", "market", "p.daband", "--pilot", "--at-most", "letter=0.1")
     assert "cannot be combined with pilot" in refused.stderr
+
+
+def test_after_learning_the_verdict_is_that_of_the_chosen_policy(daband, market):
+    """The policy that has learned gets no verdict by the rewards of the source only."""
+    assert "version 1" not in daband("assess", "market").stdout
+    rows = pl.read_csv(market.parent / "new.csv")
+    rewards = np.random.default_rng(0).random(len(rows))
+    log = rows.with_columns(arm=pl.lit("letter"), propensity=0.5, reward=rewards)
+    log.write_csv(market.parent / "log.csv")
+    learned = daband("learn", "market", "log.csv")
+    assert learned.returncode == 0, learned.stderr
+    exported = daband("export", "market", "limited.daband", "--at-most", "letter=0.1")
+    assert "With the limits" not in exported.stdout
+    verdict = library.trust.Choice.load(market).assessment
+    deployed = library.load_deployed(market.parent / "limited.daband")
+    assert deployed.assessment["advantage"] == verdict.advantage
+    for printed in (exported, daband("assess", "market")):
+        assert "version 1 has learned" in " ".join(printed.stdout.split())
+    assert "version 1 has learned" in write_choice_report(market).read_text()
 
 
 @pytest.mark.parametrize(

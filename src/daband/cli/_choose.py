@@ -34,7 +34,13 @@ from daband.training._candidates import CandidateProgress
 from daband.training._zero_shot import evaluate
 from daband.trust._assessment import COLLECT, DEPLOY, KEEP, Assessment, format_number
 from daband.trust._audit import Audit
-from daband.trust._choice_folder import AUDIT_FOLDER, assess_choice, start_audit, update_audit
+from daband.trust._choice_folder import (
+    AUDIT_FOLDER,
+    assess_choice,
+    describe_learning,
+    start_audit,
+    update_audit,
+)
 from daband.trust._choose import DATA_FILE, Choice, choose
 from daband.trust._rules import RULES_FILE, rules
 
@@ -85,6 +91,8 @@ def assess_command(
     with console.status(_SCORING_TEXT):
         assessment = assess_choice(folder, incumbent=incumbent, unit=unit)
     print_line(str(assessment))
+    if note := describe_learning(folder):
+        print_line(note, style="yellow")
     if fail_unless not in (None, assessment.verdict):
         raise typer.Exit(_OTHER_VERDICT_CODE)
 

@@ -85,7 +85,7 @@ def export_command(
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
     from daband.trust._budgets import assess_limits
-    from daband.trust._choice_folder import find_policy_file
+    from daband.trust._choice_folder import describe_learning, find_policy_file
     from daband.trust._choose import POLICY_FILE, Choice
     from daband.trust._rules import RULES_FILE
 
@@ -129,7 +129,8 @@ def export_command(
     write(assessment=assessment, at_most=_parse_fractions(at_most or ()), max_cost=max_cost)
     deployed = load_deployed(file)
     limited = None
-    if deployed.limiter and choice and pair and assessment and not assessment["rewards"]:
+    has_target_rewards = assessment is None or assessment["rewards"] or policy.version
+    if deployed.limiter and choice and pair and not has_target_rewards:
         limited = assess_limits(choice, pair, deployed.limiter.limits)
         assessment = limited.as_dict()
         write(assessment=assessment, at_most=deployed.limiter.limits)
@@ -144,6 +145,8 @@ def export_command(
             f"Its verdict is: {assessment['verdict']} (daband assess prints the reasons).",
             style="yellow",
         )
+    if assessment is not None and policy.version:
+        print_line(describe_learning(folder), style="yellow")
     if deployed.limiter and assessment and not limited:
         print_line(
             "The verdict is for the policy without limits: it has target rewards or no data."

@@ -49,6 +49,17 @@ def find_next_version(folder: Path) -> tuple[int, Path]:
     return number, folder / _LEARNED_FOLDER / f"policy-{number}.safetensors"
 
 
+def describe_learning(folder: Path) -> str:
+    """Return a note if the policy has learned since the verdict of its choice, else ""."""
+    latest = max(list_versions(folder))
+    return (
+        "The verdict is for version 0 of the policy. It does not use the target rewards that"
+        f" version {latest} has learned."
+        if latest
+        else ""
+    )
+
+
 def read_pair(choice: Choice, folder: Path) -> Pair:
     """Read the files of a choice again, and return their pair."""
     if choice.options is None:

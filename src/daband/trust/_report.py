@@ -17,6 +17,7 @@ from daband.logs._check_log import check_log
 from daband.policies._log_policy import LogPolicy
 from daband.trust._assess import read_source_rounds
 from daband.trust._assessment import COLLECT, DEPLOY, Assessment, format_number
+from daband.trust._choice_folder import describe_learning
 from daband.trust._choose import Choice
 from daband.trust._pilot import Pilot
 from daband.trust._rules import FIGURE_FILE
@@ -72,6 +73,7 @@ def write_choice_report(folder: Path) -> Path:
         column_groups=[] if pair is None else _group_target(choice, pair),
         findings=findings,
         change=_describe_change(choice.assessment),
+        note=describe_learning(folder),
         confidence=_CONFIDENCE,
         files=[] if options is None else [Path(options.source).name, Path(options.target).name],
         rule_figure=figure.read_text(encoding="utf-8") if figure.is_file() else "",
