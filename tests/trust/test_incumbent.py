@@ -96,3 +96,23 @@ def test_numbers_are_the_names_of_arms_that_are_called_by_numbers(pair):
         assert find(list(values) * 50) == [0, 1, 2, 0]
     with pytest.raises(InvalidInput, match=r"^incumbent, row 0: 0 .*\(1, 2, 3\)"):
         find([0, 1, 2, 0] * 50)
+
+
+def test_a_log_has_no_rewards_of_todays_choices():
+    draw = np.random.default_rng(0)
+    log = pl.DataFrame(
+        {
+            "age": draw.uniform(20, 80, 600),
+            "today": ["mail", "call"] * 300,
+            "offer": draw.choice(["call", "mail"], 600),
+        }
+    )
+    log = log.with_columns(euros=3.0 * (pl.col("offer") == "mail"), p=0.5)
+    columns = daband.domains.Columns(
+        ["age"], arm="offer", reward="euros", propensity="p", id=["today"]
+    )
+    pair = daband.domains.from_table(source=log, target=log.select("age", "today"), columns=columns)
+    candidates = [daband.trust.Candidate("log", "log", preferred=True)]
+    for incumbent, is_replaced in (("today", True), ("call", False)):
+        reasons = daband.choose(pair, candidates=candidates, incumbent=incumbent).assessment.reasons
+        assert any("the advantage may be larger" in each for each in reasons) == is_replaced

@@ -232,6 +232,12 @@ class Assessment:
         ]
         if self.disagreement:
             reasons.insert(1, self.reference)
+        if is_log and self.incumbent_column is not None:
+            reasons.append(
+                "The log does not show the rewards of today's choices. In it, the policy is"
+                " compared with the logged arms or with a prediction of these choices, whichever"
+                " has the larger mean reward. So the advantage may be larger."
+            )
         if self.costs:
             source_cost = sum(map(operator.mul, self.costs, self.source_arms))
             costs = [
