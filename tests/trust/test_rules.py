@@ -123,6 +123,26 @@ def test_a_tree_is_not_used_far_from_all_source_contexts():
         assert all(doubt in result.sentence for doubt in result.doubts)
 
 
+def test_a_column_in_another_unit_does_not_separate_the_domains():
+    rng = np.random.default_rng(0)
+    age, income = rng.uniform(20, 80, 2000), rng.uniform(1, 2, 2000)
+    offers = np.where((age < 50) ^ (rng.random(2000) < 0.1), "card", "fund")
+    rows = pl.DataFrame({"age": age, "income": income, "offer": offers})
+    target = rows[1000:].with_columns(income=10 * pl.col("income")).drop("offer")
+    pair = daband.domains.from_table(
+        source=rows[:1000],
+        target=target,
+        columns=daband.domains.Columns(["age", "income"], label="offer"),
+        units=["income"],
+    )
+    choice = daband.choose(pair, candidates=[Candidate("supervised", "supervised")])
+    result = daband.rules(choice, pair=pair, max_depth=1)
+    assert result.proven
+    assert result.assessment.outside_support == choice.assessment.outside_support < 0.1
+    assert result.gain == pytest.approx(0.4, abs=0.06)
+    assert result.error < 0.05
+
+
 def test_a_choice_that_has_learned_target_rewards(market, tmp_path):
     pair = market[1].options.read()
     choice = daband.choose(

@@ -446,14 +446,18 @@ def build_assessment(
     arm_names: Sequence[str],
     unit: str,
     is_gain_proven: bool | None = None,
+    comparison: tuple[float, float] | None = None,
 ) -> Assessment:
     """Return the assessment of a policy, given its choices in both domains.
 
     ``is_gain_proven`` is True if choosing arms without rewards by their features is proven to gain.
-    With None, ``estimate_new_arm_gain`` tests it.
+    With None, ``estimate_new_arm_gain`` tests it. ``comparison`` is the classifier's accuracy and
+    the fraction outside the source's support; with None, ``_compare_domains`` computes them.
     """
     incumbent_arms = incumbent.choose_target_arms(target_sample.contexts, target_sample.indices)
-    classifier_accuracy, outside_fraction = _compare_domains(policy, rounds, target_sample)
+    classifier_accuracy, outside_fraction = comparison or _compare_domains(
+        policy, rounds, target_sample
+    )
     new_arms = _find_new_arms(policy)
     costs = [] if policy.costs is None else list(policy.costs.means)
     estimate = estimate_advantage(policy, rounds, choices, incumbent, incumbent_arms)
@@ -489,14 +493,23 @@ def reassess(
     target_sample: TargetContexts,
     choices: Choices,
 ) -> Assessment:
-    """Return the assessment of other choices against the incumbent of an assessment."""
+    """Return the assessment of other choices against the incumbent of an assessment, whose
+    comparison of the domains is kept.
+    """
     name = assessment.incumbent_column or assessment.incumbent_arm
     names = pair.class_names
     incumbent = as_incumbent(name, n_arms=pair.n_arms, arm_names=names, target=pair.target)
     if incumbent is None:
         incumbent = make_constant_incumbent(rounds.find_best_arm(pair.catalogue), names)
     return build_assessment(
-        policy, rounds, target_sample, choices, incumbent, arm_names=names, unit=assessment.unit
+        policy,
+        rounds,
+        target_sample,
+        choices,
+        incumbent,
+        arm_names=names,
+        unit=assessment.unit,
+        comparison=(assessment.classifier_accuracy, assessment.outside_support),
     )
 
 

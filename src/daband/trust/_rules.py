@@ -317,8 +317,14 @@ def _collect_evidence(policy: Policy, pair: Pair, seed: int) -> _Evidence:
     rounds = SourceRounds.read(pair.source, MAX_STORED_ROUNDS, seed=seed)
     offered = None if pair.catalogue is None else np.logical_and(*pair.catalogue.offered)
     target = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=0).contexts
+    # a column whose unit differs would separate the domains
+    is_same = ~np.array(pair.shift.mask_separate_columns(target.shape[1]))
     scored = score_rewards(
-        rounds.contexts, rounds.rewards, target=target, offered=offered, seed=seed
+        rounds.contexts * is_same,
+        rounds.rewards,
+        target=target * is_same,
+        offered=offered,
+        seed=seed,
     )
     return _Evidence(rounds, scored, np.ones(rounds.rewards.shape), policy)
 
