@@ -152,6 +152,7 @@ def test_the_command_asks_by_a_file(market):
     path.write_text(path.read_text().replace(",\n", ",1\n"))
     told = daband(*command, cwd=market)
     assert "40 target rewards: " in told
+    assert "┃ standard ┃ in the ┃" in told  # headings in two lines: names are not broken
     assert " points over always " in told
     assert "Fill in" not in told
     choice = Choice.load(market / "asked")

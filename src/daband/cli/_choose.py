@@ -427,7 +427,12 @@ def _make_candidate_table(choice: Choice) -> Table:
     if any(row["advantage"] is not None for row in choice.table):
         headings |= {"advantage": "in the target", "low": "at least"}
     if choice.rewards:
-        headings["high"] = "at most"
+        # six columns fit into 80 characters
+        headings |= {
+            "source_error": "standard\nerror",
+            "advantage": "in the\ntarget",
+            "high": "at most",
+        }
         title += f"; {choice.rewards} target rewards"
     table = make_table(title, text_headings=["candidate"], number_headings=list(headings.values()))
     for row in choice.table:
