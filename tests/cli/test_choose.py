@@ -129,6 +129,22 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     assert "Please check: spent: its median is" in told.partition("Chosen:")[2]
 
 
+def test_a_verdict_to_collect_rewards_names_both_ways_to_get_them(tmp_path):
+    rng = np.random.default_rng(1)
+    arms = rng.integers(2, size=400)
+    log = pl.DataFrame(
+        {"age": rng.normal(size=400), "offer": np.array(["a", "b"])[arms], "p": np.full(400, 0.5)}
+    ).with_columns(euros=0.12 * arms + rng.normal(size=400))
+    log.write_csv(tmp_path / "old.csv")
+    log.select("age").write_csv(tmp_path / "new.csv")
+    columns = ("--arm", "offer", "--reward", "euros", "--propensity", "p", "--incumbent", "a")
+    files = ("--source", "old.csv", "--target", "new.csv")
+    told = daband("choose", *files, *columns, "--out", "m", cwd=tmp_path)
+    assert "Collect" in told
+    assert "daband audit m --budget" in told
+    assert "daband pilot plan m --max-loss 1% --per-week N" in told
+
+
 def test_a_verdict_can_fail_a_build(market):
     daband("choose", *FILES, "--episodes", "2", "--out", "gate", cwd=market)
     path = market / "gate/assessment.json"

@@ -371,6 +371,10 @@ def _print_next_steps(choice: Choice, out_folder: Path, budget: int, n_contexts:
             f"To collect rewards: daband audit {quoted_folder} --budget {budget_needed} --out"
             " questions.csv"
         )
+        print_line(
+            "To collect them from live traffic, with a limit of the cost: daband pilot plan"
+            f" {quoted_folder} --max-loss 1% --per-week N"
+        )
     print_line(f"Reasons: daband assess {quoted_folder}")
     keeps_incumbent = choice.assessment.verdict == KEEP and choice.assessment.disagreement
     purpose = "To deploy it anyway" if keeps_incumbent else "For production"
