@@ -419,6 +419,7 @@ def trials(record: Record) -> str:
         settings=len(settings),
         personalised=sum(row.get("low", 0.0) > 0 for row in record["experiments"]),
         ours=record["commits"]["experiments, daband"],
+        simulated=record["commits"]["planted, daband"],
         theirs=record["commits"]["experiments, ridge per arm"],
         measured=record["commits"]["intervals, intervals"],
         lost={
