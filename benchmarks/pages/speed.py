@@ -26,23 +26,21 @@ def performance(choosing: Record, waiting: Record, linear: Record) -> str:
         for run in choosing["runs"]
     ]
     waits.append(["`daband demo`", f"{waiting['demo']['seconds']:.0f}"])
-    libraries = {name: entry["package"] for name, entry in linear["libraries"].items()}
+    metrics = [
+        metric for metric in linear["results"] if metric.startswith(("one by one", "batch scoring"))
+    ]
     rows = [
         [
-            metric,
-            *[
-                f"{median(result['values'][name]):,.0f}" if result["values"].get(name) else ""
-                for name in libraries
-            ],
+            name.removesuffix(" LinUCB"),
+            *[f"{median(linear['results'][metric]['values'][name]):,.0f}" for metric in metrics],
         ]
-        for metric, result in linear["results"].items()
-        if metric.startswith(("one by one", "batch scoring"))
+        for name in linear["libraries"]
     ]
     return fill(
         "performance",
         waits=waits,
         rows=rows,
-        head=["", *libraries.values()],
+        head=["", *metrics],
         choosing=choosing,
         waiting=waiting,
         linear=linear,
