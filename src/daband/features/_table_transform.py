@@ -102,6 +102,8 @@ def as_text(value: str) -> str | None:
 
 def as_number(value: Any, name: str) -> float:
     """Return a value as a number, or NaN if it is missing. Errors name the column ``name``."""
+    if type(value) is float and math.isfinite(value):  # the most frequent case
+        return value
     if isinstance(value, str):
         text = as_text(value)
         if text is None:
