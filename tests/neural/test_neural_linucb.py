@@ -234,3 +234,13 @@ def test_a_warning_that_is_an_error_leaves_no_half_learned_round():
     with pytest.raises(UserWarning, match="uint8"):  # the tests turn warnings into errors
         policy.update(np.full((2, 3, 20, 20), 200.0), [0, 1], [1.0, 0.0])
     assert policy.counts.sum() == len(policy.buffers.rounds[0]) == policy.rounds_learned == 0
+
+
+def test_full_rewards_of_a_target_determine_the_worth_of_source_rounds():
+    policy = trained(make(NeuralLinUCB))
+    assert policy.source_worth.worth == 1.0
+    contexts, rewards = problem(40)
+    policy.learn_full(contexts, rewards, "source")
+    assert policy.source_worth.worth == 1.0
+    policy.learn_full(contexts, rewards, "target")
+    assert policy.source_worth.worth != 1.0

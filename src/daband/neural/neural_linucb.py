@@ -123,11 +123,16 @@ class NeuralLinUCB(EncoderPolicy):
         inputs = self._image_input.check_and_convert(contexts)
         features = self._encoder.encode(inputs, domain)
         rows, arms = np.divmod(np.arange(rewards.size), rewards.shape[1])
-        centre = self.reward_moments.centre
+        moments = self.reward_moments
         with self._locks.state:
-            predictions, _ = self._head.score(features, centre=centre, with_bonuses=False)
-            self._head.learn(features[rows], arms, rewards.ravel())
-            self.reward_moments.add(rewards.ravel())
+            predictions, _ = self._head.score(features, centre=moments.centre, with_bonuses=False)
+            self._head.learn(
+                features[rows],
+                arms,
+                rewards.ravel(),
+                target_moments=moments if domain >= self._first_target else None,
+            )
+            moments.add(rewards.ravel())
             self.rounds_learned += rewards.size
         if self._updates_skill_gate(domain):
             chosen_arms = predictions.argmax(axis=1)
