@@ -2,6 +2,24 @@
 
 Learn where feedback is cheap, act where it is expensive.
 
+The packages, from the highest layer to the lowest; a package imports only from lower ones:
+
+* ``cli``: the commands; they parse options, call the library and print results.
+* ``bench``: experiments with many runs, such as the paper's tables.
+* ``service``: decisions and rewards over HTTP.
+* ``trust``: ``choose``, ``assess``, ``audit``, pilots and rules. ``trust/_assess.py`` makes the
+  verdict, and ``trust/_choose.py`` compares candidates.
+* ``checks``: requirements of policies and pairs.
+* ``training``: ``train`` (``_loop.py``), ``evaluate`` and ``learn_log``.
+* ``neural``: Algorithm 1 of the paper and its four terms (``daband.py``), and Neural-LinUCB.
+* ``policies``: all other policies. ``_ridge.py`` has LinUCB.
+* ``logs``: estimates from logged rounds.
+* ``domains``: pairs of domains. ``readers/`` reads the users' CSV files.
+* ``serving``: the exported file that decides without training data.
+* ``linear``: ridge regression and exploration. ``_ridge.py`` has the update of A and b.
+* ``features``: from raw values to features.
+* ``base`` and ``errors``: arrays, arguments, files and exceptions.
+
 >>> import daband
 >>> pair = daband.domains.load("synthetic")
 >>> policy = daband.LinUCB.for_pair(pair, seed=0)
