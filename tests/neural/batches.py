@@ -25,6 +25,7 @@ def make_batch(seed=0, dtype=torch.float64, **replaced):
         "target_predictions": draw(T, K) / 3,
         "target_aligned": draw(T, W),
         "teacher_predictions": draw(T, K),
+        "arm_frequencies": torch.full((K,), 1 / K, dtype=dtype),
         "weight": torch.ones((), dtype=dtype),
     }
     return Batch(**{**values, **replaced})

@@ -91,9 +91,15 @@ def test_a_single_arm_has_nothing_to_learn():
 
 def test_diversity_at_its_ends():
     sure = 100 * torch.eye(K)
-    assert float(diversity_loss(sure, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
-    assert float(diversity_loss(sure[:1].repeat(5, 1), scale=10.0)) == pytest.approx(
+    uniform = torch.full((K,), 1 / K)
+    assert float(diversity_loss(sure, uniform, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
+    always_first = sure[:1].repeat(5, 1)
+    assert float(diversity_loss(always_first, uniform, scale=10.0)) == pytest.approx(
         math.log(K), rel=1e-5
+    )
+    frequencies = torch.tensor([0.7, 0.1, 0.1, 0.1])
+    assert float(diversity_loss(always_first, frequencies, scale=10.0)) == pytest.approx(
+        -math.log(0.7), rel=1e-5
     )
 
 

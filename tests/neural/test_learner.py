@@ -17,7 +17,13 @@ from daband.features._domain_names import DomainNames
 from daband.linear._reward_moments import RewardMoments
 from daband.neural import EncoderSettings, LearningSettings, Term, Weight, recipe_for, terms
 from daband.neural import _learner as learner_module
-from daband.neural._learner import Learner, build_terms, compute_loss, compute_weights
+from daband.neural._learner import (
+    Learner,
+    build_terms,
+    compute_loss,
+    compute_weights,
+    limit_frequencies,
+)
 from daband.neural._replay import ReplayBuffers
 from daband.neural.encoders._encoder import CustomFeatures, Encoder, encoders
 from daband.policies import load_policy
@@ -62,6 +68,17 @@ def registered():
 
     with temporarily(encoders, "centred", centred):
         yield
+
+
+def test_assumed_frequencies_are_the_predicted_ones_within_a_factor():
+    predicted = torch.tensor([0.01, 0.33, 0.66])
+    uniform = torch.full((3,), 1 / 3)
+    torch.testing.assert_close(limit_frequencies(predicted, uniform, 1.0), uniform)
+    torch.testing.assert_close(limit_frequencies(predicted, uniform, 100.0), predicted)
+    expected = torch.tensor([1 / 12, 0.33, 0.66])
+    torch.testing.assert_close(
+        limit_frequencies(predicted, uniform, 4.0), expected / expected.sum()
+    )
 
 
 @pytest.mark.parametrize("arms", ["disjoint", "shared"])
@@ -371,17 +388,13 @@ def test_rewards_are_standardised_as_they_are_drawn():
 
 def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
     learner = trained(make()).learner
-    frequencies = learner.arm_frequencies
-    assert torch.allclose(frequencies.sum(dim=1), torch.ones(2)), (
-        "probabilities of arms in the source and the target"
-    )
-    frequencies[:, 0] = torch.tensor([0.5, 0.004])  # arm 0 is absorbed by others in the target
-    predicted = 0.3 * torch.randn(50, ARMS)
-    corrected = learner._match_frequencies(predicted, predicted)
-    correction = (frequencies[0].log() - frequencies[1].log()) / learner.scale
-    assert torch.allclose(corrected, predicted + correction, atol=1e-5)
-    assert correction.argmax() == 0
-    assert (corrected.argmax(-1) == 0).sum() > (predicted.argmax(-1) == 0).sum()
+    torch.testing.assert_close(learner.arm_frequencies.sum(dim=1), torch.ones(2))
+    in_source = torch.zeros(5, ARMS)
+    in_target = torch.tensor([[0.0] * (ARMS - 1) + [9.0]]).repeat(5, 1)
+    for _ in range(1000):
+        source, target = learner._average_frequencies(in_source, in_target)
+    torch.testing.assert_close(source, torch.full((ARMS,), 1 / ARMS), rtol=0, atol=1e-3)
+    assert target[-1] == pytest.approx(1.0, abs=1e-3)
 
 
 IMAGES = {

@@ -29,7 +29,7 @@ def small(**changes):
     base = Recipe(
         weights=weights,
         encoder=EncoderSettings(name="mlp", options={"widths": (16,)}),
-        learning=LearningSettings(steps=4, batch=16, gate_exponent=1.0, match_arm_frequencies=True),
+        learning=LearningSettings(steps=4, batch=16, gate_exponent=1.0, max_frequency_ratio=1.0),
     )
     return replace(base, **changes)
 

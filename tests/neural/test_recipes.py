@@ -221,7 +221,7 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
         "pseudo_labels": 0.5,
     }
     assert policy.recipe.learning.gate_exponent == 8.0
-    assert policy.recipe.learning.match_arm_frequencies
+    assert policy.recipe.learning.max_frequency_ratio == 1.0
     assert policy.recipe == recipe_for("default", context_shape=(3, 28, 28))
     policy.plan(300)
     assert policy.learner.run_steps == 19_200
@@ -234,10 +234,15 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
     assert pseudo_labels == [0.0, 0.5, 0.5]
 
 
-def test_with_a_label_shift_no_term_asks_for_equally_frequent_arms():
+def test_with_a_label_shift_the_frequencies_of_arms_are_estimated():
     recipe = DABand(context_shape=(3, 28, 28), n_arms=10, device="cpu", shift="style,labels").recipe
-    assert set(recipe.weights) == {"source_cross_entropy", "data_divergence", "pseudo_labels"}
-    assert not recipe.learning.match_arm_frequencies
+    default = recipe_for("default", context_shape=(3, 28, 28))
+    assert recipe == default.changed({"learning": {"max_frequency_ratio": 4.0}})
+
+
+def test_without_a_style_shift_networks_have_no_target_terms():
+    recipe = DABand(context_shape=(3, 28, 28), n_arms=10, device="cpu", shift="labels").recipe
+    assert set(recipe.weights) == {"source_cross_entropy"}
 
 
 def test_the_papers_recipe_has_its_terms_and_pixels():

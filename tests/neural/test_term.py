@@ -37,6 +37,7 @@ def make_random_batch(*, n_arms=_N_ARMS):
         target_predictions=draw(_N_TARGET_CONTEXTS, n_arms),
         target_aligned=draw(_N_TARGET_CONTEXTS, _N_ALIGNED_FEATURES) + 0.5,
         teacher_predictions=3 * draw(_N_TARGET_CONTEXTS, n_arms),
+        arm_frequencies=torch.full((n_arms,), 1 / n_arms, dtype=torch.float64),
         weight=torch.ones((), dtype=torch.float64),
     )
 

@@ -12,8 +12,8 @@ which one applies.
 * ``"style"``: the same objects look different (rendered and photographed, dark on light and light
   on dark). Each domain has its own statistics, and neural methods align the features of the
   domains.
-* ``"labels"``: the frequencies of the best arms differ. With ``"style"``, objective terms that
-  assume equally frequent arms in the target are dropped.
+* ``"labels"``: the frequencies of the best arms differ. With ``"style"``, objective terms use
+  estimated frequencies in the target.
 """
 
 from __future__ import annotations

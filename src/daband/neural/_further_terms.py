@@ -4,21 +4,21 @@ The default recipes use them instead of, or in addition to, the terms of ``daban
 
 **The cross-entropy** of the known rewards replaces the squared error of the source regret.
 
-**Diversity** prevents the policy from choosing one arm for all target contexts. It assumes that
-every arm is the best one equally often. If the target is imbalanced, ``shift="labels"`` removes the
-term.
+**Diversity** prevents the policy from choosing one arm for all target contexts. It compares the
+mean prediction with assumed frequencies of arms.
 
 **Pseudo-labels** are the EMA encoder's predictions for contexts without augmentation. The encoder
 learns to predict them for the augmented contexts. Only confident predictions are used, so that
 early mistakes are not learned. Without a correction, self-training may label all contexts of one
-arm as another arm. With ``LearningSettings.match_arm_frequencies``, logits are corrected by the log
-ratio of each arm's frequencies in the source and in the target, as in AdaMatch (Berthelot et al.,
-2022). ``shift="labels"`` removes the correction.
+arm as another arm. Logits are therefore corrected by the log ratio of each arm's assumed and
+predicted frequency, as in AdaMatch (Berthelot et al., 2022).
+
+The assumed frequencies are equal for diversity, and those of the source for pseudo-labels. With
+``shift="labels"`` they are the predicted ones, within a factor
+(``LearningSettings.max_frequency_ratio``).
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -73,25 +73,27 @@ class SourceCrossEntropy(Term):
         return reward_cross_entropy(*rounds, feedback=settings.feedback, scale=settings.scale)
 
 
-def diversity_loss(predictions: Tensor, *, scale: float) -> Tensor:
-    """Return ``ln K`` minus the entropy of the mean softmax of predictions (T, K); 0 if all arms
-    are equally frequent.
+def diversity_loss(predictions: Tensor, arm_frequencies: Tensor, *, scale: float) -> Tensor:
+    """Return the Kullback-Leibler divergence of the mean softmax of predictions (T, K) from the
+    frequencies of arms (K,).
 
     Logits are ``scale`` times the predictions.
     """
     mean = torch.softmax(scale * predictions, dim=1).mean(dim=0)
     # finite at a probability of 0
-    return mean @ (mean.clamp(min=1e-12).log() + math.log(predictions.shape[1]))
+    return mean @ (mean.clamp(min=1e-12).log() - arm_frequencies.log())
 
 
 @terms.register("target_diversity")
 class TargetDiversity(Term):
-    """The divergence of the mean target prediction from the uniform distribution over arms."""
+    """The divergence of the mean target prediction from the assumed frequencies of arms."""
 
     needs_target = True
 
     def forward(self, batch: Batch) -> Tensor:
-        return diversity_loss(batch.target_predictions, scale=self.settings.scale)
+        return diversity_loss(
+            batch.target_predictions, batch.arm_frequencies, scale=self.settings.scale
+        )
 
 
 def pseudo_label_loss(predictions: Tensor, teacher_predictions: Tensor, *, scale: float) -> Tensor:

@@ -402,8 +402,13 @@ class Learner:
         target_predictions = layout.select(predictions, layout.unlabelled)
         if teacher_predictions is None:  # not needed, or the encoder teaches itself
             teacher_predictions = target_predictions.detach()
-        if self.uses_teacher and self.recipe.learning.match_arm_frequencies and layout.sources:
-            teacher_predictions = self._match_frequencies(source_predictions, teacher_predictions)
+        arm_frequencies = torch.full_like(self.arm_frequencies[0], 1 / self.n_arms)
+        max_ratio = self.recipe.learning.max_frequency_ratio
+        if max_ratio and layout.sources and layout.unlabelled:
+            source, target = self._average_frequencies(source_predictions, teacher_predictions)
+            log_ratios = limit_frequencies(target, source, max_ratio).log() - target.log()
+            teacher_predictions = teacher_predictions + log_ratios / self.scale
+            arm_frequencies = limit_frequencies(target, arm_frequencies, max_ratio)
         return Batch(
             predictions=layout.select(predictions, layout.labelled),
             arms=inputs.arms,
@@ -412,6 +417,7 @@ class Learner:
             target_predictions=target_predictions,
             target_aligned=layout.select(aligned, layout.unlabelled),
             teacher_predictions=teacher_predictions,
+            arm_frequencies=arm_frequencies,
             weight=inputs.weights,
         )
 
@@ -426,9 +432,10 @@ class Learner:
         n_missing = self.theta.shape[1] - features.shape[1]
         return functional.pad(features, (0, n_missing), value=1.0) if n_missing else features
 
-    def _match_frequencies(self, source_predictions: Tensor, target_predictions: Tensor) -> Tensor:
-        """Return target predictions (T, K), corrected by the log ratio of each arm's predicted
-        frequencies in the source and in the target.
+    def _average_frequencies(
+        self, source_predictions: Tensor, target_predictions: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return the predicted frequency of each arm in the source and in the target, (K,) each.
 
         The frequencies are moving averages over steps, which include this step.
         """
@@ -436,8 +443,7 @@ class Learner:
         target_frequencies = torch.softmax(self.scale * target_predictions, dim=1).mean(dim=0)
         frequencies = torch.stack([source_frequencies, target_frequencies])
         self.arm_frequencies.lerp_(frequencies, _FREQUENCY_RATE)
-        log_source, log_target = self.arm_frequencies.clamp(min=_MIN_FREQUENCY).log().unbind()
-        return target_predictions + (log_source - log_target) / self.scale
+        return self.arm_frequencies.clamp(min=_MIN_FREQUENCY).unbind()
 
     # After the steps.
 
@@ -551,6 +557,12 @@ def build_terms(weights: Mapping[str, Weight], settings: TermSettings) -> Any:
         terms.get(name)  # a misspelt name is an error even at weight 0
     used_names = sorted(name for name, weight in weights.items() if weight)
     return nn.ModuleDict({name: terms.get(name)(settings) for name in used_names})
+
+
+def limit_frequencies(frequencies: Tensor, reference: Tensor, max_ratio: float) -> Tensor:
+    """Return frequencies of arms (K,), changed to be within a factor of those of ``reference``."""
+    limited = frequencies.clamp(min=reference / max_ratio, max=reference * max_ratio)
+    return limited / limited.sum()
 
 
 def compute_loss(objective: Any, batch: Batch, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -99,9 +99,11 @@ class LearningSettings:
     #: gate_exponent`` (``_skill_gate.py``). At full weight from the start, these terms would
     #: prevent the learning that they depend on.
     gate_exponent: float = 0.0
-    #: True if pseudo-labels are corrected so that each arm is as frequent in the target as in the
-    #: source.
-    match_arm_frequencies: bool = False
+    #: Pseudo-labels are corrected if the predicted frequency of an arm in the target is more than
+    #: this factor above or below that in the source, and "target_diversity" is positive if it is
+    #: that far from ``1 / n_arms``. With 1 any difference counts. With 0 pseudo-labels are not
+    #: corrected, and for "target_diversity" any difference counts.
+    max_frequency_ratio: float = 0.0
     #: The number of gradient steps of a run, of which the schedules of weights are fractions.
     #: ``plan`` replaces it.
     run_steps: int = 19_200
@@ -116,6 +118,10 @@ class LearningSettings:
             )
         if not 0 <= self.ema_decay < 1:
             raise InvalidInput(f"ema_decay must be in [0, 1), got {self.ema_decay}")
+        if self.max_frequency_ratio and not self.max_frequency_ratio >= 1:
+            raise InvalidInput(
+                f"max_frequency_ratio must be 0 or at least 1, got {self.max_frequency_ratio}"
+            )
         if not (self.scale > 0 and self.gate_exponent >= 0):
             raise InvalidInput(
                 f"scale must be positive and gate_exponent >= 0, got {self.scale} and"

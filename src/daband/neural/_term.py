@@ -64,6 +64,8 @@ class Batch:
     #: (T, K): predictions of the EMA encoder, an exponential moving average of the encoder, for the
     #: target contexts without augmentation; without a gradient.
     teacher_predictions: torch.Tensor
+    #: (K,): the assumed frequency of each arm in the target, for "target_diversity".
+    arm_frequencies: torch.Tensor
     #: The term's weight at this step, after its schedule and gate, a scalar tensor, for a term with
     #: ``applies_weight``. For other terms, the weights of all terms.
     weight: torch.Tensor
