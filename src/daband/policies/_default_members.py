@@ -57,8 +57,7 @@ _MAX_REGRESSION_VALUES = 1 << 25
 _MAX_SINGLE_ARMS = 5
 #: Gradient steps per episode on wide vectors.
 _WIDE_STEPS = 8
-#: Name of the candidate for images that does not assume that arms are equally frequent in the
-#: target.
+#: Name of the candidate for images that estimates the frequencies of arms in the target.
 UNEQUAL_FREQUENCIES_NAME = "daband, other frequencies"
 #: Number of dimensions of an image: channels, height and width.
 _N_IMAGE_DIMENSIONS = 3
@@ -303,7 +302,7 @@ def default_candidates(
       and LinUCB always for bandit feedback.
     - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU
       with five members. If the source has labels and the user did not state the shift, DABand
-      without the assumption that arms are equally frequent replaces Neural-LinUCB.
+      with estimated frequencies of arms replaces Neural-LinUCB.
     - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
     - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains
       significantly in the log. With a catalogue, there are also LinUCB and the mixture. The mixture

@@ -59,10 +59,6 @@ from daband.trust._assessment import (
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._questions import Evidence, Questions, summarise_rewards
 
-#: The candidate ``UNEQUAL_FREQUENCIES_NAME`` is chosen if the mean entropy of the default's target
-#: predictions is more than this factor times its own. On nine pairs of image domains the ratio was
-#: 0.7 to 1.5; with rare arms in the target, on five of them, 2.5 to 6.8.
-_MAX_ENTROPY_RATIO = 2.0
 #: Maximum number of contexts of each domain on which candidates are compared.
 _MAX_CONTEXTS = 2000
 #: Smallest number of target contexts, and of held-out source rounds.
@@ -196,8 +192,8 @@ def choose(
     significantly higher rewards in the log, and otherwise always the best arm; ``choice.rule``
     reports the gain in the unit of the rewards.
 
-    There is one exception, for labelled images: DABand that does not assume equal arm frequencies
-    is chosen if its target predictions are clearly more certain, by their mean entropy.
+    There is one exception, for labelled images: DABand with estimated arm frequencies is chosen if
+    its target predictions are more certain, by their mean entropy.
 
     **With target rewards** (``budget``) every reward is used to evaluate all candidates and the
     incumbent. The candidate with the largest expected advantage is chosen, and learns from the same
@@ -326,8 +322,7 @@ class _Comparison:
     #: Estimated gain of using arm features to choose among arms without rewards; None without such
     #: arms or an estimate.
     new_arm_evidence: LogEvidence | None = None
-    #: The reason to choose the candidate that does not assume equal arm frequencies; "" if there is
-    #: none.
+    #: The reason to choose the candidate with estimated arm frequencies; "" if there is none.
     frequency_reason: str = ""
 
     @classmethod
@@ -578,8 +573,7 @@ def compute_mean_entropy(predictions: AnyArray) -> float:
 
 
 def _compare_entropies(default: Choices, other: Choices) -> str:
-    """Return the reason to choose the candidate that does not assume equal arm frequencies; "" if
-    there is none.
+    """Return the reason to choose the candidate with estimated arm frequencies; "" if there is none.
 
     If an assumption about frequencies is wrong, it forces the network to divide similar contexts
     between arms, and the predictions are uncertain.
@@ -587,12 +581,11 @@ def _compare_entropies(default: Choices, other: Choices) -> str:
     entropy, other_entropy = (
         compute_mean_entropy(choices.target_predictions) for choices in (default, other)
     )
-    if entropy <= _MAX_ENTROPY_RATIO * other_entropy:
+    if entropy <= other_entropy:
         return ""
     return (
-        "without target rewards, the default without the assumption that arms are equally"
-        f" frequent: it is more certain in the target (mean entropy {other_entropy:.2g}, with the"
-        f" assumption {entropy:.2g})"
+        "without target rewards, the default with estimated frequencies of arms: it is more certain"
+        f" in the target (mean entropy {other_entropy:.2g}, with those of the source {entropy:.2g})"
     )
 
 
