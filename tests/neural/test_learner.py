@@ -81,6 +81,26 @@ def test_assumed_frequencies_are_the_predicted_ones_within_a_factor():
     )
 
 
+def test_frequencies_are_estimated_only_while_there_are_pseudo_labels():
+    recipe = with_terms(target_diversity=0.1)
+    weights = {**recipe.weights, "pseudo_labels": Weight(0.5, start=5)}
+    learning = replace(recipe.learning, gate_exponent=0.0, max_frequency_ratio=4.0)
+    policy = make(recipe=replace(recipe, weights=weights, learning=learning))
+    policy.observe_target(problem(16, seed=3, shift=1.0)[0])
+    policy.play(*problem(16))
+    uniform = torch.full((2, ARMS), 1 / ARMS)
+    policy.adapt(steps=4)
+    torch.testing.assert_close(policy.learner.arm_frequencies, uniform)
+    policy.adapt(steps=4)
+    assert not torch.allclose(policy.learner.arm_frequencies, uniform)
+
+
+def test_weights_may_all_be_zero():
+    policy = make(recipe=replace(small(), weights={"source_cross_entropy": Weight(0.0)}))
+    policy.play(*problem(16))
+    assert policy.adapt()["loss"] == 0
+
+
 @pytest.mark.parametrize("arms", ["disjoint", "shared"])
 def test_steps_take_both_arm_models_and_rewarded_target_rounds(arms):
     policy = make(recipe=with_terms(data_divergence=0.5, predicted_reward=0.5), arms=arms)

@@ -170,7 +170,7 @@ class Learner:
         ]
         term_list = list(self.terms.values())
         self.needs_target = any(term.needs_target for term in term_list)
-        self._is_gated = np.array([_is_gated(term) for term in term_list])
+        self._is_gated = np.array([_is_gated(term) for term in term_list], np.bool_)
         self._needs_teacher = np.array([term.needs_teacher for term in term_list], np.bool_)
         has_own_statistics = any(
             isinstance(layer, DomainNorm) and layer.statistics == "own"
@@ -404,7 +404,8 @@ class Learner:
             teacher_predictions = target_predictions.detach()
         arm_frequencies = torch.full_like(self.arm_frequencies[0], 1 / self.n_arms)
         max_ratio = self.recipe.learning.max_frequency_ratio
-        if max_ratio and layout.sources and layout.unlabelled:
+        # predictions before the first pseudo-labels are too uncertain for an estimate
+        if max_ratio and self.uses_teacher and layout.sources and layout.unlabelled:
             source, target = self._average_frequencies(source_predictions, teacher_predictions)
             log_ratios = limit_frequencies(target, source, max_ratio).log() - target.log()
             teacher_predictions = teacher_predictions + log_ratios / self.scale

@@ -102,7 +102,8 @@ class LearningSettings:
     #: Pseudo-labels are corrected if the predicted frequency of an arm in the target is more than
     #: this factor above or below that in the source, and "target_diversity" is positive if it is
     #: that far from ``1 / n_arms``. With 1 any difference counts. With 0 pseudo-labels are not
-    #: corrected, and for "target_diversity" any difference counts.
+    #: corrected, and for "target_diversity" any difference counts. The same holds before the first
+    #: step with pseudo-labels.
     max_frequency_ratio: float = 0.0
     #: The number of gradient steps of a run, of which the schedules of weights are fractions.
     #: ``plan`` replaces it.
