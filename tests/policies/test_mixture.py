@@ -361,3 +361,33 @@ def test_rewards_of_any_unit_are_standardised():
     daband.train(policy, source=pair.source, target=pair.target, episodes=6, episode_length=32)
     arms = policy.decide(x, rule="greedy").arm
     assert (arms == x[:, :2].argmax(axis=1)).mean() > 0.9
+
+
+@pytest.mark.parametrize("domain", ["source", "target"])
+def test_members_learn_full_rewards_as_they_would_alone(domain):
+    contexts = np.random.default_rng(0).normal(size=(96, 3))
+    rewards = np.eye(3)[contexts.argmax(axis=1)]
+    settings = {**SHAPE, "feedback": "one_hot", "standardise_rewards": False}
+    alone = {
+        "network": daband.NeuralLinUCB(**settings, recipe="small", device="cpu"),
+        "linear": daband.LinUCB(**SHAPE, standardise_rewards=False),
+    }
+    policy = daband.Mixture(**settings, members=alone)
+    for learner in (policy, *alone.values()):
+        learner.learn_full(contexts[:64], rewards[:64], domain)
+        learner.adapt(4)
+        learner.learn_full(contexts[64:], rewards[64:], domain)
+    assert policy.rounds_learned == alone["network"].rounds_learned == 288
+    for name, member in policy.members.items():
+        expected = alone[name].decide(contexts, "target").mean
+        np.testing.assert_allclose(member.decide(contexts, "target").mean, expected, atol=1e-6)
+
+
+def test_full_rewards_determine_the_weights():
+    contexts = np.random.default_rng(0).normal(size=(400, 3))
+    members = {"linear": daband.LinUCB(**SHAPE), "constant": daband.Constant(**SHAPE)}
+    policy = daband.Mixture(**SHAPE, members=members)
+    for start in range(0, 400, 50):
+        rows = contexts[start : start + 50]
+        policy.learn_full(rows, rows)
+    assert policy.weights["linear"] > 0.9

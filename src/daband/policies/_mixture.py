@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -353,14 +353,22 @@ class Mixture(Policy):
 
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
         is_new = self._find_new_contexts(rounds.contexts, domain)
-        if not self.domains.is_target(domain):
-            self._learn_block(rounds, is_new, domain)
-            return
-        start = 0
-        while start < len(is_new):
-            rows = slice(start, start + self._get_block_length(domain))
+        for rows in self._split_rounds(len(is_new), domain):
             self._learn_block(rounds.select(rows), is_new[rows], domain)
-            start = rows.stop
+
+    def _learn_full(self, contexts: AnyArray, rewards: FloatArray, domain: int) -> None:
+        is_new = self._find_new_contexts(contexts, domain)
+        for rows in self._split_rounds(len(is_new), domain):
+            self._learn_full_block(contexts[rows], rewards[rows], is_new[rows], domain)
+
+    def _split_rounds(self, n_rounds: int, domain: int) -> Iterator[slice]:
+        """Yield the rounds that are learned together: all, or in a target those of one block."""
+        start = 0
+        while start < n_rounds:
+            is_target = self.domains.is_target(domain)
+            stop = start + self._get_block_length(domain) if is_target else n_rounds
+            yield slice(start, stop)
+            start = stop
 
     def _get_block_length(self, domain: int) -> int:
         """Return the number of rounds after which a member may change beyond learning them."""
@@ -386,19 +394,45 @@ class Mixture(Policy):
         members = list(self.members.values())
         features = [check_and_transform(member, rounds.contexts, domain) for member in members]
         if is_new.any():
-            means = [
-                score_transformed(member, member_features[is_new], domain, False)[0]
-                for member, member_features in zip(members, features, strict=True)
-            ]
-            if self._joint_index is not None:
-                separate = self._compute_separate_weights(members)
-                joint_mean = means[self._joint_index]
-                means = [separate * mean + (1.0 - separate) * joint_mean for mean in means]
-            self._record_errors(
-                np.stack(means, axis=2), rounds.arms[is_new], rounds.rewards[is_new]
-            )
+            means = self._predict_by_member(features, is_new, domain)
+            self._record_errors(means, rounds.arms[is_new], rounds.rewards[is_new])
         for member, member_features in zip(members, features, strict=True):
             learn_transformed(member, rounds._replace(contexts=member_features), domain)
+
+    def _learn_full_block(
+        self, contexts: AnyArray, rewards: FloatArray, is_new: BoolArray, domain: int
+    ) -> None:
+        """Record the members' errors over all arms of the contexts ``is_new``, before all members
+        learn the rewards (B, K).
+        """
+        members = list(self.members.values())
+        features = [check_and_transform(member, contexts, domain) for member in members]
+        if is_new.any():
+            means = self._clip_to_rewards(self._predict_by_member(features, is_new, domain))
+            predictions = means.reshape(-1, len(members))
+            deviation = self.reward_moments.scale
+            self._mixture_weights.add(
+                predictions, rewards[is_new].ravel(), reward_deviation=deviation
+            )
+        for member, member_features in zip(members, features, strict=True):
+            member._learn_full(member_features, rewards, domain)
+        self.reward_moments.add(rewards.ravel())
+        self.rounds_learned += rewards.size
+
+    def _predict_by_member(
+        self, features: Sequence[AnyArray], rows: BoolArray, domain: int
+    ) -> FloatArray:
+        """Return the predictions (B, K, M) of each member for these rows of its features."""
+        members = list(self.members.values())
+        means = [
+            score_transformed(member, member_features[rows], domain, False)[0]
+            for member, member_features in zip(members, features, strict=True)
+        ]
+        if self._joint_index is not None:
+            separate = self._compute_separate_weights(members)
+            joint_mean = means[self._joint_index]
+            means = [separate * mean + (1.0 - separate) * joint_mean for mean in means]
+        return np.stack(means, axis=2)
 
     def _play(
         self,
@@ -487,14 +521,18 @@ class Mixture(Policy):
         """Update the weights by the errors of predictions ``means`` (B, K, M), made before the
         rounds are learned.
         """
-        moments = self.reward_moments
-        if moments.low < moments.high:
-            means = np.clip(means, moments.low, moments.high)
+        means = self._clip_to_rewards(means)
         if self._uses_all_arm_errors:
             predictions, rewards = find_revealed_predictions(means, arms, rewards)
         else:
             predictions = take_chosen(means, arms)
-        self._mixture_weights.add(predictions, rewards, reward_deviation=moments.scale)
+        deviation = self.reward_moments.scale
+        self._mixture_weights.add(predictions, rewards, reward_deviation=deviation)
+
+    def _clip_to_rewards(self, means: FloatArray) -> FloatArray:
+        """Return predictions, clipped to the range of the learned rewards."""
+        moments = self.reward_moments
+        return np.clip(means, moments.low, moments.high) if moments.low < moments.high else means
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
         for member in self.members.values():
