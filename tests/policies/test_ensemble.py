@@ -2,8 +2,11 @@
 cross-validation.
 """
 
+import warnings
+
 import numpy as np
 import pytest
+import threadpoolctl
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     ExtraTreesRegressor,
@@ -11,6 +14,7 @@ from sklearn.ensemble import (
     HistGradientBoostingRegressor,
 )
 from sklearn.linear_model import LogisticRegression
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
 from daband.policies import _ensemble
 from daband.policies._ensemble import fit_ensemble
@@ -108,6 +112,42 @@ def test_the_order_of_rows_changes_nothing(has_labels):
         fit_ensemble(x[rows], rewards[rows], has_labels=has_labels) for rows in (slice(None), order)
     )
     assert (first(x) == second(x)).all()
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_fits_in_several_threads_are_equal_to_fits_one_by_one(has_labels, monkeypatch):
+    x, _, rewards = make_rows()
+    first, second = (
+        monkeypatch.setattr(_ensemble, "count_processors", lambda n=n_threads: n)
+        or fit_ensemble(x, rewards, has_labels=has_labels)
+        for n_threads in (1, 4)
+    )
+    assert first.arrays.keys() == second.arrays.keys()
+    assert all((array == second.arrays[name]).all() for name, array in first.arrays.items())
+
+
+def test_each_fit_has_one_thread_and_the_limits_end_with_the_fits(monkeypatch):
+    def count_threads():
+        n_openmp = _openmp_effective_n_threads()
+        infos = threadpoolctl.threadpool_info()
+        return n_openmp, *(info["num_threads"] for info in infos if info["user_api"] == "blas")
+
+    counts = []
+    fit = _ensemble._fit_learners
+    monkeypatch.setattr(_ensemble, "count_processors", lambda: 4)
+    monkeypatch.setattr(
+        _ensemble,
+        "_fit_learners",
+        lambda *arguments: counts.append(count_threads()) or fit(*arguments),
+    )
+    x, _, rewards = make_rows()
+    with threadpoolctl.threadpool_limits(limits=2), warnings.catch_warnings():
+        before = count_threads()
+        filters = list(warnings.filters)
+        fit_ensemble(x, rewards, has_labels=True)
+        assert count_threads() == before
+        assert warnings.filters == filters
+    assert [set(count) for count in counts] == [{1}] * 4
 
 
 def test_the_unit_of_rewards_changes_only_the_unit_of_predictions():

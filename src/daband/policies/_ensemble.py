@@ -20,11 +20,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import Arrays, FloatArray, IntArray, add_prefix
+from daband.base._arrays import (
+    Arrays,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    add_prefix,
+    count_processors,
+    take_chosen,
+)
 from daband.features._piecewise import fit_ramps
 from daband.linear._mixture_weights import solve_on_simplex
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
@@ -76,28 +86,27 @@ def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool)
     rewards = rewards[order]
     n_rows = len(rewards)
     n_folds = min(_N_FOLDS, n_rows)
+    # every fold has the same fraction of each label
+    shuffled = np.random.default_rng(0).permutation(n_rows)
+    by_label = shuffled[np.argsort(rewards[shuffled].argmax(axis=1), kind="stable")]
+    folds = np.argsort(by_label) % n_folds
+    is_left_out = [folds == fold for fold in range(n_folds if n_folds > 1 else 0)]
+    # the longest fit first
+    rows = [np.ones(n_rows, bool), *(~is_fold for is_fold in is_left_out)]
+    arrays, *fold_arrays = _fit_in_threads(contexts, rewards, rows, has_labels)
     is_used = np.array([True, _uses_boosting(contexts, rewards), True])
     weights = is_used / is_used.sum()
     held_out_error = MeanEstimate(0.0, rewards.std())
-    if n_folds > 1:
-        # every fold has the same fraction of each label
-        shuffled = np.random.default_rng(0).permutation(n_rows)
-        by_label = shuffled[np.argsort(rewards[shuffled].argmax(axis=1), kind="stable")]
-        folds = np.argsort(by_label) % n_folds
+    if fold_arrays:
         predictions = np.empty((3, *rewards.shape))
-        for fold in range(n_folds):
-            is_left_out = folds == fold
-            arrays = _fit_learners(contexts[~is_left_out], rewards[~is_left_out], has_labels)
-            arrays["weights"] = weights
-            network = make_ensemble(arrays, contexts.shape[1], has_labels)
-            predictions[:, is_left_out] = network.predict(contexts[is_left_out])
+        for is_fold, learners in zip(is_left_out, fold_arrays, strict=True):
+            network = make_ensemble(learners | {"weights": weights}, contexts.shape[1], has_labels)
+            predictions[:, is_fold] = network.predict(contexts[is_fold])
         fit_weights = _fit_likelihood if has_labels else _fit_least_squares
         weights[is_used] = 0.5 * weights[is_used] + 0.5 * fit_weights(predictions[is_used], rewards)
         mixed = np.tensordot(weights, predictions, axes=1)
-        rows = np.arange(n_rows)
         arms = mixed.argmax(axis=1)
-        held_out_error = estimate_mean(rewards[rows, arms] - mixed[rows, arms])
-    arrays = _fit_learners(contexts, rewards, has_labels)
+        held_out_error = estimate_mean(take_chosen(rewards, arms) - take_chosen(mixed, arms))
     arrays |= {
         "weights": weights,
         "unit": np.array([rewards.mean(), rewards.std() or 1.0]),
@@ -143,6 +152,32 @@ def _fit_least_squares(predictions: FloatArray, rewards: FloatArray) -> FloatArr
 # The learners.
 
 
+def _fit_in_threads(
+    contexts: FloatArray, rewards: FloatArray, rows: Sequence[BoolArray], has_labels: bool
+) -> list[Arrays]:
+    """Return the arrays of ``_fit_learners`` for each selection of rows.
+
+    The fits run in parallel, in one thread for each processor. A fit has no further threads of
+    OpenMP and BLAS, which would wait for each other most of the time.
+    """
+    import sklearn.ensemble  # noqa: F401  # loads OpenMP before the controller looks for it
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import ThreadpoolController  # a dependency of scikit-learn
+
+    controller = ThreadpoolController()
+    # OpenMP's limit is that of a thread. That of BLAS, and warnings, are those of the process.
+    use_one_openmp_thread = partial(controller.limit, limits=1, user_api="openmp")
+    with (
+        controller.limit(limits=1, user_api="blas"),
+        warnings.catch_warnings(),
+        ThreadPoolExecutor(count_processors(), initializer=use_one_openmp_thread) as executor,
+    ):
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return list(
+            executor.map(lambda own: _fit_learners(contexts[own], rewards[own], has_labels), rows)
+        )
+
+
 def _fit_learners(contexts: FloatArray, rewards: FloatArray, has_labels: bool) -> Arrays:
     """Return the arrays of an ``EnsembleNetwork`` without its weights."""
     ramps = fit_ramps(contexts, _MAX_PIECES)
@@ -164,7 +199,6 @@ def _fit_to_labels(
     arrays of boosted trees and of a forest, which predict labels.
     """
     from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     n_arms = rewards.shape[1]
@@ -177,9 +211,7 @@ def _fit_to_labels(
     if len(arms) < 2:
         empty_trees = {**make_empty_trees(n_arms), "base": bases}
         return theta, empty_trees, {**empty_trees, "base": np.eye(n_arms)[arms[0]]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        linear = LogisticRegression(C=_INVERSE_PENALTY, max_iter=200).fit(features, labels)
+    linear = LogisticRegression(C=_INVERSE_PENALTY, max_iter=200).fit(features, labels)
     forest = ExtraTreesClassifier(**_FOREST).fit(contexts, labels)
     # with two labels, the models predict the logit of the second one
     modelled_arms = arms[-len(linear.coef_) :]
