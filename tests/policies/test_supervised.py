@@ -8,6 +8,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
+from daband.policies import _ensemble
 
 
 def make_rows(n=500, seed=0):
@@ -55,6 +56,38 @@ def test_the_held_out_error_shows_labels_that_contexts_do_not_explain():
     error = fit("one_hot").held_out_error
     assert error.value > 0.0
     assert 0.0 < error.standard_error < 0.02
+
+
+@pytest.mark.parametrize("has_same_rows", [True, False])
+@pytest.mark.parametrize("feedback", ["one_hot", "bandit"])
+def test_rows_in_other_units_need_no_second_cross_validation(feedback, has_same_rows, monkeypatch):
+    """A policy that fits like another one has nearly the weights of its own cross-validation."""
+    x, rewards = make_rows()
+    first = learned(feedback)
+    other_x = 3.0 * x + 1.0
+    if not has_same_rows:
+        other_x[0] += 0.1
+    other = make(feedback)
+    other.learn_full(other_x, rewards)
+    n_fits = []
+    fit = _ensemble._fit_learners
+    monkeypatch.setattr(
+        _ensemble, "_fit_learners", lambda *arguments: n_fits.append(1) or fit(*arguments)
+    )
+    other.fit_like(first)
+    assert len(n_fits) == (1 if has_same_rows else 4)
+    assert not has_same_rows or other.weights == first.weights
+    assert (other.held_out_error == first.held_out_error) == has_same_rows
+    alone = make(feedback)
+    alone.learn_full(other_x, rewards)
+    assert other.weights == pytest.approx(alone.weights, abs=0.01)
+    np.testing.assert_allclose(other.decide(other_x).mean, alone.decide(other_x).mean, atol=0.01)
+
+
+def test_a_policy_without_rows_fits_like_another_one_without_rows():
+    policy = make()
+    policy.fit_like(make())
+    assert policy.weights == {}
 
 
 def test_rows_in_parts_are_learned_as_at_once():

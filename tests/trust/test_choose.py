@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import daband
+from daband.policies import _ensemble
 from daband.trust import Candidate, default_candidates
 from daband.trust._assess import SourceRounds
 from daband.trust._assessment import format_number
@@ -230,6 +231,21 @@ def test_without_rewards_the_preferred_one_is_chosen_and_else_the_best_in_the_so
     marked = [*both[:2], replace(both[2], preferred=True)]
     assert daband.choose(pair, candidates=marked, episodes=6).candidate == "blind"
     assert daband.choose(pair, candidates=both[:1], episodes=6).candidate == "constant"
+
+
+def test_the_ensemble_in_other_units_has_no_cross_validation_of_its_own(monkeypatch):
+    n_rows = []
+    fit = _ensemble._fit_learners
+    monkeypatch.setattr(
+        _ensemble,
+        "_fit_learners",
+        lambda contexts, *others: n_rows.append(len(contexts)) or fit(contexts, *others),
+    )
+    pair = inverted_pair(400)
+    candidates = [c for c in default_candidates(pair) if c.name.startswith("supervised")]
+    daband.choose(pair, candidates=candidates, episodes=6)
+    assert len(n_rows) == 5
+    assert n_rows.count(len(pair.source)) == 2
 
 
 def test_what_cannot_be_asked_is_rejected():

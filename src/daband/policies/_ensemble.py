@@ -73,13 +73,21 @@ _MAX_BOOSTED_INPUTS = 1024
 _N_STEPS = 200
 
 
-def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool) -> EnsembleNetwork:
+def fit_ensemble(
+    contexts: FloatArray,
+    rewards: FloatArray,
+    *,
+    has_labels: bool,
+    validated: EnsembleNetwork | None = None,
+) -> EnsembleNetwork:
     """Return the ensemble that predicts the rewards of all arms.
 
     Args:
         contexts: (n, d).
         rewards: the reward of every arm, (n, K).
         has_labels: True if exactly one arm of each row has reward 1, and all others 0.
+        validated: an ensemble for the same rows, whose weights and held-out error are used instead
+            of those of a cross-validation.
     """
     order = np.lexsort(np.column_stack([contexts, rewards]).T)
     contexts = contexts[order]
@@ -90,7 +98,8 @@ def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool)
     shuffled = np.random.default_rng(0).permutation(n_rows)
     by_label = shuffled[np.argsort(rewards[shuffled].argmax(axis=1), kind="stable")]
     folds = np.argsort(by_label) % n_folds
-    is_left_out = [folds == fold for fold in range(n_folds if n_folds > 1 else 0)]
+    is_validated = n_folds < 2 or validated is not None
+    is_left_out = [folds == fold for fold in range(0 if is_validated else n_folds)]
     # the longest fit first
     rows = [np.ones(n_rows, bool), *(~is_fold for is_fold in is_left_out)]
     arrays, *fold_arrays = _fit_in_threads(contexts, rewards, rows, has_labels)
@@ -112,6 +121,8 @@ def fit_ensemble(contexts: FloatArray, rewards: FloatArray, *, has_labels: bool)
         "unit": np.array([rewards.mean(), rewards.std() or 1.0]),
         "held_out_error": np.array(held_out_error[:2]),
     }
+    if validated is not None:
+        arrays |= {name: validated.arrays[name] for name in ("weights", "held_out_error")}
     return make_ensemble(arrays, contexts.shape[1], has_labels)
 
 

@@ -33,6 +33,7 @@ from daband.policies._default_members import (
 )
 from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
+from daband.policies._supervised import Supervised
 from daband.training._candidates import (
     CandidateProgress,
     choose_training_budget,
@@ -335,6 +336,9 @@ class _Comparison:
         seed: int,
     ) -> _Comparison:
         """Return the comparison of trained policies, one per candidate."""
+        ensembles = [policy for policy in trained_policies if isinstance(policy, Supervised)]
+        for policy in ensembles[1:]:
+            policy.fit_like(ensembles[0])
         rounds = [_read_rounds(pair, policy, seed) for policy in trained_policies]
         sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
         policy_choices = [
