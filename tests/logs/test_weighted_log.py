@@ -86,6 +86,29 @@ def test_shared_arms_and_functions(tmp_path):
         daband.evaluate_log(lambda contexts: np.ones((len(contexts), K)), log)
 
 
+def test_a_function_and_an_open_log_with_clusters(tmp_path):
+    """Before: the clusters were ignored."""
+    log = rounds(900)
+    schools = np.arange(900) // 30
+
+    def even(contexts):
+        return np.full((len(contexts), K), 1 / K)
+
+    folder = write(tmp_path / "log", log, files=1, school=pl.Series(schools))
+    stream = ParquetLog(
+        folder,
+        n_arms=K,
+        columns=Columns(
+            tuple(f"x{i}" for i in range(D)), arm="arm", reward="reward", propensity="propensity"
+        ),
+    )
+    found = daband.evaluate_log(even, stream, clusters="school")
+    assert_same(found, daband.evaluate_log(even, log, clusters=schools))
+    assert found.error != daband.evaluate_log(even, stream).error  # the log did not change
+    with pytest.raises(InvalidInput, match=r"cluster .*'shcool'.*school"):
+        daband.evaluate_log(even, stream, clusters="shcool")
+
+
 def test_long_contexts_are_reduced_alike(tmp_path):
     log = rounds(120, d=260)
     policy = fitted(log, transform=daband.PCA(4))
