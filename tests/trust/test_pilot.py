@@ -155,6 +155,31 @@ def test_the_source_limits_the_size_of_a_loss(folder):
     assert (draws > compute_largest_loss(0.0, 1.0)).mean() == pytest.approx(0.05, abs=0.004)
 
 
+def test_the_smallest_reward_of_a_table_may_be_negative(tmp_path):
+    """Before: 0 was the smallest reward, which makes the largest loss too small."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=600).round(3)
+    rows = {"x": x, "letter": rng.normal(2.0, 1.0, 600), "call": 2.0 + x}
+    pl.DataFrame(rows).write_csv(tmp_path / "old.csv")
+    pl.DataFrame({"x": x}).write_csv(tmp_path / "new.csv")
+    options = daband.domains.DataOptions(
+        source=str(tmp_path / "old.csv"),
+        target=str(tmp_path / "new.csv"),
+        rewards=("letter", "call"),
+    )
+    pair = options.read()
+    candidates = [daband.trust.Candidate("linucb", "linucb")]
+    choice = daband.choose(pair, candidates=candidates, incumbent="letter")
+    lowest = pair.source.read_rewards(np.arange(len(pair.source)))[0].min()
+    assert lowest < -0.5
+    plan, stated, from_zero = (
+        plan_pilot(choice, per_week=1000, drift=0.5, **options)
+        for options in ({}, {"min_reward": lowest}, {"min_reward": 0.0})
+    )
+    assert plan == stated
+    assert plan.rule.worst_loss > 1.2 * from_zero.rule.worst_loss
+
+
 def test_simulated_advantages_have_the_quantile_of_the_assessment():
     draws = draw_surprises(np.random.default_rng(0), 100_000)
     assert np.quantile(draws, [0.1, 0.5]) == pytest.approx([-1.2816, 0.0], abs=0.03)

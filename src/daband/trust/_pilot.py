@@ -325,9 +325,10 @@ def _find_min_reward(choice: Choice) -> float | None:
     if choice.options is None:
         return None
     source = choice.options.read().source
+    indices = np.arange(len(source))
     if isinstance(source, LoggedDomain):
-        return float(source.read_log(np.arange(len(source)))[1].min())
-    return 0.0  # labels have rewards of 0 and 1
+        return float(source.read_log(indices)[1].min())
+    return float(source.read_rewards(indices)[0].min())
 
 
 def compute_largest_loss(expected_effect: float, expected_error: float) -> float:
