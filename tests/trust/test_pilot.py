@@ -262,6 +262,23 @@ def test_logs_that_are_not_of_the_pilot(folder):
     assert Pilot(folder).read_status().rounds == 0
 
 
+@pytest.mark.parametrize("value", [None, np.nan], ids=str)
+def test_a_round_without_a_propensity_is_an_error_and_nothing_is_lost(folder, value):
+    """Before: it was stored, and every later status failed."""
+    before = add(folder, run_week(folder, 0, call=0.5)[0])
+    path, frame = run_week(folder, 1, call=0.5)
+    path = path.with_suffix(".parquet")
+    is_bad = pl.int_range(len(frame)) == 7
+    frame.with_columns(
+        propensity=pl.when(is_bad).then(value).otherwise(pl.col("propensity")),
+    ).write_parquet(path)
+    with pytest.raises(InvalidInput, match=r"week1\.parquet: row 7 \(visit 1-7\) .*propensity"):
+        add(folder, path)
+    assert Pilot(folder).read_status() == before
+    frame.write_parquet(path)
+    assert add(folder, path).rounds == 2 * before.rounds
+
+
 def test_the_incumbent_may_be_a_column_of_today_s_arms(log, tmp_path):
     today = pl.when(pl.col("age") < 45).then(pl.lit("letter")).otherwise(pl.lit("call"))
     columns = daband.domains.Columns(["age"], arm="offer", reward="sale", propensity="propensity")

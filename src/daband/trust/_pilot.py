@@ -458,9 +458,17 @@ class Pilot:
             id=pl.col(id_column).cast(pl.String),
             arm=pl.col(arm).cast(pl.String),
             today=(pl.lit(self.plan.incumbent) if today is None else pl.col(today)).cast(pl.String),
-            propensity=pl.col(propensity).cast(pl.Float64),
+            propensity=pl.col(propensity).cast(pl.Float64).fill_nan(None),
             reward=pl.col(reward).cast(pl.Float64),
-        ).select(
+        )
+        roles = {"id": id_column, "arm": arm, "today": today, "propensity": propensity}
+        for role, column in roles.items():
+            if rounds[role].null_count():
+                row = int(rounds[role].is_null().to_numpy().argmax())
+                raise InvalidInput(
+                    f"{log}: row {row} ({id_column} {rounds['id'][row]}) has no {column}"
+                )
+        rounds = rounds.select(
             "id",
             "reward",
             # 0 if policy and incumbent agree
