@@ -72,6 +72,18 @@ def test_the_assessment_under_limits_is_that_of_the_curve(tmp_path):
     assert none.verdict == "keep the incumbent"
 
 
+def test_an_incumbent_that_the_choice_does_not_store_is_an_error():
+    """Before: the best arm was the incumbent, without a word."""
+    pair = make_pair(400)
+    log = [daband.trust.Candidate("log", "log")]
+    limit = Limit((0.0, 1.0), 1.0)
+    policy = daband.Constant.for_pair(pair, arm=1)
+    for incumbent in (np.arange(2000) % 2, policy):
+        choice = daband.choose(pair, candidates=log, incumbent=incumbent)
+        with pytest.raises(InvalidInput, match=r"incumbent=COLUMN"):
+            daband.trust.assess_limits(choice, pair, [limit])
+
+
 def test_two_prices_are_mixed_in_the_assessment_of_a_constant_policy():
     rng = np.random.default_rng(0)
     contexts, arms = rng.normal(size=(3000, 1)), rng.integers(0, 2, 3000)

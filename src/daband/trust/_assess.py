@@ -495,12 +495,19 @@ def reassess(
 ) -> Assessment:
     """Return the assessment of other choices against the incumbent of an assessment, whose
     comparison of the domains is kept.
+
+    Raise an error if the assessment does not contain the incumbent's arms: those of an array or of
+    a policy.
     """
     name = assessment.incumbent_column or assessment.incumbent_arm
     names = pair.class_names
     incumbent = as_incumbent(name, n_arms=pair.n_arms, arm_names=names, target=pair.target)
     if incumbent is None:
-        incumbent = make_constant_incumbent(rounds.find_best_arm(pair.catalogue), names)
+        raise InvalidInput(
+            f"other choices cannot be compared with {assessment.incumbent}, which the assessment"
+            " does not contain; write today's arms to a column of the target, and use"
+            " daband.choose(incumbent=COLUMN)"
+        )
     return build_assessment(
         policy,
         rounds,
