@@ -4,6 +4,7 @@ composed of for a pair.
 
 import copy
 import threading
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -50,6 +51,24 @@ def mixed(*names, learn=True, **settings):
         policy.adapt(2)
         policy.update(*rounds(60, seed=1))
     return policy
+
+
+def test_the_metrics_of_gradient_steps_are_means_of_the_members():
+    """Before: those of the last member."""
+
+    class Adapted(daband.LinUCB):
+        metrics: ClassVar = {}
+
+        def _adapt(self, steps):
+            return self.metrics
+
+    members = {name: Adapted(**SHAPE) for name in "abc"}
+    policy = daband.Mixture(**SHAPE, members=members)
+    for member, metrics in zip(
+        policy.members.values(), [{"loss": 1.0, "norm": 4.0}, {"loss": 2.0}, {}], strict=True
+    ):
+        member.metrics = metrics
+    assert policy.adapt(2) == {"loss": 1.5, "norm": 4.0}
 
 
 PAIRS = [("linucb", other) for other in KINDS if other != "linucb"] + [("trees", "daband")]

@@ -554,10 +554,13 @@ class Mixture(Policy):
         results = (
             None if adapt_together is None or len(members) == 1 else adapt_together(members, steps)
         )
-        metrics: dict[str, float] = {}
-        for result in (member.adapt(steps) for member in members) if results is None else results:
-            metrics |= result
-        return metrics
+        if results is None:
+            results = [member.adapt(steps) for member in members]
+        metrics: dict[str, list[float]] = {}
+        for result in results:
+            for name, value in result.items():
+                metrics.setdefault(name, []).append(value)
+        return {name: sum(values) / len(values) for name, values in metrics.items()}
 
     def _grow(self) -> None:
         grown_members = copy.deepcopy(self.members)  # if an arm cannot be added, no member changes
