@@ -242,6 +242,13 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     assert assessment.with_rewards(contradiction, value, 100).verdict == "keep the incumbent"
 
 
+@pytest.mark.parametrize("estimate", [-0.1, 0.1, np.nan])
+def test_rewards_without_finite_limits_change_nothing(assessment, estimate):
+    """Before: "cannot convert float infinity to integer" for a positive estimate."""
+    advantage = Interval(estimate, -np.inf, np.inf)
+    assert assessment.with_rewards(advantage, Interval(0.5, -np.inf, np.inf), 2) is assessment
+
+
 @pytest.mark.parametrize("rewards", [10, 49, 50, 1000])
 @pytest.mark.parametrize("spread", [0.05, 0.5, 5.0])
 def test_rewards_that_agree_do_not_revise_a_verdict(assessment, rewards, spread):

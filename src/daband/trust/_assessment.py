@@ -301,6 +301,8 @@ class Assessment:
             value: 95% interval for the mean reward.
             rewards: number of rewards in these estimates; it is added to the number so far.
         """
+        if not math.isfinite(advantage.high - advantage.low):
+            return self
         updated = replace(
             self,
             advantage=advantage.value,
@@ -312,8 +314,6 @@ class Assessment:
             rewards=self.rewards + rewards,
             rewards_needed=_count_more_rewards(advantage, rewards),
         )
-        if not math.isfinite(advantage.high - advantage.low):
-            return self
         if self.verdict == DEPLOY and advantage.high >= max(self.low, 0.0):
             return updated if advantage.value > 0.0 else replace(updated, verdict=COLLECT)
         if self.verdict == KEEP and advantage.value <= 0.0:
