@@ -180,9 +180,11 @@ class Ridge:
 
     Attributes:
         penalties: the diagonal of P, (d,).
-        gram: Z'Z, (heads, d, d).
-        b: Z'[r, 1], (heads, 2, d).
-        A_inv: A^-1 = (P + Z'Z)^-1, (heads, d, d).
+        gram: Z'Z, (heads, d, d). After target rounds it is that of the base of ``SourceWorth``, in
+            which a source round counts by its worth.
+        b: Z'[r, 1], (heads, 2, d). After target rounds it is the b of the base plus a shift, which
+            makes theta the mean of all experts of ``SourceWorth``.
+        A_inv: A^-1 = (P + gram)^-1, (heads, d, d).
         theta: A^-1 b, the coefficients of rewards and of ones, (heads, 2, d).
         counts: the number of learned rounds, (heads,).
     """

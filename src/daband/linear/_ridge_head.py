@@ -204,7 +204,8 @@ class RidgeHead:
 
         ``rewards`` (B, K) are those of all arms. ``draw_from(row)`` returns the function that draws
         for the rounds from this row on. ``moments`` is updated with the rewards. Rounds are played
-        in blocks (``BlockScores``) if arms are disjoint, otherwise one by one.
+        in blocks (``BlockScores``) if every arm has its own regression, otherwise one by one. A
+        block has at most 64 rounds, and ends when the worth of source rounds may change.
         """
         check_norm(features.reshape(-1, self.dim), self.ridge)
         decisions: list[Decision] = []
