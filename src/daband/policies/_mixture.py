@@ -4,8 +4,9 @@ A network overfits a small table, and extrapolates badly to contexts far from it
 Ridge regression does neither, but cannot fit nonlinear functions. A member has a large weight if it
 predicted rounds well before it learned them. ``linear/_mixture_weights.py`` computes the weights,
 and bounds the error relative to the best mixture. The confidence bonus is a mean of the members'
-bonuses with fixed weights, because the error of a mean of predictions is at most the mean of their
-errors.
+bonuses, because the error of a mean of predictions is at most the mean of their errors. Its weights
+are fixed, unless one member uses arm features: for an arm with few rounds, that member then has
+more weight, in predictions and in bonuses (``Mixture._compute_arm_weights``).
 
 Members are ordinary policies. A member has one weight in predictions and another one in the bonus,
 because a regression that explores well need not predict well.
@@ -75,7 +76,8 @@ class Mixture(Policy):
             ``LinUCB`` and a ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
         bonus_weights: the weight of each member's bonus, ``prior`` by default. The bonus is also
-            multiplied by the member's ``alpha``.
+            multiplied by the member's ``alpha``. If only one member uses arm features, it has more
+            weight for an arm with few rounds.
         learn_weights: if False, keep the weights of ``prior``, e.g. for members that differ only in
             their seed.
         feedback: "bandit", or "one_hot" if exactly one arm has reward 1 and all others 0. With
@@ -208,7 +210,9 @@ class Mixture(Policy):
 
     @property
     def counts(self) -> IntArray:
-        """The number of learned rounds per arm, (K,)."""
+        """The number of learned rounds per arm, (K,), or in total, (1,), if arms are shared. It is
+        that of the first member with ``counts``.
+        """
         return next(member.counts for member in self.members.values() if hasattr(member, "counts"))
 
     def settings(self) -> dict[str, Any]:
