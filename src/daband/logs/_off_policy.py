@@ -147,8 +147,8 @@ def evaluate_log(
         target: contexts (m, *C) of another domain, in which the value is estimated. The log's
             contexts are weighted by estimated ratios of the two densities. This assumes that a
             context's rewards are the same in both domains, and that the log has contexts like the
-            target's. All contexts are then read into memory; Parquet files of more than a gigabyte
-            are an error.
+            target's. All contexts are then read into memory; Parquet files whose contexts would
+            take more than 1 GiB there, with 8 bytes per number, are an error.
         confidence: the probability with which the interval contains the value.
         rule: "ucb" or "greedy" instead of the policy's exploration.
         seed: seed of the folds of cross-fitting.
@@ -160,8 +160,9 @@ def evaluate_log(
         clusters: the column of files with the cluster that arms were drawn for, such as a school or
             a customer; for rounds in memory, a cluster per round. By default arms were drawn for
             each round. Folds and standard errors are then by cluster.
-        progress: called for every batch of Parquet files with ``pass``, ``rows`` and
-            ``rows_total``.
+        progress: called for every batch of Parquet files with ``pass``, the number of the pass over
+            all files, ``rows``, those read in this pass, and ``rows_total``. With ``target``, or
+            for rounds in memory, it is not called.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
     >>> estimate = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log)
