@@ -74,8 +74,11 @@ def build_mixture_settings(pair: PairLike, settings: Mapping[str, Any]) -> dict[
     falls quickly once that context has been seen. A large penalty predicts better in another
     domain. If the source has labels, the latter regression also learns pseudo-labels of target
     contexts (``SelfTraining``). Tables with categorical columns have no such self-training: on 14
-    of these tables it changed the accuracy by -0.065 to 0.050, and by -0.002 on average. For images
-    the only member is ``DABand``.
+    of these tables it changed the accuracy by -0.065 to 0.050, and by -0.002 on average. With a
+    catalogue there is also "joint", a regression on products of context and arm features. With
+    shared arms there are no mean rewards and no regression on piecewise features. For images and
+    more than 4,096 numbers the only member is ``DABand``, or without torch a regression on 64
+    principal components; both use a catalogue.
     """
     settings = dict(settings)
     has_network = settings.pop("network", True)
@@ -297,17 +300,21 @@ def default_candidates(
     - Vectors of 512 numbers or more: a constant arm, LinUCB and a mixture with fewer gradient
       steps. If the source has labels and the shift may be one of style, as for features of a
       pretrained network, self-training on 512 principal components replaces the mixture; it takes
-      seconds. The mixture is also fitted on 512 components if regressions on all numbers would be
-      too large, for example 1,280 numbers with 21 arms. LinUCB and ``Supervised`` are then, too,
-      and LinUCB always for bandit feedback.
+      seconds. If the user did not state the shift, there is then also "linucb, common statistics",
+      a LinUCB with common statistics of both domains. The mixture is also fitted on 512
+      components if regressions on all numbers would be too large, for example 1,280 numbers with 21
+      arms. LinUCB and ``Supervised`` are then, too, and LinUCB always for bandit feedback.
     - Images: a constant arm, LinUCB on principal components, Neural-LinUCB and DABand, on a GPU
       with five members. If the source has labels and the user did not state the shift, DABand
       with estimated frequencies of arms replaces Neural-LinUCB.
     - A catalogue of arms: a constant arm, LinUCB and a mixture, which use the arms' features.
     - A log of vectors: its best arm, and ``LogPolicy``, which chooses by context if this gains
-      significantly in the log. With a catalogue, there are also LinUCB and the mixture. The mixture
-      is preferred to ``LogPolicy`` if target arms have no reward in the log, and choosing by arm
-      features gains significantly in the log with a fifth of the arms left out.
+      significantly in the log. It is fitted on 64 principal components of more than 1,024 numbers.
+      With a catalogue, there are also LinUCB and the mixture. ``choose`` prefers the mixture to
+      ``LogPolicy`` if some target arms have no reward in the log, and choosing by arm features
+      gains significantly in the log with a fifth of the arms left out. If no target arm has a
+      reward in the log, the gain need not be significant. A log of images has the candidates of
+      images.
 
     With ``quick``, only a constant arm, a linear method and the default are returned, with the
     recipe "small".
