@@ -226,6 +226,19 @@ def choose(
         progress: called after every episode with a ``daband.training.CandidateProgress``. The
             quickest candidate is trained first; ``note`` then reports its result in the source.
 
+    Raises:
+        InvalidInput: an argument or the pair cannot be used, an answer is not one, or ``directory``
+            has runs or questions of other settings.
+        DataError: a file of the pair or of ``directory`` is missing or damaged.
+        CheckpointError: a saved run in ``directory`` cannot be read.
+        FolderInUse: another process uses ``directory``.
+        NotFitted: ``incumbent`` is a policy that is not fitted.
+        TrainingDiverged: a loss or a parameter of a network is not finite.
+        DeviceOutOfMemory: a gradient step needs more memory than ``device`` has.
+
+    Errors of ``ask`` and ``progress`` are not caught. With ``directory``, all finished runs and all
+    answers so far are kept.
+
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("constant", "constant"), daband.trust.Candidate("linucb", "linucb")]
     >>> def ask(contexts, arms):  # the reward of the arm for the context; here always 1
