@@ -177,6 +177,14 @@ class Policy(ABC):
     numpy arrays. Contexts of type ``uint8`` are images, whose values are divided by 255. Rewards
     may have any unit; predicted rewards and bonuses have the same unit.
 
+    Threads may share a policy. ``update``, ``play``, ``learn_full``, ``prepare``,
+    ``observe_target``, ``adapt``, ``add_arm``, ``deploy``, ``frozen``, ``save``, ``restore`` and
+    copies hold the write lock, so only one of them runs at a time. ``select``, ``decide`` and
+    ``probabilities`` do not wait for it, but only while statistics are read or changed. ``adapt``
+    takes the gradient steps of a network, or fits trees, pseudo-labels, or the penalties of a
+    regression on arm features again; other policies do nothing. ``daband.train`` calls it after
+    every episode.
+
     Every policy has these settings. Classes with further settings describe only those.
 
     Args:
@@ -764,9 +772,9 @@ class Policy(ABC):
         """Set the number of episodes of a run, on which the schedules of some policies depend."""
 
     def adapt(self, steps: int | None = None) -> dict[str, float]:
-        """Take gradient steps, or fit again, and return metrics by name.
+        """Take gradient steps, or fit again, and return metrics by name, such as "loss".
 
-        Linear policies do nothing.
+        Linear policies without arm features do nothing. Other threads may decide meanwhile.
 
         Args:
             steps: the number of gradient steps; by default the policy's own schedule.
