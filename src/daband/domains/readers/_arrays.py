@@ -202,7 +202,7 @@ def from_arrays(
             K, *C)).
         feedback: "full" if training learns the rewards of all arms of each source context. "bandit"
             if it plays rounds, and learns only the reward of the arm that it chose, as in the
-            paper; use it to compare bandit methods.
+            paper. Use "full" to get the best policy, and "bandit" only to compare bandit methods.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default equal to
             ``passes``.
