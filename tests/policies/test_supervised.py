@@ -74,7 +74,7 @@ def test_rows_in_other_units_need_no_second_cross_validation(feedback, has_same_
     monkeypatch.setattr(
         _ensemble, "_fit_learners", lambda *arguments: n_fits.append(1) or fit(*arguments)
     )
-    other.fit_like(first)
+    other.fit(like=first)
     assert len(n_fits) == (1 if has_same_rows else 4)
     assert not has_same_rows or other.weights == first.weights
     assert (other.held_out_error == first.held_out_error) == has_same_rows
@@ -86,7 +86,7 @@ def test_rows_in_other_units_need_no_second_cross_validation(feedback, has_same_
 
 def test_a_policy_without_rows_fits_like_another_one_without_rows():
     policy = make()
-    policy.fit_like(make())
+    policy.fit(like=make())
     assert policy.weights == {}
 
 

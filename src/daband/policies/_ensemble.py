@@ -19,7 +19,7 @@ rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -78,7 +78,7 @@ def fit_ensemble(
     rewards: FloatArray,
     *,
     has_labels: bool,
-    validated: EnsembleNetwork | None = None,
+    like: EnsembleNetwork | None = None,
 ) -> EnsembleNetwork:
     """Return the ensemble that predicts the rewards of all arms.
 
@@ -86,33 +86,38 @@ def fit_ensemble(
         contexts: (n, d).
         rewards: the reward of every arm, (n, K).
         has_labels: True if exactly one arm of each row has reward 1, and all others 0.
-        validated: an ensemble for the same rows, whose weights and held-out error are used instead
-            of those of a cross-validation.
+        like: an ensemble that may be for the same rows, with other units of columns. Its forest is
+            then the same, and its cross-validation is used.
     """
     order = np.lexsort(np.column_stack([contexts, rewards]).T)
     contexts = contexts[order]
     rewards = rewards[order]
     n_rows = len(rewards)
-    n_folds = min(_N_FOLDS, n_rows)
     # every fold has the same fraction of each label
     shuffled = np.random.default_rng(0).permutation(n_rows)
     by_label = shuffled[np.argsort(rewards[shuffled].argmax(axis=1), kind="stable")]
-    folds = np.argsort(by_label) % n_folds
-    is_validated = n_folds < 2 or validated is not None
-    is_left_out = [folds == fold for fold in range(0 if is_validated else n_folds)]
+    folds = np.argsort(by_label) % _N_FOLDS
     # the longest fit first
-    rows = [np.ones(n_rows, bool), *(~is_fold for is_fold in is_left_out)]
-    arrays, *fold_arrays = _fit_in_threads(contexts, rewards, rows, has_labels)
+    rows = [folds >= 0, *(folds != fold for fold in range(min(_N_FOLDS, n_rows)) if n_rows > 1)]
+
+    def fit(own: BoolArray) -> Arrays:
+        return _fit_learners(contexts[own], rewards[own], has_labels)
+
+    fitted = _run_in_threads(fit, rows[:1]) if like else []
+    if like and np.array_equal(fitted[0]["forest/value"], like.arrays["forest/value"]):
+        return make_ensemble(like.arrays | fitted[0], contexts.shape[1], has_labels)
+    arrays, *fold_arrays = fitted + _run_in_threads(fit, rows[len(fitted) :])
     is_used = np.array([True, _uses_boosting(contexts, rewards), True])
     weights = is_used / is_used.sum()
     held_out_error = MeanEstimate(0.0, rewards.std())
     if fold_arrays:
         predictions = np.empty((3, *rewards.shape))
-        for is_fold, learners in zip(is_left_out, fold_arrays, strict=True):
+        for fold, learners in enumerate(fold_arrays):
             network = make_ensemble(learners | {"weights": weights}, contexts.shape[1], has_labels)
-            predictions[:, is_fold] = network.predict(contexts[is_fold])
+            predictions[:, folds == fold] = network.predict(contexts[folds == fold])
         fit_weights = _fit_likelihood if has_labels else _fit_least_squares
-        weights[is_used] = 0.5 * weights[is_used] + 0.5 * fit_weights(predictions[is_used], rewards)
+        weights[is_used] += fit_weights(predictions[is_used], rewards)
+        weights /= 2.0
         mixed = np.tensordot(weights, predictions, axes=1)
         arms = mixed.argmax(axis=1)
         held_out_error = estimate_mean(take_chosen(rewards, arms) - take_chosen(mixed, arms))
@@ -121,8 +126,6 @@ def fit_ensemble(
         "unit": np.array([rewards.mean(), rewards.std() or 1.0]),
         "held_out_error": np.array(held_out_error[:2]),
     }
-    if validated is not None:
-        arrays |= {name: validated.arrays[name] for name in ("weights", "held_out_error")}
     return make_ensemble(arrays, contexts.shape[1], has_labels)
 
 
@@ -163,30 +166,24 @@ def _fit_least_squares(predictions: FloatArray, rewards: FloatArray) -> FloatArr
 # The learners.
 
 
-def _fit_in_threads(
-    contexts: FloatArray, rewards: FloatArray, rows: Sequence[BoolArray], has_labels: bool
-) -> list[Arrays]:
-    """Return the arrays of ``_fit_learners`` for each selection of rows.
+def _run_in_threads(fit: Callable[..., Arrays], rows: Sequence[BoolArray]) -> list[Arrays]:
+    """Return the results of a fit for each selection of rows.
 
     The fits run in parallel, in one thread for each processor. A fit has no further threads of
     OpenMP and BLAS, which would wait for each other most of the time.
     """
     import sklearn.ensemble  # noqa: F401  # loads OpenMP before the controller looks for it
-    from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import ThreadpoolController  # a dependency of scikit-learn
 
-    controller = ThreadpoolController()
     # OpenMP's limit is that of a thread. That of BLAS, and warnings, are those of the process.
-    use_one_openmp_thread = partial(controller.limit, limits=1, user_api="openmp")
+    limit = partial(ThreadpoolController().limit, limits=1)
     with (
-        controller.limit(limits=1, user_api="blas"),
-        warnings.catch_warnings(),
-        ThreadPoolExecutor(count_processors(), initializer=use_one_openmp_thread) as executor,
+        limit(),
+        # scikit-learn changes the filters in each thread, so some warnings are not ignored
+        warnings.catch_warnings(record=True, action="ignore"),
+        ThreadPoolExecutor(count_processors(), initializer=limit) as executor,
     ):
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return list(
-            executor.map(lambda own: _fit_learners(contexts[own], rewards[own], has_labels), rows)
-        )
+        return list(executor.map(fit, rows))
 
 
 def _fit_learners(contexts: FloatArray, rewards: FloatArray, has_labels: bool) -> Arrays:

@@ -131,8 +131,7 @@ class Supervised(Policy):
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each learner in the ensemble, by name; empty without ``learn_full``."""
-        with self._locks.write, self._locks.state:
-            ensemble = self._fit()
+        ensemble = self.fit()
         names = ("linear", "boosted trees", "extra trees")
         weights = [] if ensemble is None else ensemble.arrays["weights"].tolist()
         return dict(zip(names, weights, strict=False))
@@ -142,8 +141,7 @@ class Supervised(Policy):
         """The mean reward of the ensemble's arms minus the mean of their predicted rewards, by
         cross-validation in the source; None without ``learn_full``.
         """
-        with self._locks.write, self._locks.state:
-            ensemble = self._fit()
+        ensemble = self.fit()
         return None if ensemble is None else MeanEstimate(*ensemble.arrays["held_out_error"])
 
     # Decisions.
@@ -230,54 +228,37 @@ class Supervised(Policy):
             self._target_rows[domain] = np.concatenate([rows, to_rows(contexts)])
             self._target_ensembles.pop(domain, None)
 
-    def fit_like(self, other: Supervised) -> None:
-        """Fit the ensemble now, without cross-validation if ``other`` has learned the same rows.
+    def fit(self, like: Supervised | None = None) -> EnsembleNetwork | None:
+        """Return the ensemble, or None without rows. Fit it first if rows were learned since the
+        last fit.
 
-        The units of columns may differ. They change little more than the rounding of thresholds, so
-        the weights of the learners and the held-out error of ``other`` are used.
+        If the policy ``like`` has learned the same rows, there is no cross-validation: the weights
+        of the learners and the held-out error are those of ``like``. The units of columns may
+        differ. They change little more than the rounding of thresholds.
         """
-        with other._locks.write, other._locks.state, self._locks.write, self._locks.state:
-            ensemble = other._fit()
-            rows, other_rows = self._collect_rows(), other._collect_rows()
-            is_same = (
-                self.feedback == other.feedback
-                and rows.shape == other_rows.shape
-                and np.allclose(
-                    _scale_columns(rows, self._n_inputs),
-                    _scale_columns(other_rows, self._n_inputs),
-                    rtol=0.0,
-                    atol=1e-9,
-                )
-            )
-            self._fit(validated=ensemble if is_same else None)
+        with self._locks.write, self._locks.state:
+            return self._fit(like=None if like is None else like.fit())
 
-    def _collect_rows(self) -> FloatArray:
-        """Return the stored rows: their contexts and the rewards of all arms."""
-        return np.concatenate([np.empty((0, self._n_inputs + self.n_arms)), *self._row_blocks])
-
-    def _fit(
-        self, domain: int = 0, *, validated: EnsembleNetwork | None = None
-    ) -> EnsembleNetwork | None:
+    def _fit(self, domain: int = 0, like: EnsembleNetwork | None = None) -> EnsembleNetwork | None:
         """Return the ensemble for a domain, or None without rows.
 
-        Fit it again if rows were learned since the last fit, with the cross-validation of
-        ``validated`` if it is given.
+        Fit it again if rows were learned since the last fit, with ``like`` as in ``fit_ensemble``.
         """
         if self._n_rows > self._rows_at_fit:
-            rows = self._collect_rows()
+            rows = np.concatenate(self._row_blocks)
             rows = rows[sample_rounds(rows)]
             self._ensemble = fit_ensemble(
                 rows[:, : self._n_inputs],
                 rows[:, self._n_inputs :],
                 has_labels=self.feedback == "one_hot",
-                validated=validated,
+                like=like,
             )
             self._rows_at_fit = self._n_rows
             self._target_ensembles = {}
         if self._ensemble is None or domain not in self._target_rows:
             return self._target_ensembles.get(domain, self._ensemble)
         if domain not in self._target_ensembles:
-            rewards = self._collect_rows()[:, self._n_inputs :]
+            rewards = np.concatenate(self._row_blocks)[:, self._n_inputs :]
             source_frequencies = rewards.mean(axis=0)
             probabilities = self._ensemble.mix(self._target_rows[domain])
             frequencies = estimate_frequencies(probabilities, source_frequencies)
@@ -306,8 +287,10 @@ class Supervised(Policy):
     def _state(self, *, replay: bool = True) -> Arrays:
         for domain in () if replay else range(len(self.domains)):
             self._fit(domain)
+        no_rows = np.empty((0, self._n_inputs + self.n_arms))
+        rows = np.concatenate([no_rows, *self._row_blocks])
         state = {
-            "kept": self._collect_rows()[: None if replay else 0],
+            "kept": rows if replay else no_rows,
             "rows": np.array([self._n_rows, self._rows_at_fit], np.int64),
             "n_features": np.array([*self._corrections.context_shape], np.int64),
         }
@@ -353,13 +336,6 @@ class Supervised(Policy):
         self._row_blocks = [rows]
         self._rows_at_fit = rows_at_fit
         self._ensemble = ensemble
-
-
-def _scale_columns(rows: FloatArray, n_columns: int) -> FloatArray:
-    """Return rows whose first columns are shifted and scaled: 0 in the first row, at most 1."""
-    columns = rows[:, :n_columns] - rows[:1, :n_columns]
-    scales = np.abs(columns).max(axis=0, initial=0.0)
-    return np.column_stack([columns / np.where(scales > 0.0, scales, 1.0), rows[:, n_columns:]])
 
 
 def _compute_mean_reward(ensemble: EnsembleNetwork) -> float:

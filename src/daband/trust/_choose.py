@@ -350,8 +350,8 @@ class _Comparison:
     ) -> _Comparison:
         """Return the comparison of trained policies, one per candidate."""
         ensembles = [policy for policy in trained_policies if isinstance(policy, Supervised)]
-        for policy in ensembles[1:]:
-            policy.fit_like(ensembles[0])
+        for policy in ensembles:
+            policy.fit(like=ensembles[0])
         rounds = [_read_rounds(pair, policy, seed) for policy in trained_policies]
         sample = TargetContexts.read(pair.target, _MAX_CONTEXTS, seed=seed)
         policy_choices = [
