@@ -460,15 +460,7 @@ class Pilot:
             today=(pl.lit(self.plan.incumbent) if today is None else pl.col(today)).cast(pl.String),
             propensity=pl.col(propensity).cast(pl.Float64).fill_nan(None),
             reward=pl.col(reward).cast(pl.Float64),
-        )
-        roles = {"id": id_column, "arm": arm, "today": today, "propensity": propensity}
-        for role, column in roles.items():
-            if rounds[role].null_count():
-                row = int(rounds[role].is_null().to_numpy().argmax())
-                raise InvalidInput(
-                    f"{log}: row {row} ({id_column} {rounds['id'][row]}) has no {column}"
-                )
-        rounds = rounds.select(
+        ).select(
             "id",
             "reward",
             # 0 if policy and incumbent agree
@@ -480,11 +472,16 @@ class Pilot:
             .round(9),
             is_policy=is_policy,
         )
-        unusual = rounds.filter(~pl.col("fraction").is_between(0.0, 0.5, closed="both"))
+        # a null propensity is a null fraction, and a null arm a null is_policy
+        unusual = rounds.filter(
+            pl.any_horizontal(pl.exclude("reward").is_null())
+            | ~pl.col("fraction").is_between(0.0, 0.5)
+        )
         if len(unusual):
             raise InvalidInput(
-                f"{log}: the round with {id_column} {unusual['id'][0]} is not a round of this pilot, whose"
-                " policy has a propensity of at most 0.5; export the policy with --pilot"
+                f"{log}: the round with {id_column} {unusual['id'][0]} is not a round of this pilot: it"
+                f" needs an id, an arm, and in column {propensity} a propensity, for the policy of at"
+                " most 0.5; export the policy with --pilot"
             )
         if rounds["id"].n_unique() < len(rounds):
             raise InvalidInput(
