@@ -18,6 +18,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -560,11 +561,11 @@ class Mixture(Policy):
         )
         if results is None:
             results = [member.adapt(steps) for member in members]
-        metrics: dict[str, list[float]] = {}
-        for result in results:
-            for name, value in result.items():
-                metrics.setdefault(name, []).append(value)
-        return {name: sum(values) / len(values) for name, values in metrics.items()}
+        return {
+            name: fmean(other[name] for other in results if name in other)
+            for result in results
+            for name in result
+        }
 
     def _grow(self) -> None:
         grown_members = copy.deepcopy(self.members)  # if an arm cannot be added, no member changes
