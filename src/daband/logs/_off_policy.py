@@ -281,14 +281,15 @@ def _open_file_log(
     """Return a log in files whose columns are read into contexts of the policy's shape."""
     named_columns = (("id", id_column), ("cluster", cluster_column))
     roles = {role: name for role, name in named_columns if name is not None}
+    reader: Any = policy
     if not isinstance(policy, Policy | DeployedPolicy):
-        if isinstance(log, ParquetLog) and columns is None:
-            return log.with_roles(roles, log.costs)
-        raise InvalidInput(
-            "policy is a function, so the number of arms is not known; pass the log as "
-            "daband.domains.ParquetLog(files, n_arms=...)"
-        )
-    return open_log(log, policy, columns=columns, roles=roles, skip_unrewarded=True)
+        if not isinstance(log, ParquetLog):
+            raise InvalidInput(
+                "policy is a function, so the number of arms is not known; pass the log as "
+                "daband.domains.ParquetLog(files, n_arms=...)"
+            )
+        reader = log
+    return open_log(log, reader, columns=columns, roles=roles, skip_unrewarded=True)
 
 
 def _check_fits_memory(log: ParquetLog) -> None:

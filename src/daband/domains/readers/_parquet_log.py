@@ -215,22 +215,6 @@ class ParquetLog(LoggedDomain):
         optional_columns = [self.columns.offered, self.columns.cluster]
         return [*self._log_columns, *filter(None, optional_columns), *self._cost_columns]
 
-    def with_roles(self, roles: Mapping[str, str], costs: ArmCosts | None) -> ParquetLog:
-        """Return the log with the columns of weights and clusters in ``roles``, and with ``costs``
-        if it has none.
-        """
-        _check_roles(roles, self.schema, self.files[0].path)
-        if not roles.keys() & {"weights", "cluster"} and self.costs == costs:
-            return self
-        log = copy.copy(self)
-        log.costs = log.costs or costs
-        log.__dict__.pop("_all_rounds", None)
-        if "weights" in roles:
-            log._log_columns = [*log._log_columns[:3], roles["weights"]]
-        if "cluster" in roles:
-            log.columns = replace(log.columns, cluster=roles["cluster"])
-        return log
-
     # Reading the log in order, part by part.
 
     def parts(self, max_rows: int = _MAX_PART_ROWS) -> list[LogPart]:
@@ -572,13 +556,14 @@ def open_log(
     Args:
         log: a folder, a glob or a list of files, or an open log.
         policy: the policy. Its table transform reads the rows. A policy for images reads the image
-            files in the column "file", resized and cropped as in training.
+            files in the column "file", resized and cropped as in training. The open log itself, if
+            there is only a function that takes its contexts.
         columns: the columns by role, as in ``ParquetLog``.
         roles: as in ``ParquetLog``.
         skip_unrewarded: as in ``ParquetLog``.
     """
     frozen_policy = policy.frozen if isinstance(policy, DeployedPolicy) else policy
-    shared = frozen_policy.arms == "shared"
+    shared = policy.shared if isinstance(policy, ParquetLog) else frozen_policy.arms == "shared"
     if not isinstance(log, ParquetLog):
         transform = frozen_policy.table or (
             _build_image_transform(log, policy) if columns is None else None
@@ -591,7 +576,16 @@ def open_log(
         raise InvalidInput(
             "columns cannot be given with an open ParquetLog, which has columns already"
         )
-    log = log.with_roles(roles or {}, policy.costs)
+    roles = roles or {}
+    _check_roles(roles, log.schema, log.files[0].path)
+    if roles.keys() & {"weights", "cluster"} or log.costs != policy.costs:
+        log = copy.copy(log)
+        log.costs = log.costs or policy.costs
+        log.__dict__.pop("_all_rounds", None)
+        if "weights" in roles:
+            log._log_columns = [*log._log_columns[:3], roles["weights"]]
+        if "cluster" in roles:
+            log.columns = replace(log.columns, cluster=roles["cluster"])
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
             f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, but the policy"
