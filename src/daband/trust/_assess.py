@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from daband.base._arguments import check_int, check_one_of
-from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray
+from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray, take_chosen
 from daband.domains._contract import (
     Contexts,
     EvaluationDomain,
@@ -326,7 +326,7 @@ class SourceRounds:
         )
         offered = None if self.logged is None else self.logged.offered
         if offered is not None:  # an arm that the log did not offer could not be chosen
-            is_unavailable = ~offered[np.arange(len(arms)), arms]
+            is_unavailable = ~take_chosen(offered, arms)
             arms = np.where(is_unavailable, np.where(offered, means, -np.inf).argmax(axis=1), arms)
         return arms, means
 
@@ -334,7 +334,7 @@ class SourceRounds:
         """Return the reward of the given arm (N,) of each round, (N,); it is estimated if the
         source is a log.
         """
-        return self.rewards[np.arange(len(arms)), arms]
+        return take_chosen(self.rewards, arms)
 
     def get_policy_rewards(self, arms: IntArray) -> FloatArray:
         """Return the reward of the policy in each round, (N,), given its arms (N,).
@@ -365,8 +365,8 @@ class SourceRounds:
         scores = score_rounds(logged, n_arms, has_arm_axis=policy.arms == "shared")
         values = self.values
         if values is not None:
-            rows = np.arange(len(scores))
-            values = replace(values, scores=scores, values=scores[rows, values.find_arms()])
+            chosen = take_chosen(scores, values.find_arms())
+            values = replace(values, scores=scores, values=chosen)
         return replace(self, rewards=scores, logged=logged, values=values)
 
     def find_best_arm(
@@ -708,9 +708,8 @@ def _predict_advantage(
     error = policy.held_out_error if isinstance(policy, Supervised) else None
     if error is None:
         return None
-    rows = np.arange(len(incumbent_arms))
     predictions = choices.target_predictions
-    gains = predictions[rows, choices.target_arms] - predictions[rows, incumbent_arms]
+    gains = take_chosen(predictions, choices.target_arms) - take_chosen(predictions, incumbent_arms)
     return estimate_mean(gains).plus(error._replace(value=min(error.value, 0.0)))
 
 
