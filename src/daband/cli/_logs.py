@@ -18,13 +18,11 @@ from daband.cli import _shared as shared_options
 from daband.cli._pilot import print_status
 from daband.cli._shared import print_line, show_rows_bar
 from daband.domains._data_options import DataOptions
-from daband.domains.readers._columns import Columns
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.errors import InvalidInput
 from daband.logs._mean_estimates import estimate_mean
 from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
-from daband.policies._registered import policies
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 from daband.trust._assessment import format_number
 from daband.trust._choice_folder import find_next_version, find_policy_file
@@ -42,20 +40,14 @@ def fit_log_command(
         Argument(help="A folder or glob of Parquet files ('logs/*.parquet')."),
     ],
     out: Annotated[Path, Option(help="The file for the fitted policy, e.g. policy.safetensors.")],
-    policy: Annotated[
-        Path | None, Option(help="A saved policy to continue with; by default a new one.")
-    ] = None,
-    method: Annotated[str, Option(help="The method of a new policy.")] = "linucb",
-    n_arms: Annotated[int | None, Option(min=1, help="The number of arms of a new policy.")] = None,
+    n_arms: Annotated[int, Option(min=1, help="The number of arms.")],
     context: shared_options.ContextColumns = None,
     state: Annotated[
         Path | None,
         Option(help="A folder for the state; after an interruption, the same command continues."),
     ] = None,
-    weights: shared_options.WeightColumn = None,
-    cluster: shared_options.ClusterColumn = None,
 ) -> None:
-    """Fit a policy to a log that may be larger than memory.
+    """Fit LinUCB to a log that may be larger than memory.
 
     For a table that fits into memory, use `daband choose`.
 
@@ -63,21 +55,14 @@ def fit_log_command(
     """
     check_writable(out)  # before the fit, which may take hours
     columns = shared_options.parse_columns(context)
-    fitted_policy = (
-        daband.load(policy) if policy is not None else _make_policy(method, n_arms, log, columns)
+    parquet_log = ParquetLog(log, n_arms=n_arms, columns=columns)
+    policy = daband.LinUCB(
+        context_shape=parquet_log.context_shape, n_arms=n_arms, transform=daband.Standardise()
     )
-    with show_rows_bar(fitted_policy.name) as show_rows:
-        daband.fit_log(
-            fitted_policy,
-            log,
-            columns=columns,
-            directory=state,
-            weights=weights,
-            cluster=cluster,
-            progress=show_rows,
-        )
-    fitted_policy.save(out)
-    print_line(f"{fitted_policy!r}\nPolicy: {out}")
+    with show_rows_bar(policy.name) as show_rows:
+        daband.fit_log(policy, log, columns=columns, directory=state, progress=show_rows)
+    policy.save(out)
+    print_line(f"{policy!r}\nPolicy: {out}")
 
 
 def learn_command(
@@ -93,7 +78,6 @@ def learn_command(
         ),
     ] = None,
     context: shared_options.ContextColumns = None,
-    weights: shared_options.WeightColumn = None,
     cluster: shared_options.ClusterColumn = None,
     out: Annotated[
         Path | None,
@@ -141,7 +125,6 @@ def learn_command(
                 reward=reward,
                 propensity=propensity,
                 id=id_column,
-                weights=weights,
                 cluster=cluster,
                 progress=show_rows,
             )
@@ -151,10 +134,9 @@ def learn_command(
             return
         learner.save(path)
         print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
-        names = {"id": id_column, "weights": weights}
+        roles = {} if id_column is None else {"id": id_column}
         if columns is None:
-            names |= {"arm": arm, "reward": reward, "propensity": propensity}
-        roles = {role: name for role, name in names.items() if name is not None}
+            roles |= {"arm": arm, "reward": reward, "propensity": propensity}
         parquet_log = open_log(log, learner, columns=columns, roles=roles, skip_unrewarded=True)
         for text in _describe_changes(policy_before, learner, parquet_log):
             print_line(text)
@@ -214,24 +196,6 @@ def _describe_changes(before: Policy, after: Policy, log: ParquetLog) -> Iterato
             for log_policy in (before, after)
         ]
         yield f"Rule: {rules[0]} -> {rules[1]}."
-
-
-def _make_policy(method: str, n_arms: int | None, log: str, columns: Columns | None) -> Policy:
-    """Return a new policy for the contexts of a log."""
-    if n_arms is None:
-        raise InvalidInput(
-            "--n-arms is needed for a new policy, because a log may lack arms that were never"
-            " chosen"
-        )
-    policy_class = policies.get(method)
-    parquet_log = ParquetLog(log, n_arms=n_arms, columns=columns)
-    policy_arguments: dict[str, Any] = {
-        "context_shape": parquet_log.context_shape,
-        "n_arms": n_arms,
-    }
-    if policy_class.scale_matters:
-        policy_arguments["transform"] = daband.Standardise()
-    return policy_class(**policy_arguments)
 
 
 #: The file of estimates in the folder of a choice.

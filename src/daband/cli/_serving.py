@@ -219,9 +219,6 @@ def decide_command(
             )
         ),
     ] = None,
-    among: Annotated[
-        str | None, typer.Option(help="The arms that may be chosen, e.g. card,loan.")
-    ] = None,
 ) -> None:
     """Decide on every row of a file, and check them for drift.
 
@@ -281,9 +278,8 @@ def decide_command(
                 f"{out} has rewards, which would be overwritten; choose another --out, or move the"
                 " file"
             )
-    arms = None if among is None else [name.strip() for name in among.split(",")]
     monitor = None if deployed.reference is None else deployed.monitor()
-    decision = (monitor or deployed).decide(contexts, arms=arms)
+    decision = (monitor or deployed).decide(contexts)
     decisions = frame.with_columns(
         arm=pl.Series(decision.arm_name),
         propensity=pl.Series(np.asarray(decision.propensity)),

@@ -36,10 +36,6 @@ ContextColumns = Annotated[
     str | None,
     Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity."),
 ]
-WeightColumn = Annotated[
-    str | None,
-    Option(help="The column with the weight of a round, 1 by default."),
-]
 ClusterColumn = Annotated[
     str | None,
     Option(help="The column that arms were drawn for, e.g. school; default: for each row."),
