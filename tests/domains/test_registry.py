@@ -1,5 +1,3 @@
-import gzip
-
 import pytest
 
 from daband.domains._registry import check_data, get_cache_directory, get_data_directory, pairs
@@ -22,15 +20,8 @@ def test_every_resource_can_be_got_somehow():
             assert resource.instructions
 
 
-def test_real_files_are_whole(shared_data):
-    assert {status.state for status in check_data("digit")} == {"there"}
-
-
-def test_damaged_mnist_is_told(places):
-    (places / "mnist").mkdir(parents=True)
-    for content in (b"rubbish", gzip.compress(b"rubbish"), gzip.compress(b"rubbish")[:-4]):
-        (places / "mnist/train-labels-idx1-ubyte.gz").write_bytes(content)
-        assert list(check_data("digit"))[1].state == "damaged"
+def test_real_files_are_found(shared_data):
+    assert None not in dict(check_data("digit")).values()
 
 
 def test_an_unknown_pair_is_an_error():

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.table import Table
 from typer import Argument, Option
 
@@ -21,8 +20,6 @@ from daband.trust._choose import CHOICE_FILE
 
 #: Packages that the demo on digits needs.
 _DIGIT_PACKAGES = ("torch", "skimage", "PIL")
-#: Colour of each state of a data file.
-_STATE_COLOURS = {"there": "green", "missing": "yellow", "damaged": "red"}
 
 Name = Annotated[str, Argument(help="A preset (see `daband presets`) or a TOML file.")]
 Seeds = Annotated[
@@ -196,26 +193,20 @@ def check_data_command(
         list[str] | None, Argument(help="The pairs; by default all that read files.")
     ] = None,
 ) -> None:
-    """Check the data files of pairs, and print where to get missing files and under which licence.
+    """Check the data files of pairs, and print where to get them and under which licence.
 
     Example: daband data check visda17
     """
     pair_names = names or [name for name in pairs.names() if pairs.get(name).resources]
-    has_damage = False
     print_line(f"data directory: {get_data_directory()}")
     for name in pair_names:
-        statuses = list(check_data(name))
+        resources = list(check_data(name))
         console.print(f"[bold]{name}[/bold]")
-        if not statuses:
+        if not resources:
             console.print("  needs no data files")
-        for status in statuses:
-            colour = _STATE_COLOURS[status.state]
-            has_damage |= status.state == "damaged"
-            resource = status.resource
+        for resource, path in resources:
+            state = "[yellow]missing[/yellow]" if path is None else "[green]there  [/green]"
             text = f"{resource.description}; licence: {resource.licence}"
-            print_line(f"  [{colour}]{status.state:<8}[/{colour}]{text}", markup=True)
-            print_line(f"           {status.path}")
-            if status.state != "there":
-                print_line(f"           {resource.instructions}")
-    if has_damage:
-        raise typer.Exit(1)
+            print_line(f"  {state} {text}", markup=True)
+            print_line(f"          {path or resource.paths[0]}")
+            print_line(f"          {resource.instructions}")

@@ -1,17 +1,14 @@
 """Register pairs of a source and a target domain by name, load them, and find the data files that
 they need.
 
-``register_pair`` registers a function, and ``load`` calls it. The functions after them find and
-check files in the data directory.
+``register_pair`` registers a function, and ``load`` calls it. The functions after them find
+files in the data directory.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import inspect
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +38,6 @@ class Resource:
     licence: str
     #: Instructions to get the file, as a phrase in the imperative.
     instructions: str
-    #: MD5 checksum of the content, after unpacking if it is gzipped; empty if it is not known.
-    content_md5: str = ""
     #: True if the pair can be built without the file.
     optional: bool = False
     #: The domain whose pairs need the file; empty if every pair of the data set does.
@@ -189,44 +184,7 @@ def require_data(candidates: Sequence[str], *, pair: str) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class ResourceStatus:
-    """The state of a resource on this machine."""
-
-    resource: Resource
-    #: "there", "missing" or "damaged".
-    state: str
-    #: The path of the file, or the expected path if the file is missing.
-    path: Path
-
-
-def check_data(name: str) -> Iterator[ResourceStatus]:
-    """Yield the status of every resource of a pair.
-
-    Files with a known checksum are read and compared with it.
-    """
+def check_data(name: str) -> Iterator[tuple[Resource, Path | None]]:
+    """Yield every resource of a pair with its path; the path is None if the resource is missing."""
     for resource in pairs.get(name).resources:
-        path = find_data(resource.paths)
-        if path is None:
-            yield ResourceStatus(resource, "missing", get_data_directory() / resource.paths[0])
-        else:
-            yield ResourceStatus(
-                resource, "there" if _is_complete(path, resource) else "damaged", path
-            )
-
-
-def _is_complete(path: Path, resource: Resource) -> bool:
-    """Return True if a file has the expected checksum.
-
-    A folder, or a file whose checksum is not known, must only not be empty.
-    """
-    if path.is_dir():
-        return any(path.iterdir())
-    if not resource.content_md5:
-        return path.stat().st_size > 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-    except (OSError, EOFError, zlib.error):
-        return False
-    return digest.hexdigest() == resource.content_md5
+        yield resource, find_data(resource.paths)
