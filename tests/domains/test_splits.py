@@ -7,7 +7,6 @@ import daband
 from daband.checks._pairs import check_source_test
 from daband.domains import from_arrays, from_log, load
 from daband.domains._splits import split_fraction
-from daband.domains.readers._arrays import ArrayEvaluation
 from daband.errors import InvalidInput
 
 N = 60
@@ -102,7 +101,7 @@ def test_the_check_finds_rounds_that_training_uses():
         check_source_test(pair)
     few = np.arange(N) % 4  # a context that only has four values repeats, whoever holds it out
     check_source_test(from_arrays(source=(np.eye(4)[few], Y), target=np.eye(4)[few]))
-    assert isinstance(pair.source_test, ArrayEvaluation)
+    assert isinstance(pair.source_test, daband.domains.EvaluationDomain)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97])

@@ -10,7 +10,8 @@ import pytest
 
 import daband
 from daband.domains import from_arrays
-from daband.domains.readers._arrays import ArrayEvaluation
+from daband.domains._splits import RewardEvaluation
+from daband.domains.readers._arrays import ArrayRewards
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
 from daband.logs._weighted_log import score_rounds
@@ -160,7 +161,7 @@ def test_rewards_in_other_units(assessment, policy, pair):
 def test_few_source_rounds_lower_the_limit(assessment, policy, pair):
     contexts, table = source_table(pair)
     found = daband.assess(
-        policy, source=ArrayEvaluation(contexts[:40], table[:40]), target=pair.target
+        policy, source=RewardEvaluation(ArrayRewards(contexts[:40], table[:40])), target=pair.target
     )
     assert found.source_error > 1.5 * assessment.source_error
     assert found.source_rounds == 40

@@ -136,15 +136,14 @@ class LogSubset(_Subset, LoggedDomain):
 
 
 class RewardEvaluation(EvaluationDomain):
-    """A reward domain, or a subset of its rounds, as contexts with expected rewards for the
-    evaluator.
+    """A reward domain as contexts with expected rewards for the evaluator.
 
     Realised rewards, which are unbiased but noisy, are used if expected rewards are not known.
     """
 
-    def __init__(self, domain: RewardDomain, indices: IntArray | None = None) -> None:
+    def __init__(self, domain: RewardDomain) -> None:
         self._domain = domain
-        self._indices = np.arange(len(domain)) if indices is None else indices
+        self._indices = np.arange(len(domain))
         self.n_arms = domain.n_arms
         self.context_shape = domain.context_shape
 
@@ -189,4 +188,6 @@ def hold_out(
         return domain, None
     if isinstance(domain, LoggedDomain):
         return LogSubset(domain, training_rows), LogSubset(domain, held_out_rows)
-    return RewardSubset(domain, training_rows), RewardEvaluation(domain, held_out_rows)
+    return RewardSubset(domain, training_rows), RewardEvaluation(
+        RewardSubset(domain, held_out_rows)
+    )

@@ -15,12 +15,11 @@ from daband.base._arrays import (
     ArrayLike,
     FloatArray,
     IntArray,
-    Shape,
     as_numpy,
     check_memory,
     is_finite,
 )
-from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains._contract import About, Contexts, Pair, RewardDomain
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import RewardEvaluation, hold_out
 from daband.errors import InvalidInput
@@ -92,13 +91,8 @@ class ArrayRewards(ArrayContexts, RewardDomain):
         self._expected = (
             None
             if expected is None
-            else _check_reward_table(expected, len(self), f"{name} expected")
+            else _check_reward_table(expected, len(self), self.n_arms, f"{name} expected rewards")
         )
-        if self._expected is not None and self._expected.shape[1] != self.n_arms:
-            raise InvalidInput(
-                f"{name} expected has {self._expected.shape[1]} arms, but rewards have"
-                f" {self.n_arms}"
-            )
 
     @property
     def reward_table(self) -> FloatArray | None:
@@ -113,28 +107,6 @@ class ArrayRewards(ArrayContexts, RewardDomain):
         else:
             rewards = self._rewards[indices]
         return rewards, rewards if self._expected is None else self._expected[indices]
-
-
-class ArrayEvaluation(RewardEvaluation):
-    """Contexts with the expected reward of every arm, in arrays.
-
-    ``expected`` are labels (n,) or rewards (n, K). The other arguments are as in ``ArrayRewards``.
-    """
-
-    def __init__(
-        self,
-        contexts: ArrayLike,
-        expected: ArrayLike,
-        *,
-        n_arms: int | None = None,
-        has_arm_axis: bool = False,
-        name: str = "target_test",
-    ) -> None:
-        domain = ArrayRewards(
-            contexts, expected, n_arms=n_arms, has_arm_axis=has_arm_axis, name=name
-        )
-        super().__init__(domain)
-        self.array_shape = domain.array_shape
 
 
 def _set_n_arms(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -261,25 +233,21 @@ def from_arrays(
         has_arm_axis=has_arm_axis,
         full_feedback=feedback == "full",
     )
-    target_fields = build_target_fields(
+    fields = build_fields(
+        full_source,
         target,
-        target_test,
-        target_labelled,
-        n_arms,
-        passes if target_passes is None else target_passes,
-        has_arm_axis,
+        passes=passes if target_passes is None else target_passes,
+        has_arm_axis=has_arm_axis,
+        target_test=target_test,
+        target_labelled=target_labelled,
+        source_test=source_test if isinstance(source_test, tuple) else None,
     )
-    training_source: RewardDomain = full_source
-    held_out_source: EvaluationDomain | None = None
-    if isinstance(source_test, tuple):
-        held_out_source = ArrayEvaluation(
-            *source_test, n_arms=n_arms, has_arm_axis=has_arm_axis, name="source_test"
+    fields["source"] = full_source
+    if "source_test" not in fields:
+        fields["source"], fields["source_test"] = hold_out(
+            full_source, fraction=source_test, name=name
         )
-    fields = {"source": full_source, **target_fields, "source_test": held_out_source}
-    check_shapes(fields, full_source.context_shape, n_arms=n_arms, has_arm_axis=has_arm_axis)
-    if held_out_source is None:
-        training_source, held_out_source = hold_out(full_source, fraction=source_test, name=name)
-    labelled_target = target_fields["target_labelled"]
+    labelled_target = fields.get("target_labelled")
     has_only_labels = outcomes.ndim == 1 and (
         labelled_target is None or labelled_target.reward_table is None
     )
@@ -288,9 +256,7 @@ def from_arrays(
         context_shape=full_source.context_shape,
         n_arms=n_arms,
         class_names=check_class_names(class_names, n_arms),
-        source=training_source,
-        source_test=held_out_source,
-        **target_fields,
+        **fields,
         arms=arms,
         feedback="one_hot" if has_only_labels else "bandit",
         about=About(summary="arrays given by the user", licence="the user's own"),
@@ -298,56 +264,35 @@ def from_arrays(
     )
 
 
-def build_target_fields(
-    target: ArrayLike,
-    target_test: Any,
-    target_labelled: Any,
-    n_arms: int,
-    passes: int,
-    has_arm_axis: bool,
+def build_fields(
+    source: Any, target: ArrayLike, *, passes: int, has_arm_axis: bool, **rewarded: Any
 ) -> dict[str, Any]:
-    """Return the fields ``target``, ``target_test`` and ``target_labelled`` of a pair, as in
-    ``from_arrays``.
+    """Return the field ``target`` of a pair with this source, and the fields ``rewarded``.
+
+    The latter are tuples of contexts and labels or rewards, or None. ``passes`` is the number of
+    passes over the target.
     """
     passes = check_int("target_passes", passes, minimum=1)
-    fields: dict[str, Any] = dict.fromkeys(("target_test", "target_labelled"))
-    fields["target"] = ArrayContexts(
-        target, passes=passes, has_arm_axis=has_arm_axis, name="target"
-    )
-    if target_test is not None:
-        fields["target_test"] = ArrayEvaluation(
-            *target_test, n_arms=n_arms, has_arm_axis=has_arm_axis
-        )
-    if target_labelled is not None:
-        fields["target_labelled"] = ArrayRewards(
-            *target_labelled,
-            n_arms=n_arms,
-            passes=passes,
-            has_arm_axis=has_arm_axis,
-            name="target_labelled",
-        )
+    options: dict[str, Any] = {"passes": passes, "has_arm_axis": has_arm_axis}
+    fields: dict[str, Any] = {"target": ArrayContexts(target, name="target", **options)}
+    for name, data in rewarded.items():
+        if data is not None:
+            fields[name] = ArrayRewards(*data, n_arms=source.n_arms, name=name, **options)
+    all_fields = {"source": source, **fields} if isinstance(source, ArrayRewards) else fields
+    for name, domain in all_fields.items():
+        if domain.context_shape != source.context_shape:
+            raise InvalidInput(
+                f"{name} contexts have shape {domain.context_shape}, but source contexts"
+                f" {source.context_shape}"
+            )
+        if has_arm_axis and domain.array_shape[1] != source.n_arms:
+            raise InvalidInput(
+                f"shared arms need {name} contexts (n, {source.n_arms}, *C), got"
+                f" {domain.array_shape}"
+            )
+    for name in {"source_test", "target_test"} & fields.keys():
+        fields[name] = RewardEvaluation(fields[name])
     return fields
-
-
-def check_shapes(
-    fields: Mapping[str, Any], shape: Shape, *, n_arms: int, has_arm_axis: bool
-) -> None:
-    """Raise an error unless all fields of a pair have the context shape ``shape`` and ``n_arms``
-    arms.
-    """
-    for field, domain in fields.items():
-        if domain is None:
-            continue
-        if domain.context_shape != shape:
-            raise InvalidInput(
-                f"{field} contexts have shape {domain.context_shape}, but source contexts {shape}"
-            )
-        if isinstance(domain, ArrayRewards | ArrayEvaluation) and domain.n_arms != n_arms:
-            raise InvalidInput(f"{field} has rewards for {domain.n_arms} arms, expected {n_arms}")
-        if has_arm_axis and domain.array_shape[1] != n_arms:
-            raise InvalidInput(
-                f"shared arms need {field} contexts (n, {n_arms}, *C), got {domain.array_shape}"
-            )
 
 
 def check_n_arms(n_arms: int, *, n_rows: int) -> int:
@@ -378,11 +323,13 @@ def _check_contexts(contexts: ArrayLike, name: str, has_arm_axis: bool) -> AnyAr
     return array
 
 
-def _check_reward_table(rewards: ArrayLike, n: int, name: str) -> FloatArray:
+def _check_reward_table(rewards: ArrayLike, n: int, n_arms: int | None, name: str) -> FloatArray:
     """Return rewards (n, K). Raise an error for a wrong shape or a value that is not finite."""
     array = as_numpy(rewards, name).astype(np.float64)
     if array.ndim != 2 or len(array) != n or array.shape[1] < 1:
         raise InvalidInput(f"{name} must have shape ({n}, K), got {array.shape}")
+    if array.shape[1] != (n_arms or array.shape[1]):
+        raise InvalidInput(f"{name} are for {array.shape[1]} arms, expected {n_arms}")
     if not np.isfinite(array).all():
         raise InvalidInput(f"{name} has a NaN or infinite value")
     return array
@@ -427,7 +374,7 @@ def _check_rewards_or_labels(
     """
     array = _as_rewards_or_labels(rewards, name)
     if array.ndim == 2:
-        return _check_reward_table(array, n, f"{name} rewards"), None
+        return _check_reward_table(array, n, n_arms, f"{name} rewards"), None
     if array.shape != (n,):
         raise InvalidInput(
             f"{name} needs labels ({n},) or rewards ({n}, K) for its {n} contexts, got"

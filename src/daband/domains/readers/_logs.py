@@ -29,9 +29,8 @@ from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
 from daband.domains.readers._arrays import (
     ArrayContexts,
-    build_target_fields,
+    build_fields,
     check_n_arms,
-    check_shapes,
 )
 from daband.domains.readers._columns import read_catalogue
 from daband.domains.readers._parquet_log import ParquetLog
@@ -237,15 +236,14 @@ def from_log(
         training_log, held_out_log = hold_out(log, fraction=source_test, name=name)
     if isinstance(log, ParquetLog):
         training_log.log_parts = frozenset(compute_digests(log.parts()).values())
-    target_fields = build_target_fields(
+    target_fields = build_fields(
+        log,
         target,
-        target_test,
-        target_labelled,
-        n_arms,
-        passes if target_passes is None else target_passes,
-        has_arm_axis,
+        passes=passes if target_passes is None else target_passes,
+        has_arm_axis=has_arm_axis,
+        target_test=target_test,
+        target_labelled=target_labelled,
     )
-    check_shapes(target_fields, log.context_shape, n_arms=n_arms, has_arm_axis=has_arm_axis)
     return Pair(
         name=name,
         context_shape=log.context_shape,
