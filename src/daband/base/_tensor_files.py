@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +26,6 @@ from daband.errors import CheckpointError
 
 #: The zeros in place of the digest while it is computed.
 _ZERO_DIGEST = "0" * 64
-#: The number of bytes that are read at once.
-_CHUNK_BYTES = 1 << 22
-#: The maximum size of a file header in bytes, as in safetensors.
-_MAX_HEADER_BYTES = 100 << 20
 
 
 @dataclass(frozen=True)
@@ -83,69 +77,40 @@ def write_tensor_file(
 def read_tensor_file(path: str | Path, file_format: FileFormat) -> tuple[dict[str, Any], Arrays]:
     """Return the header and the arrays of a file, after checking the digest."""
     path = check_path(path)
-    header = read_tensor_header(path, file_format)
+    if path.exists() and not path.is_file():  # a pipe would block, a device may have no end
+        raise CheckpointError(
+            f"{path} cannot be read: it is a folder, a device or a pipe, not a file"
+        )
     try:
-        with safetensors.safe_open(path, framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
-    return header, arrays
-
-
-def read_tensor_header(path: str | Path, file_format: FileFormat) -> dict[str, Any]:
-    """Return the header of a file as a dictionary, after checking the digest of the whole file."""
-    path = check_path(path)
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would block, a device may have no end
-            raise CheckpointError(
-                f"{path} cannot be read: it is a folder, a device or a pipe, not a file"
-            )
-        file_size = os.stat(path).st_size
-        with open(path, "rb") as file:
-            first_nine_bytes = file.read(9)
-            header_length = int.from_bytes(first_nine_bytes[:8], "little")
-            _reject_other_formats(path, first_nine_bytes, file_size)
-            if 8 + header_length > file_size or header_length > _MAX_HEADER_BYTES:
-                raise CheckpointError(
-                    f"{path} is truncated or not a safetensors file: its header would have"
-                    f" {header_length} bytes, the file has {file_size}"
-                )
-            file_header = first_nine_bytes[8:] + file.read(header_length - 1)
-            header, digest = _parse_header(path, file_header, file_format)
-            hasher = hashlib.sha256(first_nine_bytes[:8])
-            first_bytes = file_format.header_start + _ZERO_DIGEST.encode()
-            hasher.update(first_bytes + file_header[len(first_bytes) :])
-            while chunk := file.read(_CHUNK_BYTES):
-                hasher.update(chunk)
+        content = path.read_bytes()
     except OSError as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    # The first eight bytes of a safetensors file are a length, which may look like a pickle's mark.
+    # The ninth is "{".
+    if content[8:9] != b"{" and content.startswith((b"\x80", b"PK\x03\x04")):
+        raise CheckpointError(
+            f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and"
+            " are never opened"
+        )
+    header_end = 8 + int.from_bytes(content[:8], "little")
+    if len(content) < max(9, header_end):
+        raise CheckpointError(
+            f"{path} is truncated or not a safetensors file: its header would end at byte"
+            f" {header_end}, the file has {len(content)}"
+        )
+    header, digest = _parse_header(path, content[8:header_end], file_format)
+    digest_start = 8 + len(file_format.header_start)
+    hasher = hashlib.sha256(content[:digest_start] + _ZERO_DIGEST.encode())
+    hasher.update(memoryview(content)[digest_start + len(_ZERO_DIGEST) :])
     if hasher.hexdigest() != digest:
         raise CheckpointError(
             f"{path} is damaged: its content does not match its digest, so at least one bit differs"
             " from what was saved; restore it from a copy"
         )
-    return header
-
-
-def _reject_other_formats(path: Path, first_nine_bytes: bytes, file_size: int) -> None:
-    """Raise an error if a file, given by its first nine bytes and its size, is too short, a pickle
-    or a zip archive.
-    """
-    if file_size < 9:
-        raise CheckpointError(
-            f"{path} is truncated: a safetensors file has more than {file_size} bytes"
-        )
-    # The first eight bytes of a safetensors file are a length, which may look like a pickle's mark.
-    # The ninth is "{".
-    if first_nine_bytes[8:] != b"{" and (
-        first_nine_bytes[:1] == b"\x80" or first_nine_bytes[:4] == b"PK\x03\x04"
-    ):
-        raise CheckpointError(
-            f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and"
-            " are never opened"
-        )
+    try:
+        return header, safetensors.numpy.load(content)
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 def _parse_header(
