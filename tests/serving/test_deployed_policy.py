@@ -48,10 +48,7 @@ def test_decisions_are_the_policys(pair_of, mask):
     singles = [
         deployed.decide(one, arms=mask, round_number=first + at) for at, one in enumerate(contexts)
     ]
-    agree(
-        expected,
-        type(singles[0])(*map(np.array, list(zip(*singles, strict=True))[:5]), warnings=()),
-    )
+    agree(expected, type(singles[0])._make(zip(*singles, strict=True)))
     assert all(type(one.arm) is int and type(one.propensity) is float for one in singles)
     assert singles[0].mean.shape == singles[0].bonus.shape == (ARMS,)
 

@@ -189,9 +189,9 @@ class Decider:
         arms: Any = request.arms
         if arms is None and request.eligible is not None:
             arms = np.isin(np.arange(deployed.n_arms), request.eligible)
-        decision, _ = deployed.decide_with_contexts(
+        decision = deployed.decide(
             request.row,
-            arms,
+            arms=arms,
             control=control_fraction,
             incumbents=None if request.incumbent is None else np.array([request.incumbent]),
         )

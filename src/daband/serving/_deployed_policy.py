@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.base._arguments import check_available, check_fraction, check_int
-from daband.base._arrays import BoolArray, FloatArray, IntArray, Shape
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray, Shape
 from daband.base._tensor_files import FileFormat, read_tensor_file
 from daband.errors import CheckpointError, InvalidInput, did_you_mean
 from daband.features._costs import ArmCosts
@@ -73,10 +73,12 @@ class DeployedDecision(NamedTuple):
     bonus: FloatArray
     #: A ``RowWarning`` for each unusual value of the row.
     warnings: tuple[Any, ...]
+    #: The context that the row was converted to.
+    context: AnyArray
     #: The probability that a row is in the control group.
-    control: float | FloatArray = 0.0
+    control: float | FloatArray
     #: True if the row is in the control group, in which the incumbent is chosen.
-    in_control: bool | BoolArray = False
+    in_control: bool | BoolArray
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,6 +180,7 @@ class DeployedPolicy:
         round_number: int | None = None,
         strict: bool = False,
         control: float | None = None,
+        incumbents: IntArray | None = None,
     ) -> DeployedDecision:
         """Choose an arm for one row, or for each row of a batch.
 
@@ -197,25 +200,11 @@ class DeployedPolicy:
             control: the probability that a row is in the control group; by default that of the
                 pilot in the file, or 0. For such rows, the incumbent in the file is chosen
                 (``daband.export(incumbent=)``). Propensities take the control group into account.
+            incumbents: the indices of the incumbents of the rows, (n,), instead of the incumbent in
+                the file; -1 for none.
 
         A missing column, a value of the wrong type, numbers that are not finite, arrays of another
         shape and damaged images always raise an error.
-        """
-        return self.decide_with_contexts(row, arms, round_number, strict, control)[0]
-
-    def decide_with_contexts(
-        self,
-        row: Any,
-        arms: Any = None,
-        round_number: int | None = None,
-        strict: bool = False,
-        control: float | None = None,
-        incumbents: IntArray | None = None,
-    ) -> tuple[DeployedDecision, ReadRows]:
-        """Decide as ``decide`` does, and also return the contexts and warnings of the rows.
-
-        Arguments are as in ``decide``. ``incumbents`` (n,) are the incumbents of the rows, -1 for
-        none; by default, all rows have the incumbent in the file.
         """
         read_rows = self.reader.read(row)
         control = self.control if control is None else control
@@ -240,52 +229,48 @@ class DeployedPolicy:
         elif frozen.offered is not None:
             mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
         mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
-        # the fields ``control`` and ``in_control`` of the decision, (n,) each
-        controls: list[Any] = []
         if control:
             check_fraction("control", control, allow_one=True)
             if incumbents is None:
                 incumbents = self._find_incumbents(row, read_rows)
-        if control or self.limiter is not None:
-            incumbents = np.full(len(mean), -1) if incumbents is None else incumbents
-            if indices is not None:  # an incumbent that is not in the request cannot be chosen
-                index_in_request = {
-                    int(arm): index for index, arm in enumerate(indices) if arm >= 0
-                }
-                incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
-            if self.limiter is None:
-                choices, *controls = frozen.choose_with_control(
-                    mean, bonus, mask, round_number, control, incumbents
-                )
-            else:
-                choices, *controls = self.limiter.choose(
-                    frozen.exploration,
-                    mean,
-                    bonus,
-                    mask,
-                    frozen.make_draw(round_number),
-                    scale=frozen.reward_unit[1],
-                    indices=indices,
-                    control=control,
-                    incumbents=incumbents,
-                )
+        incumbents = np.full(len(mean), -1) if incumbents is None else incumbents
+        if control and indices is not None:
+            # an incumbent that is not in the request cannot be chosen
+            index_in_request = {int(arm): index for index, arm in enumerate(indices) if arm >= 0}
+            incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
+        draw = frozen.make_draw(round_number)
+        if self.limiter is None:
+            chosen = frozen.choose(mean, bonus, mask, draw, control, incumbents)
         else:
-            choices = frozen.choose(mean, bonus, mask, round_number)
-        if not read_rows.is_single:
-            chosen_names = tuple(names[arm] for arm, _ in choices)
-            chosen_arms, propensities = (np.array(column) for column in zip(*choices, strict=True))
-            scores = frozen.to_user_units(mean, bonus)
-            warnings = tuple(read_rows.warnings)
-            batch = DeployedDecision(
-                chosen_arms, chosen_names, propensities, *scores, warnings, *controls
+            chosen = self.limiter.choose(
+                frozen.exploration,
+                mean,
+                bonus,
+                mask,
+                draw,
+                scale=frozen.reward_unit[1],
+                indices=indices,
+                control=control,
+                incumbents=incumbents,
             )
-            return batch, read_rows
-        (arm, propensity), scores = choices[0], frozen.to_user_units(mean[0], bonus[0])
-        row_control = (column[0].item() for column in controls)
+        chosen_arms, propensities, controls, in_control = chosen
         decision = DeployedDecision(
-            arm, names[arm], propensity, *scores, read_rows.warnings[0], *row_control
+            chosen_arms,
+            tuple(names[arm] for arm in chosen_arms),
+            propensities,
+            *frozen.to_user_units(mean, bonus),
+            tuple(read_rows.warnings),
+            read_rows.contexts,
+            controls,
+            in_control,
         )
-        return decision, read_rows
+        if not read_rows.is_single:
+            return decision
+        columns: Any = decision
+        values = (column[0] for column in columns)
+        return DeployedDecision._make(
+            value.item() if isinstance(value, np.generic) else value for value in values
+        )
 
     def look_up_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:
         """Return the names, indices (-1 for a new arm) and vectors of the arms of a request.

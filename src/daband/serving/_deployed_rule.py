@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arrays import IntArray
 from daband.errors import InvalidInput
-from daband.features._row_reader import ReadRows
 from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, build_deployed
 from daband.serving._export import freeze
 from daband.serving._rule import Rule
@@ -29,27 +27,20 @@ class DeployedRule(DeployedPolicy):
         id_column = self.rule.id_column
         return (*names, id_column) if self.rule.epsilon and id_column not in names else names
 
-    def decide_with_contexts(
-        self,
-        row: Any,
-        arms: Any = None,
-        round_number: int | None = None,
-        strict: bool = False,
-        control: float | None = None,
-        incumbents: IntArray | None = None,
-    ) -> tuple[DeployedDecision, ReadRows]:
-        decision, read_rows = super().decide_with_contexts(
-            row, arms, round_number, strict, control, incumbents
-        )
+    def decide(
+        self, row: Any, *, arms: Any = None, control: float | None = None, **options: Any
+    ) -> DeployedDecision:
+        decision = super().decide(row, arms=arms, control=control, **options)
         rule = self.rule
         if not rule.epsilon:
-            return decision, read_rows
+            return decision
         if arms is not None or control:
             raise InvalidInput(
                 "a rule with epsilon decides by the ids of rows, without arms and control; export it"
                 " for these: daband export rules.json FILE"
             )
-        rows: Any = [row] if read_rows.is_single else row
+        is_single = isinstance(decision.arm, int)
+        rows: Any = [row] if is_single else row
         ids = (
             rows[rule.id_column] if hasattr(rows, "columns") else [x[rule.id_column] for x in rows]
         )
@@ -57,15 +48,11 @@ class DeployedRule(DeployedPolicy):
         indices = np.searchsorted(offered, np.atleast_1d(decision.arm))
         indices, propensities = rule.explore(indices, list(ids))
         names = tuple(rule.arm_names[index] for index in indices)
-        if not read_rows.is_single:
-            chosen = decision._replace(
-                arm=offered[indices], arm_name=names, propensity=propensities
-            )
-        else:
-            chosen = decision._replace(
-                arm=int(offered[indices[0]]), arm_name=names[0], propensity=float(propensities[0])
-            )
-        return chosen, read_rows
+        if not is_single:
+            return decision._replace(arm=offered[indices], arm_name=names, propensity=propensities)
+        return decision._replace(
+            arm=int(offered[indices[0]]), arm_name=names[0], propensity=float(propensities[0])
+        )
 
 
 def deploy_rule(policy: Any, rule: Rule) -> DeployedRule:

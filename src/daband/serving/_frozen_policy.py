@@ -343,67 +343,49 @@ class FrozenPolicy:
         """The key of the random draws."""
         return make_draw_key(self.seed)
 
+    def make_draw(self, round_number: int | None) -> DrawFunction:
+        """Return the function that draws random numbers.
+
+        They are the policy's draws in round ``round_number`` and the following rounds. If it is
+        None, they come from the operating system, so that processes that serve the same file
+        explore independently.
+        """
+        if round_number is None:
+            return draw_fresh
+        return make_seeded_draw(self.random_key, round_number)
+
     def choose(
         self,
         mean: FloatArray,
         bonus: FloatArray,
         available: Mask,
-        round_number: int | None,
-    ) -> list[tuple[int, float]]:
-        """Return an arm and its propensity for each row of means and bonuses (n, K).
-
-        Random draws are the policy's draws in round ``round_number`` and the following rounds. If
-        it is None, they come from the operating system, so that processes that serve the same file
-        explore independently.
-        """
-        draw = self.make_draw(round_number)
-        decision = self.exploration.decide(mean, bonus, draw, available)
-        return list(zip(decision.arm.tolist(), decision.propensity.tolist(), strict=True))
-
-    def make_draw(self, round_number: int | None) -> DrawFunction:
-        """Return the function that draws random numbers, as in ``choose``."""
-        if round_number is None:
-            return draw_fresh
-        return make_seeded_draw(self.random_key, round_number)
-
-    def choose_with_control(
-        self,
-        mean: FloatArray,
-        bonus: FloatArray,
-        available: Mask,
-        round_number: int | None,
-        control_fraction: float,
+        draw: DrawFunction,
+        control: float,
         incumbents: IntArray,
-    ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
-        """Choose as ``choose`` does, but choose the row's incumbent instead with probability
-        ``control_fraction``.
+    ) -> tuple[IntArray, FloatArray, FloatArray, BoolArray]:
+        """Choose an arm for each row of means and bonuses (n, K), or with probability ``control``
+        the row's incumbent.
 
-        Return the arms and propensities, which include both groups. Also return the probability
-        that each row is in the control group, (n,), and True for the rows that are in it, (n,). The
-        probability is 0 if the incumbent of the row is -1 or not available.
+        Return the arms and propensities, (n,) each, which include both groups. Also return the
+        probability that each row is in the control group, (n,), and True for the rows that are in
+        it, (n,). The probability is 0 if the incumbent of the row is -1 or not available.
         """
-        choices = self.choose(mean, bonus, available, round_number)
-        draw = self.make_draw(round_number)
+        decision = self.exploration.decide(mean, bonus, draw, available)
         n = len(mean)
+        controls = np.zeros(n)
+        in_control = np.zeros(n, np.bool_)
+        if not control:
+            return decision.arm, decision.propensity, controls, in_control
         rows = np.arange(n)
-        is_available = (
-            incumbents >= 0
-            if available is None
-            else (incumbents >= 0) & available[rows, incumbents]
-        )
-        control_probabilities = control_fraction * is_available.astype(np.float64)
-        in_control = draw(n, 2)[:, 1] < control_probabilities
-        arms = np.where(in_control, incumbents, [arm for arm, _ in choices])
-        policy_probabilities = self.exploration.probabilities(mean, bonus, available=available)[
-            rows, arms
-        ]
-        policy_term = (1.0 - control_probabilities) * policy_probabilities
-        propensities = policy_term + control_probabilities * (arms == incumbents)
-        return (
-            list(zip(arms.tolist(), propensities.tolist(), strict=True)),
-            control_probabilities,
-            in_control,
-        )
+        is_available = incumbents >= 0
+        if available is not None:
+            is_available &= available[rows, incumbents]
+        controls[is_available] = control
+        in_control = draw(n, 2)[:, 1] < controls
+        arms = np.where(in_control, incumbents, decision.arm)
+        probabilities = self.exploration.probabilities(mean, bonus, available=available)
+        propensities = (1.0 - controls) * probabilities[rows, arms]
+        return arms, propensities + controls * (arms == incumbents), controls, in_control
 
     def to_user_units(self, mean: FloatArray, bonus: FloatArray) -> Scores:
         """Return means and bonuses, which are in ``reward_unit``, in the user's units."""

@@ -160,8 +160,8 @@ class Limiter:
         indices: IntArray | None,
         control: float,
         incumbents: IntArray,
-    ) -> tuple[list[tuple[int, float]], FloatArray, BoolArray]:
-        """Choose as ``FrozenPolicy.choose_with_control`` does, row by row within the limits.
+    ) -> tuple[IntArray, FloatArray, FloatArray, BoolArray]:
+        """Choose as ``FrozenPolicy.choose`` does, row by row within the limits.
 
         ``scale`` is the unit of mean and bonus, and ``indices`` (K,) are the indices of their arms
         among all arms, -1 for new ones; None for all arms.
@@ -176,8 +176,8 @@ class Limiter:
                 use[is_known] = np.array(limit.use)[indices[is_known]]
         mask = np.ones((n, n_arms), np.bool_) if available is None else available
         draws = draw(n, 2)
-        choices = []
-        controls = np.zeros(n)
+        arms = np.zeros(n, np.int64)
+        propensities, controls = np.zeros((2, n))
         with self.usage.lock:
             for row in range(n):
                 allowed = self._find_allowed(uses, mask[row])
@@ -195,12 +195,12 @@ class Limiter:
                 arm = min(arm, int(np.flatnonzero(probabilities)[-1]))
                 if draws[row, 0] < controls[row]:
                     arm = incumbent
-                propensity = (1.0 - controls[row]) * probabilities[arm]
-                propensity += controls[row] * (arm == incumbent)
-                choices.append((arm, float(propensity)))
+                arms[row] = arm
+                propensities[row] = (1.0 - controls[row]) * probabilities[arm]
+                propensities[row] += controls[row] * (arm == incumbent)
                 self.usage.decisions += 1
                 self.usage.used += uses[:, arm]
-        return choices, controls, draws[:, 0] < controls
+        return arms, propensities, controls, draws[:, 0] < controls
 
     def _find_allowed(self, uses: FloatArray, available: BoolArray) -> BoolArray:
         """Return the available arms that keep the limits, (K,); those with the least use if there

@@ -307,19 +307,17 @@ class Monitor:
         """Return the decision of ``DeployedPolicy.decide`` for a row or a batch, and update the
         tests.
         """
-        decision, read_rows = self.deployed.decide_with_contexts(row, **options)
-        mean = np.atleast_2d(decision.mean)
-        bonus = np.atleast_2d(decision.bonus)
+        decision = self.deployed.decide(row, **options)
+        batch = decision
+        if isinstance(decision.arm, int):
+            batch = type(decision)(*([value] for value in decision))
+        contexts, mean, bonus = map(np.asarray, (batch.context, batch.mean, batch.bonus))
         if options.get("arms") is not None:  # the reference has the scores of all arms
-            mean, bonus = self.deployed.frozen.score_in_user_units(read_rows.contexts)
-        scores, preferred_arms = compute_summary_scores(
-            self.deployed, read_rows.contexts, mean, bonus
-        )
+            mean, bonus = self.deployed.frozen.score_in_user_units(contexts)
+        scores, preferred_arms = compute_summary_scores(self.deployed, contexts, mean, bonus)
         with self._lock:
-            self._arm_counts.update(
-                [decision.arm_name] if read_rows.is_single else decision.arm_name
-            )
-            for row_warnings in read_rows.warnings:
+            self._arm_counts.update(batch.arm_name)
+            for row_warnings in batch.warnings:
                 self._warning_counts.update({warning.kind for warning in row_warnings})
             self._add_contexts(scores, preferred_arms)
         return decision
