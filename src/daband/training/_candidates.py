@@ -37,9 +37,8 @@ class CandidateProgress:
     seconds_left: float | None
     #: The fraction of all episodes that is done, from 0 to 1.
     fraction: float
-    #: A sentence about this candidate's run (``Run.note``), or the first answer of ``choose`` once
-    #: there is one.
-    note: str = ""
+    #: A sentence about this candidate's run (``Run.note``).
+    note: str
 
 
 #: The number of training rounds for vectors.
@@ -98,7 +97,6 @@ def train_candidates(
     device: str = "auto",
     directory: str | Path | None = None,
     progress: Callable[[CandidateProgress], None] | None = None,
-    describe_first: Callable[[str, Policy], str] | None = None,
 ) -> list[Policy]:
     """Train a policy of every candidate, and return the policies in the order of the candidates.
 
@@ -117,13 +115,9 @@ def train_candidates(
         directory: a folder in which every run has its own folder. A second call with the same
             settings reads finished runs and resumes interrupted ones.
         progress: called after every episode.
-        describe_first: called with the name and the policy of a finished candidate, while others
-            are still training, until it returns a text that is not empty. This text is then the
-            ``note`` of the progress.
     """
     policies = [candidate.build(pair, seed=seed, device=device) for candidate in candidates]
     runs: list[_CandidateRun] = []
-    note = ""
 
     def save() -> None:
         for run in runs:
@@ -148,12 +142,8 @@ def train_candidates(
                 waiting_runs, key=lambda run: (run.seconds_left or 0.0, len(run.episode_seconds))
             )
             run.play_episode()
-            if progress is None:
-                continue
-            is_early = run.trainer.is_finished and len(waiting_runs) > 1
-            if is_early and not note and describe_first is not None:
-                note = describe_first(run.name, run.trainer.policy)
-            progress(_compute_progress(run, runs, note))
+            if progress is not None:
+                progress(_compute_progress(run, runs))
     return policies
 
 
@@ -185,9 +175,7 @@ class _CandidateRun:
         return sum(durations) / len(durations) * n_left if durations else None
 
 
-def _compute_progress(
-    last_run: _CandidateRun, runs: Sequence[_CandidateRun], note: str
-) -> CandidateProgress:
+def _compute_progress(last_run: _CandidateRun, runs: Sequence[_CandidateRun]) -> CandidateProgress:
     """Return the progress of all runs after an episode of ``last_run``."""
     known_seconds = [run.seconds_left for run in runs if run.seconds_left is not None]
     trainers = [run.trainer for run in runs]
@@ -199,7 +187,7 @@ def _compute_progress(
         policies=len(runs),
         seconds_left=sum(known_seconds) if len(known_seconds) == len(runs) else None,
         fraction=sum(trainer.next_episode for trainer in trainers) / n_episodes,
-        note=note or last_run.trainer.phase.note,
+        note=last_run.trainer.phase.note,
     )
 
 

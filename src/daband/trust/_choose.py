@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,6 @@ from daband.trust._assess import (
 from daband.trust._assessment import (
     VERDICT_CONFIDENCE,
     Assessment,
-    format_number,
     read_assessment,
 )
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
@@ -268,7 +266,6 @@ def choose(
         device=device,
         directory=None if folder is None else folder / _RUNS_FOLDER,
         progress=progress,
-        describe_first=partial(_describe_first_result, pair, incumbent, seed),
     )
     comparison = _Comparison.compare(pair, trained_policies, candidates, incumbent, seed)
     survey = comparison.build_survey(budget, folder, seed) if budget else None
@@ -511,25 +508,6 @@ class _Comparison:
                 }
             )
         return rows
-
-
-def _describe_first_result(
-    pair: Pair, incumbent: Incumbent | None, seed: int, name: str, policy: Policy
-) -> str:
-    """Return a sentence with the source advantage of a trained candidate, or with its mean source
-    reward if the incumbent is not yet known. Return "" if the candidate always chooses one arm.
-    """
-    rounds = _read_rounds(pair, policy, seed)
-    arms = rounds.decide(policy)[0]
-    if len(set(arms.tolist())) < 2:
-        return ""
-    rewards = rounds.get_policy_rewards(arms)
-    if incumbent is None:
-        mean_reward = format_number(float(rewards.mean()))
-        return f"first result: the mean source reward of {name} is {mean_reward}"
-    gains = rewards - rounds.get_incumbent_rewards(incumbent)
-    gain = format_number(float(gains.mean()), with_sign=True)
-    return f"first result: the source advantage of {name} over {incumbent.name} is {gain}"
 
 
 def _read_rounds(pair: Pair, policy: Policy, seed: int) -> SourceRounds:
