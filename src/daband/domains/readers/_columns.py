@@ -703,21 +703,16 @@ def _find_missing_codes(name: str, numbers: FloatArray) -> list[Notice]:
 
 def _find_outlier(name: str, numbers: FloatArray) -> list[Notice]:
     """Return a notice for the number that is farthest from the median, if it is extremely far."""
-    low, median, high = (
-        np.nanquantile(numbers, (0.25, 0.5, 0.75))
-        if not np.isnan(numbers).all()
-        else (0.0, 0.0, 0.0)
-    )
-    distances = np.nan_to_num(np.abs(numbers - median))
-    if high == low or distances.max() <= _MAX_OUTLIER_IQRS * (high - low):
+    known = numbers[~np.isnan(numbers)]
+    low, median, high = np.quantile(known, (0.25, 0.5, 0.75)) if len(known) else np.zeros(3)
+    if high == low or np.abs(known - median).max() <= _MAX_OUTLIER_IQRS * (high - low):
         return []
-    problem = (
-        f"{numbers[distances.argmax()]:g} is extremely far from its median, {median:g}; in training"
-        " it is clipped"
+    outlier = known[np.abs(known - median).argmax()]
+    message = (
+        f"{outlier:g} is extremely far from its median, {median:g}; in training it is clipped."
+        " Leave the cell empty if it is a mistake"
     )
-    return [
-        Notice(name, f"{problem}. Leave the cell empty if it is a mistake", needs_decision=True)
-    ]
+    return [Notice(name, message, needs_decision=True)]
 
 
 def find_id_column(frame: pl.DataFrame, arm_column: str) -> str:
