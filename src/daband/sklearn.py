@@ -22,12 +22,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
 from daband.base._arrays import AnyArray, FloatArray, IntArray
-from daband.domains._contract import Pair
-from daband.domains._mixtures import mix_domains
 from daband.domains._source_rounds import apply_by_source
-from daband.domains.readers._arrays import ArrayContexts, ArrayRewards
+from daband.domains.readers._arrays import from_arrays
 from daband.errors import InvalidInput
-from daband.features._domain_names import DomainNames
 from daband.policies._registered import policies
 from daband.training._candidates import choose_training_budget
 from daband.training._loop import train
@@ -95,10 +92,45 @@ class TransferClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 f"{type(self).__name__} needs source labels of 2 classes or more, got 1 class"
             )
-        rewards = np.zeros((len(contexts), len(self.classes_)))
-        rewards[source_rows, labels] = 1.0
-
-        return self._train(contexts, row_domains, rewards)
+        all_labels = np.zeros(len(contexts), np.int64)
+        all_labels[source_rows] = labels
+        numbers = np.unique(row_domains).tolist()
+        numbers_by_role = {
+            "source": [number for number in numbers if number >= 0],
+            "target": [number for number in numbers if number < 0],
+        }
+        #: The name of each domain in ``policy_``, by its integer in ``sample_domain``.
+        self.domains_ = {
+            number: role if len(group) == 1 else str(number)
+            for role, group in numbers_by_role.items()
+            for number in group
+        }
+        rows = {name: row_domains == number for number, name in self.domains_.items()}
+        sources, targets = (
+            [self.domains_[number] for number in group] for group in numbers_by_role.values()
+        )
+        pair = from_arrays(
+            sources={name: (contexts[rows[name]], all_labels[rows[name]]) for name in sources},
+            targets={name: contexts[rows[name]] for name in targets} or {"target": contexts},
+            source_test=None,
+            n_arms=len(self.classes_),
+            class_names=tuple(map(str, self.classes_.tolist())),
+            shift=self.shift,
+            name=type(self).__name__,
+        )
+        seed = check_random_state(self.random_state).randint(1 << 31)
+        settings = {"network": self.network} if self.method == "mixture" else {}
+        self.policy_ = policies.get(self.method).for_pair(pair, seed=seed, **settings)
+        pair, episodes, episode_length = choose_training_budget(pair, None, 64)
+        train(
+            self.policy_,
+            source=pair.source,
+            target=pair.target if targets else None,
+            episodes=episodes,
+            episode_length=episode_length,
+        )
+        self.policy_.deploy((targets or sources)[0])
+        return self
 
     def predict_proba(self, X: Any, sample_domain: Any = None) -> FloatArray:
         """Return the probability of each class, (n, K).
@@ -154,64 +186,6 @@ class TransferClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ~is_masked & (labels != "nan"), X, y, sample_weight, sample_domain
         )
         return float(accuracy_score(y, self.predict(X, sample_domain), sample_weight=sample_weight))
-
-    def _train(self, contexts: FloatArray, row_domains: IntArray, rewards: FloatArray) -> Self:
-        """Train ``policy_`` on contexts (n, d) with the domain (n,) and the rewards (n, K) of each
-        row, and return this estimator.
-        """
-        numbers = np.unique(row_domains).tolist()
-        data_by_role: dict[str, dict[int, Any]] = {
-            "source": {
-                number: ArrayRewards(
-                    contexts[row_domains == number],
-                    rewards[row_domains == number],
-                    n_arms=len(self.classes_),
-                    full_feedback=True,
-                )
-                for number in numbers
-                if number >= 0
-            },
-            "target": {
-                number: ArrayContexts(contexts[row_domains == number])
-                for number in numbers
-                if number < 0
-            },
-        }
-        names = {
-            number: role if len(data) == 1 else str(number)
-            for role, data in data_by_role.items()
-            for number in data
-        }
-        sources, targets = (
-            {names[number]: data[number] for number in data} for data in data_by_role.values()
-        )
-        pair = Pair(
-            name=type(self).__name__,
-            context_shape=contexts.shape[1:],
-            n_arms=len(self.classes_),
-            class_names=tuple(map(str, self.classes_.tolist())),
-            feedback="one_hot",
-            source=mix_domains(sources),
-            target=mix_domains(targets or {"target": ArrayContexts(contexts)}),
-            shift=self.shift,
-            domains=DomainNames(tuple(sources), tuple(targets) or ("target",)),
-        )
-        seed = check_random_state(self.random_state).randint(1 << 31)
-        settings = {"network": self.network} if self.method == "mixture" else {}
-        self.policy_ = policies.get(self.method).for_pair(pair, seed=seed, **settings)
-        pair, episodes, episode_length = choose_training_budget(pair, None, 64)
-        target = pair.target if targets else None
-        train(
-            self.policy_,
-            source=pair.source,
-            target=target,
-            episodes=episodes,
-            episode_length=episode_length,
-        )
-        #: The name of each domain in ``policy_``, by its integer in ``sample_domain``.
-        self.domains_ = names
-        self.policy_.deploy(next(iter(targets or sources)))
-        return self
 
     def _find_domain_names(self, X: Any, sample_domain: Any) -> tuple[FloatArray, AnyArray]:
         """Return the features (n, d) and the name of each row's domain (n,), by default the
