@@ -81,13 +81,10 @@ class MixedContexts(Contexts):
     def read_by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         part_numbers, local_indices = _locate(self.parts, self.order(start, stop, seed=seed))
         method = "read_rounds" if isinstance(self, RewardDomain | LoggedDomain) else "read"
-        rows_by_name = {
-            name: local_indices[part_numbers == number] for number, name in enumerate(self.parts)
-        }
         return [
-            (name, getattr(self.parts[name], method)(rows))
-            for name, rows in rows_by_name.items()
-            if len(rows)
+            (name, getattr(part, method)(local_indices[part_numbers == number]))
+            for number, (name, part) in enumerate(self.parts.items())
+            if number in part_numbers
         ]
 
     def _gather(
