@@ -7,6 +7,7 @@ add arms to it.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tempfile
 import uuid
@@ -45,8 +46,6 @@ _MAX_SIDE_RATIO = 16
 _MAX_SHOWN_IMAGES = 5
 #: Maximum number of arms of a service.
 _MAX_ARMS = 10_000
-#: Floats below this number that are integers can be converted to ``int`` without loss.
-_MAX_EXACT_INTEGER = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -227,12 +226,10 @@ class Decider:
         if self._settings.contexts == "drop":
             return {"context": None, "eligible": eligible, "digest": None}
         context_json = orjson.dumps(request.context)
-        normalised_json = orjson.dumps(
-            _normalise_numbers(request.context), option=orjson.OPT_SORT_KEYS
-        )
-        incumbent = -1 if request.incumbent is None else request.incumbent
-        digest_input = b"%b|%b|%d" % (normalised_json, (eligible or "").encode(), incumbent)
-        digest = hashlib.blake2b(digest_input, digest_size=16).hexdigest()
+        # programs write 41 or 41.0 alike
+        context = json.loads(context_json, parse_int=float)
+        request_json = json.dumps([context, eligible, request.incumbent], sort_keys=True)
+        digest = hashlib.blake2b(request_json.encode(), digest_size=16).hexdigest()
         return {"context": context_json.decode(), "eligible": eligible, "digest": digest}
 
     def _read_events(self, body: Any, deployed: DeployedPolicy) -> list[_EventRequest]:
@@ -311,17 +308,6 @@ class Decider:
             ),
             arms=arms,
         )
-
-
-def _normalise_numbers(value: Any) -> Any:
-    """Return a JSON value in which floats such as 41.0 are integers, because programs write 41 or
-    41.0 alike.
-    """
-    if type(value) is float:
-        return int(value) if value.is_integer() and abs(value) < _MAX_EXACT_INTEGER else value
-    if type(value) is dict:
-        return {name: _normalise_numbers(item) for name, item in value.items()}
-    return [_normalise_numbers(item) for item in value] if type(value) is list else value
 
 
 def _read_context(context: Any, deployed: DeployedPolicy) -> Any:
