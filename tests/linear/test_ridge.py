@@ -138,3 +138,13 @@ def test_one_by_one_updates_do_not_drift_between_refreshes():
         np.testing.assert_allclose(
             statistics.A_inv[head], np.linalg.inv(grams[head]), rtol=1e-9, atol=1e-12
         )
+
+
+def test_penalties_are_kept_if_an_inversion_fails():
+    ridge = Ridge(1, 2, 1.0)
+    ridge.update(np.ones((1, 2)), np.array([0]), np.array([1.0]))
+    before = {name: array.copy() for name, array in ridge.state().items()}
+    ridge.set_penalties(np.full(2, 1e-20))
+    assert (ridge.penalties == 1.0).all()
+    for name, array in ridge.state().items():
+        np.testing.assert_array_equal(array, before[name])

@@ -376,10 +376,14 @@ class Ridge:
         self.theta = b @ self.A_inv
 
     def set_penalties(self, penalties: FloatArray) -> None:
-        """Replace the penalties (d,), and compute all regressions again."""
+        """Replace the penalties (d,), and compute all regressions again.
+
+        Nothing changes if an A is too ill-conditioned to invert.
+        """
+        old_penalties = self.penalties
         self.penalties = penalties
-        for head in range(self.n_heads):
-            self._invert(head)
+        if not self.set_sums(self.gram, self.b):
+            self.penalties = old_penalties
 
     def state(self) -> Arrays:
         """Return all arrays needed to continue bit for bit."""
