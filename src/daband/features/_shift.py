@@ -76,6 +76,11 @@ class Shift:
         """
         return cls(tuple(kinds), None if units is None else tuple(units), stated=True)
 
+    def without_units(self) -> Shift:
+        """Return the shift for contexts in common units."""
+        kinds = tuple(kind for kind in self.kinds if kind != "units") or ("covariate",)
+        return Shift(kinds, stated=self.stated)
+
     @property
     def aligns_features(self) -> bool:
         """True if neural methods align the features of the domains."""
@@ -149,25 +154,19 @@ def as_shift(
     if isinstance(value, Shift):
         shift = value
     elif isinstance(value, Mapping):
-        unknown_keys = sorted(set(value) - {"kinds", "units", "stated"})
-        if unknown_keys or "kinds" not in value:
+        if set(value) != {"kinds", "units", "stated"}:
             raise InvalidInput(
                 "shift must have the keys kinds, units and stated, got"
                 f" {', '.join(map(str, value))}"
             )
-        indices = None if value.get("units") is None else tuple(value["units"])
-        shift = Shift(tuple(value["kinds"]), indices, bool(value.get("stated", True)))
+        shift = Shift(**value)
     elif value is None:
         default = get_default_shift(context_shape, is_table=bool(feature_names))
         shift = default if units is None else Shift.of("units")
     elif isinstance(value, str):
         shift = Shift.of(*(kind.strip() for kind in value.replace("+", ",").split(",")))
-    elif isinstance(value, Sequence) and all(isinstance(kind, str) for kind in value):
-        shift = Shift.of(*value)
     else:
-        raise InvalidInput(
-            f"shift must be one or several of {', '.join(SHIFT_KINDS)}, got {value!r}"
-        )
+        shift = Shift.of(*(value if isinstance(value, Sequence) else [value]))
     if units is not None:
         shift = Shift.of(*shift.kinds, "units", units=_find_column_indices(units, feature_names))
     if shift.units is not None:

@@ -107,8 +107,7 @@ def resolve_recipe(
     recipe = "default" if recipe is None else recipe
     shift = get_default_shift(context_shape) if shift is None else shift
     if transform is not None:
-        kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
-        shift = Shift(kinds, stated=shift.stated)
+        shift = shift.without_units()
     if isinstance(recipe, Recipe):
         resolved_recipe = recipe
     elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:

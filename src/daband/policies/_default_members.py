@@ -16,7 +16,7 @@ import numpy as np
 
 from daband.features._pair_like import PairLike
 from daband.features._piecewise import Piecewise
-from daband.features._shift import Shift, as_shift
+from daband.features._shift import as_shift
 from daband.features._standardise import Standardise
 from daband.features._table_transform import CategoricalColumn
 from daband.policies._log_policy import MAX_DIMENSIONS
@@ -99,8 +99,7 @@ def build_mixture_settings(pair: PairLike, settings: Mapping[str, Any]) -> dict[
         pair.context_shape if transform is None else (transform.n_features(pair.context_shape),)
     )
     if transform is not None:  # the given transform handles units
-        shift_kinds = tuple(kind for kind in shift.kinds if kind != "units") or ("covariate",)
-        shift = Shift(shift_kinds, stated=shift.stated)
+        shift = shift.without_units()
     common_settings: dict[str, Any] = {
         "context_shape": feature_shape,
         "n_arms": pair.n_arms,
@@ -402,9 +401,10 @@ def default_candidates(
             *candidates,
             Candidate("mixture", method, settings, _N_WIDE_COMPONENTS, preferred=True),
         ]
-    if "trees" in policies.names():
-        candidates.append(Candidate("trees", "trees"))
-    candidates.append(Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True))
+    candidates += [
+        Candidate("trees", "trees"),
+        Candidate("mixture", "mixture", {"recipe": recipe}, preferred=True),
+    ]
     if not pair.shift.stated:
         candidates += [
             Candidate("linucb, other units", "linucb", {"shift": "units"}),
