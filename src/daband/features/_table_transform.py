@@ -209,11 +209,11 @@ def read_numbers(
     return np.array(_read_values(frame, name, table_name, as_number, remedy), np.float64)
 
 
-def read_categories(frame: Any, name: str, *, table_name: str = "") -> list[str | None]:
+def read_categories(frame: Any, name: str) -> list[str | None]:
     """Return a column of a frame as the texts of its categories (n,), with None for missing
     values.
     """
-    return _read_values(frame, name, table_name, as_category)
+    return _read_values(frame, name, "", as_category)
 
 
 def row_number(frame: Any, row: int) -> int:

@@ -120,9 +120,8 @@ class RidgeHead:
         rounds, ``target_moments`` are the moments of all earlier rewards. Target rounds determine
         the worth of source rounds (``SourceWorth``).
         """
-        if self._is_shared:
-            features, arms = self.get_chosen_features(features, arms)
-        self._learn_rows(features, arms, rewards, weights, target_moments)
+        rows, heads = self.get_chosen_features(features, arms)
+        self._learn_rows(rows, heads, rewards, weights, target_moments)
 
     def _learn_rows(
         self,

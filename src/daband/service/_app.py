@@ -637,13 +637,13 @@ def _make_response(
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
-def _format_number(value: float | None, decimals: int = 3) -> str:
-    """Return a number as a text with at most this many digits after the point; "-" for None."""
+def _format_number(value: float | None) -> str:
+    """Return a number as a text with at most three digits after the point; "-" for None."""
     if value is None:
         return "-"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:.1e}" if 0 < abs(value) < 0.5 * 10.0**-decimals else f"{value:,.{decimals}f}"
+    return f"{value:.1e}" if 0 < abs(value) < 0.5e-3 else f"{value:,.3f}"
 
 
 def _format_percent(value: float | None) -> str:
