@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import platform
 import sys
 import tempfile
@@ -409,23 +410,14 @@ def _assessment_to_json(assessment: Any) -> Any:
         )
     try:
         return _copy_as_json(dict(assessment))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"assessment cannot be written as JSON: {error}") from None
 
 
 def _copy_as_json(value: Any) -> Any:
     """Return a copy of a value in JSON types, by writing and reading it as JSON."""
-    return json.loads(json.dumps(value, default=_to_python_type, allow_nan=False))
-
-
-def _to_python_type(value: Any) -> Any:
-    """Return a numpy value as Python numbers or lists.
-
-    ``json`` calls this for types that it does not know.
-    """
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    to_python_type = operator.methodcaller("tolist")  # of numpy
+    return json.loads(json.dumps(value, default=to_python_type, allow_nan=False))
 
 
 def _get_package_versions() -> dict[str, str]:
