@@ -25,6 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from textwrap import shorten
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -443,27 +444,18 @@ class Pair:
         return isinstance(self.source, RewardDomain) and self.source.full_feedback
 
     def __repr__(self) -> str:
-        max_names = 6
-        shown_names = [
-            *self.class_names[:max_names],
-            *(["..."] if len(self.class_names) > max_names else []),
-        ]
-        arms_text = f"{self.n_arms} arms" + (f" ({', '.join(shown_names)})" if shown_names else "")
-        n_held_out = 0 if self.source_test is None else len(self.source_test)
+        names = shorten(", ".join(self.class_names), 60, placeholder=" ...")
         labels_text = (
-            "no target labels"
-            if self.target_test is None
-            else f"{len(self.target_test):,} for the evaluator"
+            f"{len(self.target_test):,} for the evaluator"
+            if self.target_test
+            else "no target labels"
         )
-        domains_text = (
-            f"; from {', '.join(self.domains.sources)} to {', '.join(self.domains.targets)}"
-        )
-        domains_text = "" if len(self.domains) == 2 else domains_text
+        sources, targets = map(", ".join, (self.domains.sources, self.domains.targets))
         return (
-            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms_text}, feedback"
-            f" {self.feedback}; {len(self.source):,} source contexts and {n_held_out:,} held out,"
-            f" {len(self.target):,} target contexts, {labels_text}; shift"
-            f" {self.shift}{domains_text}>"
+            f"<Pair {self.name!r}: contexts {self.context_shape}, {self.n_arms} arms ({names}),"
+            f" feedback {self.feedback}; {len(self.source):,} source contexts and"
+            f" {len(self.source_test or ()):,} held out, {len(self.target):,} target contexts,"
+            f" {labels_text}; from {sources} to {targets}; shift {self.shift}>"
         )
 
 
