@@ -12,7 +12,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -299,16 +299,11 @@ class Statistics:
             if event.context is not None and can_policy_read(event.context, self.deployed):
                 monitored_contexts.append((self._counts["events"], event.context))
         for start in range(0, len(monitored_contexts), _CONTEXTS_PER_CALL):
-            self._check_contexts(monitored_contexts[start : start + _CONTEXTS_PER_CALL])
-
-    def _check_contexts(self, monitored_contexts: Sequence[tuple[int, str]]) -> None:
-        """Update the monitor with contexts, given as pairs of the event's number and the
-        JSON text.
-        """
-        assert self._monitor is not None
-        self._monitor.observe(read_rows(context for _, context in monitored_contexts))
-        if self._monitor.alarm and self._alarm_event is None:
-            self._alarm_event = monitored_contexts[-1][0]
+            assert self._monitor is not None
+            batch = monitored_contexts[start : start + _CONTEXTS_PER_CALL]
+            self._monitor.observe(read_rows(context for _, context in batch))
+            if self._monitor.alarm and self._alarm_event is None:
+                self._alarm_event = batch[-1][0]
 
     def add_rewards(self, logged_rewards: Sequence[LoggedReward]) -> None:
         """Add the next rewards of the log."""
@@ -460,13 +455,12 @@ class Statistics:
         scores = sorted(report.scores, key=lambda score: (not score.changed, -score.evidence))[
             :_MAX_SCORES
         ]
-        field_names = ("name", "changed", "since", "evidence")
         return {
             "rounds": report.rounds,
             "contexts_changed": report.contexts_changed,
             "arms_changed": report.arms_changed,
             "at_event": self._alarm_event,
-            "scores": [{name: getattr(score, name) for name in field_names} for score in scores],
+            "scores": list(map(asdict, scores)),
         }
 
 
