@@ -69,28 +69,27 @@ def defer_signals() -> Iterator[None]:
         yield
         return
     handlers = {
-        signal_number: signal.getsignal(signal_number) for signal_number in _DEFERRED_SIGNALS
+        signal_number: handler
+        for signal_number in _DEFERRED_SIGNALS
+        if callable(handler := signal.getsignal(signal_number))
     }
     received_signals: list[int] = []
     in_block = True
 
     def collect_or_forward(signal_number: int, frame: FrameType | None) -> None:
-        handler = handlers[signal_number]
         if in_block:
             received_signals.append(signal_number)
-        elif callable(handler):
-            handler(signal_number, frame)
+        else:
+            handlers[signal_number](signal_number, frame)
 
     try:
-        for signal_number, handler in handlers.items():
-            if callable(handler):
-                signal.signal(signal_number, collect_or_forward)
+        for signal_number in handlers:
+            signal.signal(signal_number, collect_or_forward)
         yield
     finally:
         in_block = False  # from here on the handler only forwards signals
         for signal_number, handler in handlers.items():
-            if callable(handler):
-                signal.signal(signal_number, handler)
+            signal.signal(signal_number, handler)
         for signal_number in received_signals:
             signal.raise_signal(signal_number)
 
