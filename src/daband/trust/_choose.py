@@ -222,7 +222,7 @@ def choose(
         device: "auto" (a GPU if there is one), "cpu", "cuda", ...
         unit: unit of the rewards for the sentences, e.g. "euros".
         progress: called after every episode with a ``daband.training.CandidateProgress``. The
-            quickest candidate is trained first; ``note`` then reports its result in the source.
+            quickest candidate is trained first.
 
     Raises:
         InvalidInput: an argument or the pair cannot be used, an answer is not one, or ``directory``
