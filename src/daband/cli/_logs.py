@@ -113,31 +113,16 @@ def learn_command(
             make_folder(path.parent)
         check_writable(path)
         policy_before = copy.deepcopy(learner)
-        columns = shared_options.parse_columns(
-            context, arm=arm, reward=reward, propensity=propensity
-        )
+        names = {"arm": arm, "reward": reward, "propensity": propensity}
+        parquet_log = _open_log(log, learner, context, names, {"id": id_column, "cluster": cluster})
         with show_rows_bar(learner.name) as show_rows:
-            daband.learn_log(
-                learner,
-                log,
-                columns=columns,
-                arm=arm,
-                reward=reward,
-                propensity=propensity,
-                id=id_column,
-                cluster=cluster,
-                progress=show_rows,
-            )
+            daband.learn_log(learner, parquet_log, id=id_column, progress=show_rows)
         n_learned = learner.rounds_learned - policy_before.rounds_learned
         if not n_learned:
             print_line("The policy has learned all rounds of this log before. Nothing is written.")
             return
         learner.save(path)
         print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
-        roles = {} if id_column is None else {"id": id_column}
-        if columns is None:
-            roles |= {"arm": arm, "reward": reward, "propensity": propensity}
-        parquet_log = open_log(log, learner, columns=columns, roles=roles, skip_unrewarded=True)
         for text in _describe_changes(policy_before, learner, parquet_log):
             print_line(text)
         n_ignored = len(parquet_log) - n_learned
@@ -274,19 +259,8 @@ def evaluate_log_command(
             )
     elif domain is not None:
         evaluated_policy.deploy(domain)
-    columns = shared_options.parse_columns(context, arm=arm, reward=reward, propensity=propensity)
-    id_role = {"id": id_column} if id_column is not None else {}
-    opened_log = open_log(
-        log,
-        evaluated_policy,
-        columns=columns,
-        roles=(
-            id_role
-            if columns is not None
-            else {"arm": arm, "reward": reward, "propensity": propensity, **id_role}
-        ),
-        skip_unrewarded=True,
-    )
+    names = {"arm": arm, "reward": reward, "propensity": propensity}
+    opened_log = _open_log(log, evaluated_policy, context, names, {"id": id_column})
     with show_rows_bar("pass 1") as show_rows:
         estimate = daband.evaluate_log(
             evaluated_policy, opened_log, progress=show_rows, id=id_column
@@ -301,6 +275,23 @@ def evaluate_log_command(
     if estimates_path is not None:
         write_json(estimates_path, {"log": log, "estimate": estimate.as_dict()})
         print_line(f"Written: {estimates_path}")
+
+
+def _open_log(
+    log: str,
+    policy: Policy | DeployedPolicy,
+    context: str | None,
+    names: dict[str, str],
+    other_names: dict[str, str | None],
+) -> ParquetLog:
+    """Return a log with the columns ``names``, by role, and with those of ``other_names`` that are
+    not None.
+    """
+    columns = shared_options.parse_columns(context, **names)
+    roles = {role: name for role, name in other_names.items() if name is not None}
+    if columns is None:
+        roles |= names
+    return open_log(log, policy, columns=columns, roles=roles, skip_unrewarded=True)
 
 
 def _load_policy(path: Path) -> Policy:
