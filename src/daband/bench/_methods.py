@@ -12,13 +12,11 @@ from typing import Any
 from daband.base._registry import make_unknown_name_error
 from daband.domains._contract import Pair
 from daband.errors import InvalidInput, did_you_mean
-from daband.policies._pair_defaults import choose_transform
+from daband.policies._default_members import PCA_SUFFIX, Candidate
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._settings import get_setting_defaults
 
-#: The suffix of methods that are fitted on principal components.
-PCA_SUFFIX = "-p"
 #: Methods whose policies ignore contexts, so that PCA has no effect on them.
 CONTEXT_FREE_METHODS = ("constant", "random")
 #: Policy arguments that are set by the pair, the method's name and the run's seed.
@@ -100,10 +98,7 @@ def build_policy(
     number of principal components if the method's name ends in "-p".
     """
     arguments = check_policy_arguments(check_method(method), settings)
-    policy_class = get_policy_class(method)
-    if method.endswith(PCA_SUFFIX):
-        arguments["transform"] = choose_transform(policy_class, pair, max_components=n_components)
-    return policy_class.for_pair(pair, seed=seed, **arguments)
+    return Candidate(method, method, arguments, n_components).build(pair, seed=seed)
 
 
 def get_policy_class(method: str) -> type[Policy]:

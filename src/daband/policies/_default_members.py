@@ -42,7 +42,7 @@ _MAX_COMPONENTS = 64
 #: components.
 _MAX_LINEAR_DIM = 4096
 #: The suffix of methods that are fitted on principal components.
-_PCA_SUFFIX = "-p"
+PCA_SUFFIX = "-p"
 #: Default number of principal components.
 _N_COMPONENTS = 64
 #: Vectors of at least this many numbers are wide. Trees are then not candidates.
@@ -261,13 +261,13 @@ class Candidate:
     preferred: bool = False
 
     def __post_init__(self) -> None:
-        policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
+        policies.get(self.method.removesuffix(PCA_SUFFIX))  # a misspelt name is an error at once
 
     def build(self, pair: PairLike, *, seed: int, device: str = "auto") -> Policy:
         """Return the untrained policy for a pair."""
-        policy_class = policies.get(self.method.removesuffix(_PCA_SUFFIX))
+        policy_class = policies.get(self.method.removesuffix(PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
-        if self.method.endswith(_PCA_SUFFIX):
+        if self.method.endswith(PCA_SUFFIX):
             settings["transform"] = choose_transform(
                 policy_class, pair, max_components=self.components, shift=self.settings.get("shift")
             )
@@ -333,7 +333,7 @@ def default_candidates(
         Candidate("mixture", "mixture", {"recipe": recipe}, preferred=not is_logged),
     ]
     if is_logged and not is_image:
-        method = "log" if math.prod(pair.context_shape) <= MAX_DIMENSIONS else f"log{_PCA_SUFFIX}"
+        method = "log" if math.prod(pair.context_shape) <= MAX_DIMENSIONS else f"log{PCA_SUFFIX}"
         log_candidates = [
             Candidate("best arm", method, {"by_context": False}),
             Candidate("log", method, preferred=True),
@@ -356,13 +356,13 @@ def default_candidates(
     is_regression_small = pair.n_arms * dimensions**2 < _MAX_REGRESSION_VALUES
     # one by one, rounds of bandit feedback would take long
     keeps_columns = not is_wide or (is_regression_small and pair.full_feedback)
-    linear_method = "linucb" if keeps_columns else f"linucb{_PCA_SUFFIX}"
+    linear_method = "linucb" if keeps_columns else f"linucb{PCA_SUFFIX}"
     candidates.append(Candidate("linucb", linear_method, components=_N_WIDE_COMPONENTS))
     # categories of a table may be thousands of columns, and are not features of a network
     may_need_alignment = pair.shift.aligns_features and (pair.shift.stated or pair.table is None)
     if pair.full_feedback and pair.arms == "disjoint" and not may_need_alignment:
         settings: dict[str, Any] = {"shift": "covariate"} if pair.shift.aligns_features else {}
-        method = "supervised" if is_regression_small else f"supervised{_PCA_SUFFIX}"
+        method = "supervised" if is_regression_small else f"supervised{PCA_SUFFIX}"
         candidates.append(
             Candidate("supervised", method, settings, _N_WIDE_COMPONENTS, preferred=True)
         )
@@ -396,7 +396,7 @@ def default_candidates(
         return candidates
     if is_wide:
         settings = {"recipe": {"base": recipe, "learning": {"steps": _WIDE_STEPS}}}
-        method = "mixture" if is_regression_small else f"mixture{_PCA_SUFFIX}"
+        method = "mixture" if is_regression_small else f"mixture{PCA_SUFFIX}"
         return [
             *candidates,
             Candidate("mixture", method, settings, _N_WIDE_COMPONENTS, preferred=True),
