@@ -157,16 +157,16 @@ class Experiment(_StrictSettings):
         for pair, seed, method in product(
             options_by_pair, self.seeds if seeds is None else seeds, method_names
         ):
-            policy = self.policy_settings(method)
-            options = options_by_pair[pair]
-            run_settings = {
-                "pair": pair,
-                "pair_options": options,
-                "method": method,
-                "policy": policy,
-                "seed": seed,
-            }
-            runs.append(RunSpec(variant="default", **run_settings, **shared_settings))
+            spec = RunSpec(
+                pair=pair,
+                pair_options=options_by_pair[pair],
+                method=method,
+                variant="default",
+                policy=self.policy_settings(method),
+                seed=seed,
+                **shared_settings,
+            )
+            runs.append(spec)
         return runs
 
     def policy_settings(self, method: str) -> dict[str, Any]:
