@@ -28,6 +28,14 @@ _MIN_DEVIATION = 1e-9
 _MIN_SQUARED_DISTANCE = 1e-12
 #: Arm features are clipped at this many standard deviations, like context features.
 _MAX_DEVIATIONS = 5.0
+#: The types of the arrays of a catalogue.
+_ARRAY_TYPES: dict[str, Any] = {
+    "vectors": np.float64,
+    "offered": np.bool_,
+    "mean": np.float64,
+    "deviation": np.float64,
+    "axes": np.float64,
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -221,33 +229,20 @@ class Catalogue:
 
     def state(self) -> dict[str, Any]:
         """Return the catalogue in JSON types. ``from_state`` reads them."""
-        arrays = {
-            name: getattr(self, name)
-            for name in ("vectors", "offered", "mean", "deviation", "axes")
-        }
+        arrays = {name: getattr(self, name) for name in _ARRAY_TYPES}
         lists = {name: None if array is None else array.tolist() for name, array in arrays.items()}
-        return {
-            "names": list(self.names),
-            "table": None if self.table is None else self.table.state(),
-            **lists,
-        }
+        table = None if self.table is None else self.table.state()
+        return {"names": list(self.names), "table": table, **lists}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Catalogue:
         """Return the catalogue with this ``state``."""
-        arrays = {
-            name: np.array(state[name], np.float64) for name in ("vectors", "mean", "deviation")
+        arrays: dict[str, Any] = {
+            name: None if state[name] is None else np.array(state[name], dtype)
+            for name, dtype in _ARRAY_TYPES.items()
         }
-        axes = None if state["axes"] is None else np.array(state["axes"], np.float64)
         table = None if state["table"] is None else TableTransform.from_state(state["table"])
-        offered = np.array(state["offered"], np.bool_)
-        return cls(
-            tuple(str(name) for name in state["names"]),
-            offered=offered,
-            table=table,
-            axes=axes,
-            **arrays,
-        )
+        return cls(tuple(map(str, state["names"])), table=table, **arrays)
 
     def __repr__(self) -> str:
         return f"<Catalogue of {len(self.names)} arms with {len(self.mean)} features>"
