@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from daband.base._arrays import AnyArray, Arrays, FloatArray, drop_prefix, to_rows
 from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
+from daband.linear._arm_frequencies import correct_probabilities
 
 __all__ = [
     "EnsembleNetwork",
@@ -242,10 +243,9 @@ class EnsembleNetwork:
     def mix(self, rows: FloatArray) -> FloatArray:
         """Return the weighted predictions (n, K) for contexts (n, d)."""
         predictions = np.einsum("m,mnk->nk", self._weights, self.predict(rows))
-        if self._ratios is not None:
-            predictions *= self._ratios
-            predictions /= np.maximum(predictions.sum(axis=1, keepdims=True), 1e-300)
-        return predictions
+        if self._ratios is None:
+            return predictions
+        return correct_probabilities(predictions, self._ratios)
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = to_rows(contexts)
