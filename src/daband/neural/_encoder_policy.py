@@ -21,6 +21,7 @@ from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
+    add_prefix,
     check_arms,
     check_number,
     drop_prefix,
@@ -270,16 +271,9 @@ class EncoderPolicy(Policy):
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         buffers = self.buffers if replay else self._make_buffers(self.n_arms)
-        states = {
-            "head": self._head.state(),
-            "learner": self.learner.state(),
-            "replay": buffers.state(),
-        }
-        arrays = {
-            f"{prefix}.{name}": array
-            for prefix, state in states.items()
-            for name, array in state.items()
-        }
+        arrays = add_prefix("head.", self._head.state())
+        arrays |= add_prefix("learner.", self.learner.state())
+        arrays |= add_prefix("replay.", buffers.state())
         return {**arrays, "steps": np.array([self.steps_per_adapt], np.int64)}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:

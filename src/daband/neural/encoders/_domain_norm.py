@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from daband.base._arguments import check_one_of
-from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
 
 #: The allowed values of ``statistics``.
@@ -62,8 +61,6 @@ class DomainNorm(nn.Module):
         statistics: str = "own",
     ) -> None:
         super().__init__()
-        if n_channels < 1:
-            raise InvalidInput(f"n_channels must be at least 1, got {n_channels}")
         self.statistics: str = check_one_of("statistics", statistics, STATISTICS)
         domains = DomainNames() if domains is None else domains
         self.n_channels = n_channels

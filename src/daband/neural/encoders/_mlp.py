@@ -44,10 +44,6 @@ class MlpFeatures(FeatureNetwork):
         domains: DomainNames | None = None,
     ) -> None:
         super().__init__()
-        if not context_shape or min(context_shape) < 1:
-            raise InvalidInput(
-                f"context_shape must have positive sizes for encoder 'mlp', got {context_shape}"
-            )
         if not widths or min(widths) < 1:
             raise InvalidInput(f"widths must be positive, got {widths}")
         self.context_shape = tuple(context_shape)
