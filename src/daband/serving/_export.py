@@ -123,14 +123,14 @@ def export(
         epsilon, explore = 0.0, "greedy"
     frozen = freeze(policy, domain, epsilon, explore)
     _warn_about_unused_features(frozen)
-    arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
-    framing = getattr(policy, "framing", None)
+    arm_names = policy.arm_names if arm_names is None else arm_names
+    framing = policy.framing
     if pair is not None:
         _check_pair(frozen, pair)
         arm_names = pair.class_names if arm_names is None else arm_names
         if frozen.table is None:
             frozen = dataclasses.replace(frozen, table=pair.table)
-        framing = framing or getattr(pair.target, "framing", None)
+        framing = framing or pair.target.framing
         if reference is None:
             reference = pair.source if frozen.domain == "source" else pair.target
     column = None if pilot is None else pilot.get("incumbent_column")
@@ -155,8 +155,8 @@ def export(
         ),
         "images": _to_image_rule(frozen, framing, layout),
         "assessment": _assessment_to_json(assessment),
-        "versions": {**_get_package_versions(), "policy": str(getattr(policy, "version", 0))},
-        "log_parts": sorted(getattr(policy, "log_parts", ())),
+        "versions": {**_get_package_versions(), "policy": str(policy.version)},
+        "log_parts": sorted(policy.log_parts),
         "costs": None if policy.costs is None else dataclasses.asdict(policy.costs),
         "limits": None,
         "incumbent": None,
@@ -192,7 +192,7 @@ def export(
     with tempfile.TemporaryDirectory() as folder:
         temporary_file = Path(folder) / "policy.daband"
         write_tensor_file(temporary_file, FORMAT, header, arrays)
-        _check_file(temporary_file, policy, frozen, contexts, reference)
+        _check_file(temporary_file, policy, frozen, contexts)
         write_bytes(path, temporary_file.read_bytes())
 
 
@@ -218,14 +218,8 @@ def _fit_limits(
     return fit_limits(scores, limits)
 
 
-def _check_file(
-    file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None, domain_data: Any
-) -> None:
-    """Raise an error if the scores of the file on a few contexts differ from the policy's scores.
-
-    If the policy has an encoder of images or texts, raw rows of ``domain_data`` are used if
-    available.
-    """
+def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArray | None) -> None:
+    """Raise an error if the scores of the file on a few contexts differ from the policy's scores."""
     deployed = load_deployed(file)
     rng = np.random.default_rng(0)
     if contexts is not None:
@@ -234,20 +228,11 @@ def _check_file(
         rows = rng.integers(0, 256, (_N_CHECKED_CONTEXTS, *frozen.row_shape), np.uint8)
     else:
         rows = rng.normal(size=(_N_CHECKED_CONTEXTS, *frozen.row_shape))
-    raw_rows: Any = rows
-    if (
-        frozen.table is not None
-        and frozen.table.row_reader.encoded
-        and getattr(domain_data, "table", None) is not None
-    ):
-        indices = np.arange(min(len(domain_data), _N_CHECKED_CONTEXTS))
-        rows = domain_data.read(indices)
-        raw_rows = domain_data.read_raw(indices).select(frozen.table.names)
     bonus_factor = frozen.exploration.bonus_factor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the rows may be far from the training rows
         by_policy = policy.decide(rows, frozen.domain, rule="ucb" if bonus_factor else "greedy")
-        by_file = deployed.decide(raw_rows, control=0.0)
+        by_file = deployed.decide(rows, control=0.0)
     expected_scores = (
         by_policy.mean + bonus_factor * by_policy.bonus if bonus_factor else by_policy.mean
     )
