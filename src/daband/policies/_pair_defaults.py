@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from daband.features._shift import ShiftLike, as_shift
 from daband.features._standardise import Standardise
 from daband.policies._settings import get_setting_defaults
 
-#: The type of the policy that is built.
-_PolicyType = TypeVar("_PolicyType")
 #: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context
 #: and arm features.
 DEFAULT_JOINT_ALPHA = 0.3
@@ -34,9 +32,7 @@ _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
-def build_policy_for_pair(
-    policy_class: type[_PolicyType], pair: PairLike, settings: Mapping[str, Any]
-) -> _PolicyType:
+def build_policy_for_pair(policy_class: Any, pair: PairLike, settings: Mapping[str, Any]) -> Any:
     """Return a policy for a pair of domains.
 
     Args:
@@ -68,7 +64,7 @@ def build_policy_for_pair(
         and "catalogue" in defaults
         and settings.get("catalogue", catalogue) is not None
     )
-    is_linear = "ridge" in defaults and not getattr(policy_class, "learns_by_gradients", False)
+    is_linear = "ridge" in defaults and not policy_class.learns_by_gradients
     if "transform" not in settings:
         n_components = (
             count_joint_components(pair.context_shape, catalogue)
@@ -89,12 +85,12 @@ def build_policy_for_pair(
             arguments.setdefault("ridge", compute_default_ridge(n_features))
     policy = policy_class(**{name: value for name, value in arguments.items() if name in defaults})
     if pair.table is not None:
-        policy.table = pair.table  # type: ignore[attr-defined]
-    policy.framing = getattr(pair.target, "framing", None)  # type: ignore[attr-defined]
-    policy.arm_names = pair.class_names  # type: ignore[attr-defined]
-    policy.costs = pair.costs  # type: ignore[attr-defined]
-    if "catalogue" not in defaults and policy.arms == "disjoint":  # type: ignore[attr-defined]
-        policy.catalogue = catalogue  # type: ignore[attr-defined]
+        policy.table = pair.table
+    policy.framing = getattr(pair.target, "framing", None)
+    policy.arm_names = pair.class_names
+    policy.costs = pair.costs
+    if "catalogue" not in defaults and policy.arms == "disjoint":
+        policy.catalogue = catalogue
     return policy
 
 
@@ -128,7 +124,7 @@ def compute_default_ridge(n_features: int) -> float:
 
 
 def choose_transform(
-    policy_class: type,
+    policy_class: Any,
     pair: PairLike,
     *,
     max_components: int | None = None,
@@ -155,14 +151,10 @@ def choose_transform(
     assumed_shift = (
         pair.shift if shift is None else as_shift(shift, context_shape=pair.context_shape)
     )
-    must_standardise = getattr(policy_class, "scale_matters", False)
-    if getattr(policy_class, "learns_by_gradients", False):
-        needs_no_alignment = assumed_shift is not None and not assumed_shift.aligns_features
-        must_standardise = must_standardise and are_vectors and needs_no_alignment
-    must_standardise = must_standardise or (n_components is not None and are_vectors)
-    if must_standardise and not are_images:
-        separate_columns: list[int] = []
-        if assumed_shift is not None:
-            separate_columns = np.flatnonzero(assumed_shift.mask_separate_columns(dim)).tolist()
+    must_standardise = policy_class.scale_matters
+    if policy_class.learns_by_gradients:
+        must_standardise &= are_vectors and not assumed_shift.aligns_features
+    if (must_standardise or (n_components is not None and are_vectors)) and not are_images:
+        separate_columns = np.flatnonzero(assumed_shift.mask_separate_columns(dim)).tolist()
         return Standardise(components=n_components, by_domain=separate_columns)
     return None if n_components is None else PCA(n_components)
