@@ -224,10 +224,8 @@ class DeployedPolicy:
         names: Sequence[str] = self.arm_names
         if arms is not None and not _is_mask(arms):
             names, indices, vectors = self.look_up_arms(arms)
-        elif arms is not None:
+        elif arms is not None or frozen.offered is not None:
             mask = self.make_arm_mask(arms, len(read_rows.contexts))
-        elif frozen.offered is not None:
-            mask = np.tile(frozen.offered, (len(read_rows.contexts), 1))
         mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
         if control:
             check_fraction("control", control, allow_one=True)
