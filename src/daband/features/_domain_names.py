@@ -60,24 +60,21 @@ class DomainNames:
 
         "source" also means the first source. "target" also means the target, if there is only one.
         """
-        if isinstance(name, str) and name == "source" and name not in self.names:
-            return 0
-        is_generic_target = isinstance(name, str) and name == "target" and name not in self.names
-        if is_generic_target and len(self.targets) == 1:
-            return self.first_target
-        if is_generic_target:
+        if isinstance(name, str) and name in self.names:
+            return self.names.index(name)
+        if not isinstance(name, str) or name not in ("source", "target"):
+            *other_names, last_name = map(repr, self.names)
+            raise InvalidInput(
+                f"domain must be {', '.join(other_names)} or {last_name}, got {name!r}"
+            )
+        if name == "target" and len(self.targets) > 1:
             raise InvalidInput(
                 f"domain must name one of the {len(self.targets)} targets"
                 f" ({', '.join(self.targets)}), as in "
                 f'policy.deploy("{self.targets[0]}") or restrict_pair(pair,'
                 f' targets=["{self.targets[0]}"])'
             )
-        if not isinstance(name, str) or name not in self.names:
-            *other_names, last_name = map(repr, self.names)
-            raise InvalidInput(
-                f"domain must be {', '.join(other_names)} or {last_name}, got {name!r}"
-            )
-        return self.names.index(name)
+        return 0 if name == "source" else self.first_target
 
     def is_target(self, index: int) -> bool:
         """Return True if the domain with this index is a target."""
