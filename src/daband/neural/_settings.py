@@ -6,14 +6,13 @@ A ``Recipe`` has all settings, in groups: the ``Weight`` of each term, ``Encoder
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from daband.base._arguments import check_one_of
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, did_you_mean
 from daband.neural.encoders._augmentation import Augmentation
 from daband.neural.encoders._encoder import DenseSettings
 
@@ -235,9 +234,8 @@ def _merge_changes(
     for name, value in changes.items():
         full_name = f"{group}.{name}" if group else name
         if name not in settings and group != "encoder.options":
-            matches = difflib.get_close_matches(name, settings, n=1)
-            hint = f"; did you mean {matches[0]!r}?" if matches else ""
-            if group == "encoder" and not matches:
+            hint = did_you_mean(name, settings)
+            if group == "encoder" and not hint:
                 hint = (
                     f"; a network's own settings go into encoder.options ('encoder.options.{name}')"
                 )
