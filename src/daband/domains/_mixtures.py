@@ -347,11 +347,8 @@ def restrict_pair(
         return mix_domains({name: domain.by_name[name] for name in names})
 
     fields = {
-        field: restrict(getattr(pair, field), kept_domains.sources, domains.sources)
-        for field in _SOURCE_FIELDS
-    }
-    fields |= {
-        field: restrict(getattr(pair, field), kept_domains.targets, domains.targets)
-        for field in _TARGET_FIELDS
+        field: restrict(getattr(pair, field), getattr(kept_domains, role), getattr(domains, role))
+        for role, role_fields in (("sources", _SOURCE_FIELDS), ("targets", _TARGET_FIELDS))
+        for field in role_fields
     }
     return replace(pair, domains=kept_domains, **fields)
