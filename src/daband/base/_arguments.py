@@ -43,10 +43,9 @@ def check_fraction(name: str, value: Any, *, allow_one: bool = False) -> float:
     Raise an error unless it is in [0, 1), or in [0, 1] with ``allow_one``.
     """
     number = check_finite(name, value)
-    if allow_one and not 0.0 <= number <= 1.0:
-        raise InvalidInput(f"{name} must be in [0, 1], got {value!r}")
-    if not allow_one and not 0.0 <= number < 1.0:
-        raise InvalidInput(f"{name} must be a fraction in [0, 1), got {value!r}")
+    if not 0.0 <= number <= 1.0 or (number == 1.0 and not allow_one):
+        end = "]" if allow_one else ")"
+        raise InvalidInput(f"{name} must be in [0, 1{end}, got {value!r}")
     return number
 
 
