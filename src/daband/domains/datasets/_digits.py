@@ -170,7 +170,8 @@ def _resolve_form(options: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if name != "form"}
     if options.get("form", "auto") != "auto":
         return options
-    return {**options, "form": _choose_form()}
+    has_files = None not in (find_data(_MNIST_FOLDERS), find_data(_RELEASED_PATHS))
+    return {**options, "form": "released" if has_files else "embedded"}
 
 
 @register_pair("digit", resolve=_resolve_form, **describe_data("digit"))
@@ -197,10 +198,7 @@ def _build_digit(
     """
     if form not in ("auto", "embedded", "released"):
         raise InvalidInput(f"digit's values of form are auto, embedded, released, got {form!r}")
-    if tiny:
-        form = "embedded"
-    elif form == "auto":
-        form = _choose_form()
+    form = _resolve_form({"form": "embedded" if tiny else form})["form"]
     if form == "embedded":
         source, source_test, target, target_test = _build_embedded_domains(300 if tiny else None)
     else:
@@ -225,15 +223,6 @@ def _build_digit(
     )
     about = pairs.get("digit").about
     return replace(pair, about=replace(about, summary=f"{about.summary}; the {form} form"))
-
-
-def _choose_form() -> str:
-    """Return "released" if the released files exist, else "embedded"."""
-    return (
-        "embedded"
-        if find_data(_MNIST_FOLDERS) is None or find_data(_RELEASED_PATHS) is None
-        else "released"
-    )
 
 
 @lru_cache(maxsize=1)
