@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from daband.base._arguments import check_fraction, check_one_of
-from daband.base._arrays import FloatArray, IntArray, Mask
+from daband.base._arrays import FloatArray, IntArray, Mask, take_chosen
 from daband.errors import InvalidInput
 from daband.linear._draws import DrawFunction
 
@@ -75,12 +75,11 @@ class Exploration:
         """
         probabilities = self.probabilities(mean, bonus, available=available, scaling=scaling)
         arms = probabilities.argmax(axis=1)
-        rows = np.arange(len(arms))
-        propensities = probabilities[rows, arms]
-        if not (propensities == 1.0).all():
+        propensities = probabilities.max(axis=1)
+        if propensities.min(initial=1.0) < 1.0:
             cumulative = probabilities.cumsum(axis=1)
             arms = (cumulative > draw(len(arms), 1) * cumulative[:, -1:]).argmax(axis=1)
-            propensities = probabilities[rows, arms]
+            propensities = take_chosen(probabilities, arms)
         return Decision(arms, propensities, mean, bonus)
 
     def probabilities(
@@ -97,17 +96,20 @@ class Exploration:
         """
         centre, scale = scaling
         scores = mean + self.bonus_factor * bonus if self.bonus_factor else mean
-        mask = np.ones(scores.shape, np.bool_) if available is None else available
-        scores = np.where(mask, scores, -np.inf)
+        if available is not None:
+            scores = np.where(available, scores, -np.inf)
         best_scores = scores.max(axis=1, keepdims=True)
         tolerance = TIE_TOLERANCE * (scale + np.abs(best_scores - centre))
-        is_tied = (scores >= best_scores - tolerance) & mask
+        is_tied = scores >= best_scores - tolerance
+        if available is not None:
+            is_tied &= available
         n_tied = is_tied.sum(axis=1, keepdims=True)
         if not n_tied.all():
             raise ValueError("no arm is available, or a score is NaN")
         if not self.epsilon:
             return is_tied / n_tied
-        drawn = mask / mask.sum(axis=1, keepdims=True)
+        drawn = np.ones(scores.shape) if available is None else available
+        drawn = drawn / drawn.sum(axis=1, keepdims=True)
         if self.rule == "doubt":
             gaps = (best_scores - scores) / np.maximum(bonus, 1e-100)
             likelihoods = np.exp(-0.5 * np.square(gaps))
