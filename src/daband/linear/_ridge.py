@@ -59,7 +59,7 @@ def compute_ridge_scores(theta: FloatArray, A_inv: FloatArray | None, z: FloatAr
 
     theta is (heads, d), A_inv (heads, d, d). If A_inv is None, variances are 0.
     """
-    mean = z @ theta.T
+    mean = z.dot(theta.T)
     if A_inv is None:
         return mean, np.zeros_like(mean)
     variance = np.empty_like(mean)
@@ -67,7 +67,7 @@ def compute_ridge_scores(theta: FloatArray, A_inv: FloatArray | None, z: FloatAr
     for start in range(0, len(z), block_rows):
         block = z[start : start + block_rows]
         products = np.matmul(block, A_inv).transpose(1, 0, 2)
-        variance[start : start + block_rows] = np.matmul(products, block[:, :, None])[:, :, 0]
+        np.matmul(products, block[:, :, None], out=variance[start : start + block_rows, :, None])
     return mean, np.maximum(variance, 0.0, out=variance)
 
 
