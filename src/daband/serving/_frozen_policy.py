@@ -323,8 +323,8 @@ class FrozenPolicy:
             rows = to_channels_first(rows, self.layout)
         # the error of a weighted mean is at most the weighted mean of the errors, so that of the
         # bonuses is a valid bonus
-        weighted_mean: Any = 0.0
-        weighted_bonus: Any = 0.0
+        means = []
+        bonuses = []
         for member in self.members:
             inputs = contexts if member.is_constant else rows
             if vectors is None or indices is None:
@@ -334,9 +334,9 @@ class FrozenPolicy:
             if self.arms == "shared" and not member.is_constant:
                 mean = mean.reshape(-1, self.n_arms)
                 bonus = bonus.reshape(-1, self.n_arms)
-            weighted_mean = weighted_mean + member.weight * mean
-            weighted_bonus = weighted_bonus + member.bonus_weight * bonus
-        return weighted_mean, weighted_bonus
+            means.append(member.weight * mean)
+            bonuses.append(member.bonus_weight * bonus)
+        return functools.reduce(np.add, means), functools.reduce(np.add, bonuses)
 
     @functools.cached_property
     def random_key(self) -> np.uint64:
