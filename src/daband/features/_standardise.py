@@ -42,8 +42,7 @@ class StandardiseStep(Step):
         return len(self.mean)
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        features = np.empty((len(rows), len(self.mean) + 1))
-        features[:, -1] = 1.0
+        features = np.ones((len(rows), len(self.mean) + 1))
         columns = features[:, :-1]
         np.subtract(rows, self.mean, out=columns)
         with np.errstate(over="ignore"):  # overflow is clipped
