@@ -134,8 +134,7 @@ class RowReader:
             )
         context, warnings = self.table.read(row)
         if warnings:
-            with np.errstate(over="ignore", invalid="ignore"):
-                self._check_norm(context)
+            self._check_norm(context)
         return context, warnings
 
     def _read_frame(self, frame: Any, package: str) -> ReadRows:
@@ -189,8 +188,7 @@ class RowReader:
 
         Raise an error if it is not finite or too large.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # the check finds overflows
-            self._check_norm(context.reshape(-1))
+        self._check_norm(context.reshape(-1))
         largest = 0.0 if self.image_rule is None else float(context.max())
         if not _MAX_UNIT_PIXEL < largest < np.inf:
             return ()
@@ -204,7 +202,8 @@ class RowReader:
         """Raise an error if features (d,) are not finite, or if their norm is larger than the
         policy accepts.
         """
-        if float(features.dot(features)) <= self._max_norm * self._max_norm:
+        # unlike ``features.dot``, ``vdot`` does not warn of an overflow
+        if float(np.vdot(features, features)) <= self._max_norm * self._max_norm:
             return
         invalid_indices = np.flatnonzero(~np.isfinite(features))
         if len(invalid_indices):
