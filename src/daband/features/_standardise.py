@@ -47,8 +47,7 @@ class StandardiseStep(Step):
         np.subtract(rows, self.mean, out=columns)
         with np.errstate(over="ignore"):  # overflow is clipped
             columns /= self.deviation
-        np.maximum(columns, -CLIP_DEVIATIONS, out=columns)
-        np.minimum(columns, CLIP_DEVIATIONS, out=columns)
+        columns.clip(-CLIP_DEVIATIONS, CLIP_DEVIATIONS, out=columns)
         columns *= get_feature_scale(len(self.mean))
         if self.axes is None:
             return features
