@@ -76,7 +76,7 @@ class Exploration:
         probabilities = self.probabilities(mean, bonus, available=available, scaling=scaling)
         arms = probabilities.argmax(axis=1)
         propensities = probabilities.max(axis=1)
-        if propensities.min(initial=1.0) < 1.0:
+        if np.count_nonzero(propensities < 1.0):
             cumulative = probabilities.cumsum(axis=1)
             arms = (cumulative > draw(len(arms), 1) * cumulative[:, -1:]).argmax(axis=1)
             propensities = take_chosen(probabilities, arms)
@@ -104,7 +104,7 @@ class Exploration:
         if available is not None:
             is_tied &= available
         n_tied = is_tied.sum(axis=1, keepdims=True)
-        if not n_tied.all():
+        if np.count_nonzero(n_tied) < len(n_tied):
             raise ValueError("no arm is available, or a score is NaN")
         if not self.epsilon:
             return is_tied / n_tied
