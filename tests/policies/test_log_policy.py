@@ -356,3 +356,35 @@ def test_a_loaded_policy_has_its_values_without_a_new_fit(effect, tmp_path, monk
     loaded.save(tmp_path / "again.safetensors")
     again = daband.load(tmp_path / "again.safetensors")
     np.testing.assert_array_equal(again.values.values, policy.values.values)
+
+
+def test_a_proven_gain_is_used_until_it_is_not_positive_any_more(tmp_path):
+    """Before, arms were chosen by context in one week and not in the next one."""
+    loop, fresh = (daband.LogPolicy(context_shape=(D,), n_arms=K, seed=0) for _ in range(2))
+
+    def learn(policies, effect, seed):
+        x, arms, rewards, chances = rounds(2_000, effect, seed)
+        for policy in policies:
+            policy.update(x, arms, rewards, propensities=chances)
+
+    learn((loop, fresh), 1.4, 0)
+    assert loop.evidence.personalises
+    assert loop.evidence.low > 0.0
+    learn((loop, fresh), 0.1, 1)
+    assert not fresh.evidence.personalises
+    assert fresh.evidence.gain > 0.0 > fresh.evidence.low
+    loop.save(tmp_path / "p.safetensors")
+    loaded = daband.load(tmp_path / "p.safetensors")
+    daband.export(loop, tmp_path / "p.daband")
+    contexts = rounds(500, seed=2)[0]
+    decisions = loop.decide(contexts).arm
+    assert loop.personalises
+    assert set(decisions) == {0, 2}
+    assert loaded.evidence == loop.evidence
+    np.testing.assert_array_equal(loaded.decide(contexts).arm, decisions)
+    deployed = daband.load_deployed(tmp_path / "p.daband")
+    np.testing.assert_array_equal(deployed.decide(contexts).arm, decisions)
+    learn((loop, loaded), -4.0, 3)
+    assert loop.evidence == loaded.evidence
+    assert not loaded.personalises
+    assert loaded.evidence.gain <= 0.0

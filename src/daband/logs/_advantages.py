@@ -20,6 +20,8 @@ hypothesis that the log tests:
 4. The candidate with the highest lower limit of its gain over the best arm is used if this limit is
    above 0, and if it chooses another arm in at least 100 rounds, so that its gain is approximately
    normal. Otherwise the best arm is always chosen.
+5. A log that grows is tested again and again, and a limit near 0 changes its sign by chance. So once
+   a gain was proven, arms are chosen by context as long as the estimated gain is positive.
 
 Limits hold for all candidates at once with probability 95%, by the largest of correlated
 studentised means (Chernozhukov, Chetverikov, Kato 2013) and the central limit theorem for
@@ -216,16 +218,14 @@ class LogEvidence:
     candidate: int = 0
     #: The number of target contexts; 0 if the numbers are those of the log's contexts.
     target_contexts: int = 0
+    #: True if arms are chosen by context: the gain is proven, or it was proven by an earlier fit and
+    #: is still estimated to be positive.
+    personalises: bool = False
     #: The standard error of the gain.
     error: float = math.inf
     #: The lower limit of the gain, which holds with probability 95%; for contexts of the target, it
     #: is at most the gain that trees predict there.
     low: float = -math.inf
-
-    @property
-    def personalises(self) -> bool:
-        """True if the gain is proven, so that arms are chosen by context."""
-        return self.low > 0.0
 
 
 @dataclass(frozen=True)
@@ -287,6 +287,7 @@ def learn_advantages(
     offered: Mask = None,
     fit_trees: FitTrees | None = None,
     seed: int = 0,
+    was_proven: bool = False,
 ) -> AdvantageModel:
     """Return a model that predicts the reward of each arm, learned from a log of n rounds.
 
@@ -303,6 +304,8 @@ def learn_advantages(
             all may be chosen.
         fit_trees: fits boosted trees; None to omit these candidates.
         seed: determines the folds of cross-fitting.
+        was_proven: True if a log that ended earlier proved a gain. Arms are then chosen by context
+            while the estimated gain is positive, also if its limit is not.
     """
     scored = score_log(log, n_arms, target=target, offered=offered, seed=seed)
     if scored is None:
@@ -350,7 +353,11 @@ def learn_advantages(
         else -math.inf
         for estimate, fraction in zip(estimates, fractions.tolist(), strict=True)
     ]
-    proven = np.flatnonzero(np.array(limits) > 0.0).tolist()
+    tested = [
+        estimate.mean.value if was_proven and math.isfinite(limit) else limit
+        for estimate, limit in zip(estimates, limits, strict=True)
+    ]
+    proven = np.flatnonzero(np.array(tested) > 0.0).tolist()
     if proven and target is not None and n_candidates > _FIRST_TREES:
         fits = learner.fit([*proven, _FIRST_TREES], everything, scores, splits[0], (), fit_trees)
         *target_predictions, target_trees = (
@@ -361,12 +368,14 @@ def learn_advantages(
             in_log = learner.predict_gains(predictions[index], trees, best_arm)
             in_target = learner.predict_gains(target_rows, target_trees, best_arm)
             change = float(in_target.mean() - mix.target_weights @ in_log)
-            limits[index] = min(limits[index], estimates[index].mean.value + change)
+            target_gain = estimates[index].mean.value + change
+            limits[index] = min(limits[index], target_gain)
+            tested[index] = min(tested[index], target_gain)
     candidate = int(np.argmax(limits[1:])) + 1 if n_candidates > 1 else 0
     mean_scores = np.array([estimate.mean.value for estimate in mix.estimate_all(scores)])
-    is_proven = candidate > 0 and limits[candidate] > 0.0
+    personalises = candidate > 0 and tested[candidate] > 0.0
     cross_fitted = np.column_stack([values[:, candidate], predictions[candidate]])
-    cross_fitted = cross_fitted if is_proven else cross_fitted[:0]
+    cross_fitted = cross_fitted if personalises else cross_fitted[:0]
     evidence = LogEvidence(
         arm=best_arm,
         value=float(mean_scores[best_arm]),
@@ -375,12 +384,13 @@ def learn_advantages(
         fraction=float(fractions[candidate]),
         candidate=candidate,
         target_contexts=0 if target is None else len(target),
+        personalises=personalises,
         error=estimates[candidate].mean.standard_error if candidate else math.inf,
         low=limits[candidate] if candidate else -math.inf,
     )
     step, _, theta = (
         learner.fit([candidate], everything, scores, splits[0], (), fit_trees)[0]
-        if evidence.personalises
+        if personalises
         else learner.fit_constant(scored.shrunken_means, scores)
     )
     # Unsupported arms are ranked by their mean scores. Arms without rounds are last.
@@ -493,14 +503,16 @@ def assess_choices(scores: FloatArray, chosen_arms: IntArray, best_arm: int) -> 
     """
     gains = take_chosen(scores, chosen_arms) - scores[:, best_arm]
     gain = estimate_mean(gains)
+    low = compute_lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE_LEVEL))
     return LogEvidence(
         best_arm,
         float(scores[:, best_arm].mean()),
         gain.value,
         len(scores),
         float((chosen_arms != best_arm).mean()),
+        personalises=low > 0.0,
         error=gain.standard_error,
-        low=compute_lower_limit(gain, NormalDist().inv_cdf(_CONFIDENCE_LEVEL)),
+        low=low,
     )
 
 

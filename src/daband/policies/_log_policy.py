@@ -3,8 +3,9 @@ better.
 
 ``daband/logs/_advantages.py`` implements the method and states its guarantee. The policy stores
 the rounds that it learns, and contexts of the target that it observes. It fits the candidates
-before the next decision, and the fit does not depend on the order of rounds. A fit takes seconds
-for 20,000 rounds, so the policy is meant for logs, not for learning after every round.
+before the next decision, and the fit does not depend on the order of rounds. Of earlier fits, it
+only keeps whether a gain was proven (``LogEvidence.personalises``). A fit takes seconds for 20,000
+rounds, so the policy is meant for logs, not for learning after every round.
 
 In a target, ridge regressions also learn every round, and the worth of source rounds
 (``daband/linear/_source_worth.py``). Source and target are one log until target rewards reject the
@@ -339,6 +340,7 @@ class LogPolicy(Policy):
         n_rounds = int(self._round_counts.sum())
         if n_rounds > self._rounds_at_fit:
             log, target, is_offered = self._collect_log()
+            evidence = None if self._advantages is None else self._advantages.evidence
             with use_one_blas_thread():  # small matrices: threads would wait for each other
                 self._advantages = learn_advantages(
                     log,
@@ -349,6 +351,9 @@ class LogPolicy(Policy):
                     offered=is_offered,
                     fit_trees=self._fit_trees if self.n_arms <= MAX_ARMS else None,
                     seed=self.seed,
+                    was_proven=evidence is not None
+                    and evidence.personalises
+                    and (evidence.target_contexts > 0 or target is None),
                 )
             self._rounds_at_fit = n_rounds
         return self._advantages
@@ -462,16 +467,15 @@ class LogPolicy(Policy):
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
-            arm, value, gain, n_rounds, fraction, candidate, n_contexts, *limits = state[
-                "evidence"
-            ].tolist()
+            arm, value, gain, n_rounds, fraction, candidate, *rest = state["evidence"].tolist()
+            n_contexts, personalises, *limits = rest
             if arm not in range(self.n_arms) or candidate not in range(len(CANDIDATES)):
                 raise ValueError(
                     f"evidence must have one of {self.n_arms} arms and a candidate, got {arm} and"
                     f" {candidate}"
                 )
             counts = int(n_rounds), fraction, int(candidate), int(n_contexts)
-            evidence = LogEvidence(int(arm), value, gain, *counts, *limits)
+            evidence = LogEvidence(int(arm), value, gain, *counts, bool(personalises), *limits)
             cross_fitted = None
             if "cross_fitted" in state:
                 n_rows = len(stored_rounds) * evidence.personalises
