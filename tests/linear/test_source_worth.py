@@ -134,7 +134,7 @@ def test_the_loss_of_the_weights_is_bounded_by_the_best_expert(other, monkeypatc
         expert_errors += errors
         worth.noise_sum, worth.noise_weight = 1e9 * noise, 1e9
         one_round = z[i : i + 1], heads[i : i + 1], rewards[i : i + 1]
-        worth.add_target(*one_round, None)
+        worth.add_target(one_round[2], None)
         head.statistics.update(*one_round)
         worth.fit(head.statistics)
     prior = np.array(EXPERTS)[:, 2]

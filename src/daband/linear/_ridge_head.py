@@ -166,7 +166,7 @@ class RidgeHead:
         while start < len(rewards):
             rows = slice(start, start + worth.rounds_to_fit)
             rounds = z[rows], heads[rows], rewards[rows], None if weights is None else weights[rows]
-            worth.add_target(*rounds)
+            worth.add_target(*rounds[2:])
             self.statistics.update(*rounds)
             if worth.rounds_to_fit == 0:
                 worth.fit(self.statistics)

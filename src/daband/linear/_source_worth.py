@@ -116,7 +116,6 @@ class SourceWorth:
         "axes_gram",
         "theta",
         "log_weights",
-        "errors",
         "total_errors",
         "leads",
     )
@@ -127,6 +126,7 @@ class SourceWorth:
         "n_rounds",
         "n_fitted_rounds",
         "new_weight",
+        "new_squares",
         "noise_sum",
         "noise_weight",
         "mean_error",
@@ -157,19 +157,19 @@ class SourceWorth:
         self.b_shift: FloatArray = np.zeros_like(ridge.b)
         #: The logarithms of the experts' weights p, (E,).
         self.log_weights: FloatArray = self._log_prior.copy()
-        #: The sums of the experts' squared errors since the last fit, (E,).
-        self.errors: FloatArray = np.zeros(len(worths))
         #: The sums of the experts' squared errors before the last fit, (E,).
         self.total_errors: FloatArray = np.zeros(len(worths))
         #: The logarithms of likelihood ratios against the source in full, (E,). They are set to 0
         #: when they fall below 0, so that they find a change (CUSUM; Page, 1954).
         self.leads: FloatArray = np.zeros(len(worths))
-        #: The sum of squared errors of the experts' weighted mean.
+        #: The sum of squared errors of the experts' weighted mean, before the last fit.
         self.mean_error = 0.0
         #: The number of target rounds, and this number at the last fit.
         self.n_rounds = self.n_fitted_rounds = 0.0
         #: The weight of the target rounds since the last fit.
         self.new_weight = 0.0
+        #: The weighted sum of the squares of their rewards minus ``centre``.
+        self.new_squares = 0.0
         #: The sum of the smallest squared errors, and its weight. Their ratio is v.
         self.noise_sum = _N_PRIOR_ROUNDS * moments.squared_differences / (moments.total_weight or 1)
         self.noise_weight = _N_PRIOR_ROUNDS if self.noise_sum else 0.0
@@ -237,18 +237,14 @@ class SourceWorth:
         self.source_counts += sums.counts
         self._project_source()
 
-    def add_target(
-        self, z: FloatArray, heads: IntArray, rewards: FloatArray, weights: Weights
-    ) -> None:
-        """Add the experts' errors in at most ``rounds_to_fit`` target rounds: features (B, d),
-        heads, rewards and weights (B,).
+    def add_target(self, rewards: FloatArray, weights: Weights) -> None:
+        """Add the rewards and weights (B,) of at most ``rounds_to_fit`` target rounds.
+
+        The deciding regression must learn the rounds.
         """
-        # of rewards and of ones, (E, B, 2)
-        predictions = np.matmul(self.theta[:, heads], (z @ self.axes)[:, :, None])[..., 0]
-        errors = rewards - self.centre - predictions @ [1.0, -self.centre]
+        squares = np.square(rewards - self.centre)
         round_weights = np.ones(len(rewards)) if weights is None else weights
-        self.errors += np.square(errors) @ round_weights
-        self.mean_error += float(np.square(np.exp(self.log_weights) @ errors) @ round_weights)
+        self.new_squares += float(squares @ round_weights)
         self.new_weight += float(round_weights.sum())
         self.n_rounds += len(rewards)
 
@@ -259,6 +255,7 @@ class SourceWorth:
         new_gram = ridge.gram - old_gram
         new_b = ridge.b - old_b - self.b_shift
         new_axes_gram = self._project(new_gram)
+        errors = self._compute_errors(new_axes_gram, new_b @ self.axes)
         for index, rate in enumerate(self._rates):
             kept_fraction = 2.0 ** (-age * rate)
             for sums, new_sums in (
@@ -268,7 +265,7 @@ class SourceWorth:
             ):
                 sums[index] *= kept_fraction
                 sums[index] += new_sums
-        self._update_weights(age)
+        self._update_weights(age, errors)
         self.n_fitted_rounds = self.n_rounds
         # rounded, because experts with the same predictions are equal up to rounding errors
         weights = np.where(np.isinf(self._half_lives), np.round(self.log_weights, 6), -np.inf)
@@ -280,23 +277,36 @@ class SourceWorth:
             self.base = base
         self._fit_experts(ridge)
 
-    def _update_weights(self, age: float) -> None:
-        """Update the experts' weights by their errors in the rounds since the last fit."""
+    def _compute_errors(self, gram: FloatArray, b: FloatArray) -> FloatArray:
+        """Return the sums of the experts' squared errors (E,) in the rounds since the last fit, from
+        the sums of these rounds on the axes: Z'Z (heads, m, m) and Z'[r, 1] (heads, 2, m).
+        """
+        # predictions of rewards minus the centre, by the experts and by their weighted mean
+        theta = self.theta[:, :, 0] - self.centre * self.theta[:, :, 1]  # (E, heads, m)
+        mean_theta = np.tensordot(np.exp(self.log_weights), theta, 1)
+        theta = np.concatenate([theta, mean_theta[None]])
+        products = 2.0 * (b[:, 0] - self.centre * b[:, 1])
+        products = products - np.matmul(theta[:, :, None], gram)[:, :, 0]
+        errors = np.maximum(self.new_squares - np.einsum("ehm,ehm->e", theta, products), 0.0)
+        self.mean_error += float(errors[-1])
+        return errors[:-1]
+
+    def _update_weights(self, age: float, errors: FloatArray) -> None:
+        """Update the experts' weights by their errors (E,) in the rounds since the last fit."""
         kept_fraction = 2.0 ** (-age / _NOISE_HALF_LIFE)
-        self.noise_sum = kept_fraction * self.noise_sum + float(self.errors.min())
+        self.noise_sum = kept_fraction * self.noise_sum + float(errors.min())
         self.noise_weight = kept_fraction * self.noise_weight + self.new_weight
         kept = age * math.log1p(-_SHARE)
         self.log_weights = np.logaddexp(
             kept + self.log_weights, math.log(-math.expm1(kept)) + self._log_prior
         )
         if self.noise_sum > 0.0:
-            losses = self.errors * (self.noise_weight / (2.0 * self.noise_sum))
+            losses = errors * (self.noise_weight / (2.0 * self.noise_sum))
             self.log_weights -= losses
             self.leads = np.maximum(self.leads + losses[0] - losses, 0.0)
         self.log_weights -= np.logaddexp.reduce(self.log_weights)
-        self.total_errors += self.errors
-        self.errors = np.zeros_like(self.errors)
-        self.new_weight = 0.0
+        self.total_errors += errors
+        self.new_weight = self.new_squares = 0.0
 
     def _compute_sums(self, expert: int) -> tuple[FloatArray, FloatArray]:
         """Return the sums of an expert: Z'Z (heads, d, d) and Z'[r, 1] (heads, 2, d)."""
