@@ -63,6 +63,7 @@ def test_weights_and_regression_equal_a_direct_computation():
     prior = weights = prior / prior.sum()
     noise_sum, noise_weight = 20.0 * source[2].var(), 20.0
     fits = [0]
+    loss = 0.0
     for start, stop in ((0, 16), (16, 32), (32, 48), (48, 64)):
         past = tuple(array[:start] for array in target)
         # rounds of one fit have one age
@@ -84,8 +85,10 @@ def test_weights_and_regression_equal_a_direct_computation():
         share = 1 - (1 - SHARE) ** (stop - start)
         weights = (1 - share) * weights + share * prior
         weights = weights * np.exp(-errors * noise_weight / (2 * noise_sum))
+        loss -= 2 * noise_sum / noise_weight * np.log(weights.sum())
         weights /= weights.sum()
     np.testing.assert_allclose(np.exp(head.worth.log_weights), weights, rtol=1e-7)
+    assert head.worth.loss == pytest.approx(loss)
     assert head.estimate_worth() == pytest.approx((weights @ worths, 200 * weights @ worths))
     # the deciding regression after the last fit, which then learned 12 rounds
     base = np.argmax(np.where(np.isinf(half_lives), weights, 0.0))

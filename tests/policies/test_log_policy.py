@@ -388,3 +388,60 @@ def test_a_proven_gain_is_used_until_it_is_not_positive_any_more(tmp_path):
     assert loop.evidence == loaded.evidence
     assert not loaded.personalises
     assert loaded.evidence.gain <= 0.0
+
+
+def draw_markets(seed=0):
+    """Return a function that draws rounds with uniform arms, whose effects of contexts have this
+    size.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(n, effect, best=0.0, product=0.0):
+        x = rng.normal(size=(n, 2))
+        arms = rng.integers(0, 2, n)
+        means = effect * x[:, 0] + product * np.sign(x[:, 0] * x[:, 1])
+        rewards = np.where(arms == 0, best + means, -means) + rng.normal(size=n)
+        return x, arms, rewards
+
+    return draw
+
+
+def learn_market(policy, log, domain):
+    policy.update(*log, domain, propensities=np.full(len(log[1]), 0.5))
+
+
+@pytest.mark.parametrize("effect", [0.4, 0.0])
+def test_regressions_decide_only_if_the_best_arm_depends_on_contexts(effect, tmp_path):
+    draw = draw_markets()
+    policy = daband.LogPolicy(context_shape=(2,), n_arms=2, seed=0, epsilon=0.1)
+    learn_market(policy, draw(3000, effect, best=0.3), "source")
+    assert policy.evidence.personalises == (effect > 0)
+    for _ in range(3):
+        learn_market(policy, draw(1000, effect, best=0.3), "target")
+        policy.save(tmp_path / "policy.safetensors")
+        loaded = daband.load(tmp_path / "policy.safetensors")
+        contexts = draw(50, 0.0)[0]
+        decision = policy.decide(contexts, "target")
+        again = loaded.decide(contexts, "target")
+        np.testing.assert_array_equal(again.mean, decision.mean)
+        policy = loaded
+        probes = np.array([[2.0, 0.0], [-2.0, 0.0]])
+        greedy = policy.decide(probes, "target", rule="greedy")
+        assert greedy.arm.tolist() == ([0, 1] if effect else [0, 0])
+        # bonuses of regressions depend on the context
+        assert effect or (np.ptp(decision.bonus, axis=0) == 0.0).all()
+
+
+def test_regressions_replace_trees_only_in_a_market_that_rejects_the_source():
+    """The best arm depends on the product of two numbers, which a linear regression cannot learn."""
+    draw = draw_markets()
+    policy = daband.LogPolicy(context_shape=(2,), n_arms=2, seed=0)
+    learn_market(policy, draw(4000, 0.5, product=0.8), "source")
+    contexts = draw(1000, 0.0)[0]
+    right = (0.5 * contexts[:, 0] + 0.8 * np.sign(contexts.prod(axis=1)) < 0).astype(int)
+    assert np.mean(policy.decide(contexts).arm == right) > 0.9
+    learn_market(policy, draw(400, 0.5, product=0.8), "target")
+    assert np.mean(policy.decide(contexts, "target", rule="greedy").arm == right) > 0.9
+    learn_market(policy, draw(4000, -0.8), "target")
+    reversed_arms = (contexts[:, 0] > 0).astype(int)
+    assert np.mean(policy.decide(contexts, "target", rule="greedy").arm == reversed_arms) > 0.9

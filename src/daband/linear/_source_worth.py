@@ -117,7 +117,6 @@ class SourceWorth:
         "theta",
         "log_weights",
         "total_errors",
-        "leads",
     )
     #: The attributes of a saved state that are numbers.
     _NUMBERS = (
@@ -129,7 +128,7 @@ class SourceWorth:
         "new_squares",
         "noise_sum",
         "noise_weight",
-        "mean_error",
+        "loss",
     )
 
     def __init__(
@@ -159,11 +158,9 @@ class SourceWorth:
         self.log_weights: FloatArray = self._log_prior.copy()
         #: The sums of the experts' squared errors before the last fit, (E,).
         self.total_errors: FloatArray = np.zeros(len(worths))
-        #: The logarithms of likelihood ratios against the source in full, (E,). They are set to 0
-        #: when they fall below 0, so that they find a change (CUSUM; Page, 1954).
-        self.leads: FloatArray = np.zeros(len(worths))
-        #: The sum of squared errors of the experts' weighted mean, before the last fit.
-        self.mean_error = 0.0
+        #: The sum of the losses L before the last fit. ``LogPolicy`` sets it to 0 when it has compared
+        #: two regressions.
+        self.loss = 0.0
         #: The number of target rounds, and this number at the last fit.
         self.n_rounds = self.n_fitted_rounds = 0.0
         #: The weight of the target rounds since the last fit.
@@ -211,10 +208,9 @@ class SourceWorth:
         return WorthEstimate(worth, worth * float(self.source_counts.sum()))
 
     @property
-    def rejects_source(self) -> bool:
-        """True if target rewards reject the source in full, from some round on."""
-        evidence = math.log(_MIN_EVIDENCE * len(self.leads))
-        return self.base_worth < 1.0 or float(self.leads.max()) > evidence
+    def noise_variance(self) -> float:
+        """The variance of the noise, v; 0 if rewards do not differ."""
+        return self.noise_sum / (self.noise_weight or 1.0)
 
     @property
     def rounds_to_fit(self) -> int:
@@ -242,9 +238,8 @@ class SourceWorth:
 
         The deciding regression must learn the rounds.
         """
-        squares = np.square(rewards - self.centre)
         round_weights = np.ones(len(rewards)) if weights is None else weights
-        self.new_squares += float(squares @ round_weights)
+        self.new_squares += float(np.square(rewards - self.centre) @ round_weights)
         self.new_weight += float(round_weights.sum())
         self.n_rounds += len(rewards)
 
@@ -281,15 +276,10 @@ class SourceWorth:
         """Return the sums of the experts' squared errors (E,) in the rounds since the last fit, from
         the sums of these rounds on the axes: Z'Z (heads, m, m) and Z'[r, 1] (heads, 2, m).
         """
-        # predictions of rewards minus the centre, by the experts and by their weighted mean
-        theta = self.theta[:, :, 0] - self.centre * self.theta[:, :, 1]  # (E, heads, m)
-        mean_theta = np.tensordot(np.exp(self.log_weights), theta, 1)
-        theta = np.concatenate([theta, mean_theta[None]])
-        products = 2.0 * (b[:, 0] - self.centre * b[:, 1])
-        products = products - np.matmul(theta[:, :, None], gram)[:, :, 0]
-        errors = np.maximum(self.new_squares - np.einsum("ehm,ehm->e", theta, products), 0.0)
-        self.mean_error += float(errors[-1])
-        return errors[:-1]
+        signs = np.array([1.0, -self.centre])
+        theta = signs @ self.theta  # of rewards minus the centre, (E, heads, m)
+        products = 2.0 * signs @ b - np.einsum("ehm,hmn->ehn", theta, gram)
+        return np.maximum(self.new_squares - np.einsum("ehm,ehm->e", theta, products), 0.0)
 
     def _update_weights(self, age: float, errors: FloatArray) -> None:
         """Update the experts' weights by their errors (E,) in the rounds since the last fit."""
@@ -301,10 +291,10 @@ class SourceWorth:
             kept + self.log_weights, math.log(-math.expm1(kept)) + self._log_prior
         )
         if self.noise_sum > 0.0:
-            losses = errors * (self.noise_weight / (2.0 * self.noise_sum))
-            self.log_weights -= losses
-            self.leads = np.maximum(self.leads + losses[0] - losses, 0.0)
-        self.log_weights -= np.logaddexp.reduce(self.log_weights)
+            self.log_weights -= errors / (2.0 * self.noise_variance)
+        log_sum = float(np.logaddexp.reduce(self.log_weights))
+        self.log_weights -= log_sum
+        self.loss -= 2.0 * self.noise_variance * log_sum
         self.total_errors += errors
         self.new_weight = self.new_squares = 0.0
 
@@ -367,7 +357,7 @@ class SourceWorth:
         for name in self._ARRAYS:
             setattr(self, name, read_array(state, name, getattr(self, name)))
         numbers = read_array(state, "numbers", np.zeros(len(self._NUMBERS)))
-        if (numbers[1:] < 0).any() or numbers[1] >= len(self._worths):
+        if (numbers[1:-1] < 0).any() or numbers[1] >= len(self._worths):
             raise ValueError(f"the worth of source rounds cannot have the numbers {numbers}")
         for name, number in zip(self._NUMBERS, numbers.tolist(), strict=True):
             setattr(self, name, number)

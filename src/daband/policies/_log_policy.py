@@ -7,10 +7,18 @@ before the next decision, and the fit does not depend on the order of rounds. Of
 only keeps whether a gain was proven (``LogEvidence.personalises``). A fit takes seconds for 20,000
 rounds, so the policy is meant for logs, not for learning after every round.
 
-In a target, ridge regressions also learn every round, and the worth of source rounds
-(``daband/linear/_source_worth.py``). Source and target are one log until target rewards reject the
-source in full. From then on, the regressions decide, if they have predicted target rewards better
-than the mean reward of each arm.
+In a target, two ridge regressions also learn every round, and the worth of source rounds
+(``daband/linear/_source_worth.py``). The first has effects of contexts for each arm. The second has
+the same effects for all arms, so that one arm is best for all contexts. Both predict target rewards
+before they learn them. The logarithm of their likelihood ratio changes with the losses l1 and l2 of
+both (L in that module), for noise of variance v:
+
+    r <- r + (l2 - l1) / (2 v), clipped to [-log 5000, log 5000]
+
+It is clipped so that a change of the target is found after few rounds (Page, 1954). r starts at log
+5000 if the log proves the gain of choosing by context, otherwise at 0. The first regression decides
+while r is above log 20. If the log proves that choices by trees gain, it only decides after target
+rewards have rejected the source in full.
 """
 
 from __future__ import annotations
@@ -36,6 +44,7 @@ from daband.base._arrays import (
 )
 from daband.errors import InvalidInput, NotFitted
 from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep, fit_ramps
+from daband.linear._joint_ridge import JointHead
 from daband.linear._propensities import estimate_propensities
 from daband.linear._ridge_head import RidgeHead
 from daband.linear._source_worth import WorthEstimate
@@ -71,6 +80,10 @@ MAX_DIMENSIONS = 1024
 _MAX_TARGET_CONTEXTS = 8192
 #: The number of columns of a stored round after its context.
 _N_COLUMNS = 5
+#: The smallest likelihood ratio against effects that are the same for all arms.
+_MIN_RATIO = 20.0
+#: The logarithm of the largest likelihood ratio.
+_MAX_LOG_RATIO = math.log(5000.0)
 
 
 @policies.register("log")
@@ -131,9 +144,11 @@ class LogPolicy(Policy):
         self._rounds_at_fit = 0
         #: The step that computes the features of ``_heads``.
         self._ramps: PiecewiseStep | None = None
-        #: Regressions on all features and on the constant only, which learn the worth of source
-        #: rounds; none before the first target round.
+        #: Regressions with effects of features for each arm, and with the same ones for all arms,
+        #: which learn the worth of source rounds; none before the first target round.
         self._heads: list[RidgeHead] = []
+        #: The logarithm of their likelihood ratio, r.
+        self._log_ratio = 0.0
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "by_context": self.by_context}
@@ -158,7 +173,7 @@ class LogPolicy(Policy):
     @property
     def personalises(self) -> bool:
         """True if arms are chosen by context."""
-        return self._get_deciding_head() is not None or self.evidence.personalises
+        return self.evidence.personalises or self._get_deciding_head() is not None
 
     @property
     def values(self) -> PolicyValues | None:
@@ -245,11 +260,14 @@ class LogPolicy(Policy):
         return self._heads[0].estimate_worth() if self._heads else None
 
     def _get_deciding_head(self) -> RidgeHead | None:
-        """Return the regressions if they decide, otherwise None."""
-        worths = [head.worth for head in self._heads if head.worth is not None]
-        if not worths or not self.by_context or not worths[0].rejects_source:
+        """Return the regression with effects for each arm if it decides, otherwise None."""
+        if not self.by_context or self._log_ratio <= math.log(_MIN_RATIO):
             return None
-        return self._heads[0] if worths[0].mean_error < worths[1].mean_error else None
+        head = self._heads[0]
+        worth = head.worth
+        is_full = worth is None or worth.base_worth == 1.0
+        uses_trees = is_full and isinstance(self._get_step_and_theta()[0], TreeNetwork)
+        return None if uses_trees else head
 
     def _get_step_and_theta(self) -> tuple[FeatureStep, FloatArray]:
         """Return the step that computes features, and their coefficients (K, d).
@@ -281,10 +299,13 @@ class LogPolicy(Policy):
     def _learn(self, rounds: PlayedRounds, domain: int) -> None:
         rows = self._make_rows(rounds)
         rows = rows[rows[:, -1] > 0]
+        if not len(rows):
+            return
         if domain >= self._first_target:
             rows[:, -1] *= -1.0
             if self._round_blocks and not self._heads:
                 stored = self._sample_stored()
+                self._log_ratio = _MAX_LOG_RATIO * self.personalises
                 self._make_heads(fit_ramps(stored[:, :-_N_COLUMNS], 1))
                 self._update_heads(stored[stored[:, -1] > 0])
                 self._update_heads(stored[stored[:, -1] < 0])
@@ -296,10 +317,11 @@ class LogPolicy(Policy):
 
     def _make_heads(self, ramps: PiecewiseStep) -> None:
         """Make regressions without rounds."""
-        dims = ramps.n_features, 1  # the first feature is the constant
+        dim = ramps.n_features
         self._ramps = ramps
         self._heads = [
-            RidgeHead(n_arms=self.n_arms, dim=dim, arms="disjoint", ridge=1.0) for dim in dims
+            RidgeHead(n_arms=self.n_arms, dim=dim, arms="disjoint", ridge=1.0),
+            JointHead(vectors=np.ones((self.n_arms, 1)), dim=dim, ridge=1.0),
         ]
         for head in self._heads:
             head.fixed_worth = self._fixed_worth
@@ -312,9 +334,20 @@ class LogPolicy(Policy):
         features = self._ramps(rows[:, :-_N_COLUMNS])
         arms = rows[:, -3].astype(np.int64)
         moments = self.reward_moments if rows[0, -1] < 0 else None
-        for head in self._heads:
-            z = features[:, : head.dim]
-            head.learn(z, arms, rows[:, -2], np.abs(rows[:, -1]), target_moments=moments)
+        start = 0
+        while start < len(rows):
+            n_rounds = min(head.get_block_length(is_target=True) for head in self._heads)
+            block = slice(start, None if moments is None else start + n_rounds)
+            rounds = features[block], arms[block], rows[block, -2], np.abs(rows[block, -1])
+            for head in self._heads:
+                head.learn(*rounds, target_moments=moments)
+            start += len(rounds[0])
+            one, other = (head.worth for head in self._heads)
+            # the losses of both must be those of the same rounds
+            if one and other and one.n_fitted_rounds == other.n_fitted_rounds:
+                ratio = self._log_ratio + (other.loss - one.loss) / (2 * one.noise_variance or 1.0)
+                self._log_ratio = min(max(ratio, -_MAX_LOG_RATIO), _MAX_LOG_RATIO)
+                one.loss = other.loss = 0.0
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         rows = to_rows(contexts)
@@ -340,7 +373,7 @@ class LogPolicy(Policy):
         n_rounds = int(self._round_counts.sum())
         if n_rounds > self._rounds_at_fit:
             log, target, is_offered = self._collect_log()
-            evidence = None if self._advantages is None else self._advantages.evidence
+            was_proven = self._advantages is not None and self._advantages.evidence.personalises
             with use_one_blas_thread():  # small matrices: threads would wait for each other
                 self._advantages = learn_advantages(
                     log,
@@ -351,9 +384,8 @@ class LogPolicy(Policy):
                     offered=is_offered,
                     fit_trees=self._fit_trees if self.n_arms <= MAX_ARMS else None,
                     seed=self.seed,
-                    was_proven=evidence is not None
-                    and evidence.personalises
-                    and (evidence.target_contexts > 0 or target is None),
+                    # a proof for the log's contexts is none for target contexts without rewards
+                    was_proven=was_proven and (target is None or bool(self._heads)),
                 )
             self._rounds_at_fit = n_rounds
         return self._advantages
@@ -396,7 +428,7 @@ class LogPolicy(Policy):
                 step, np.vstack([theta, new_theta]), self._advantages.evidence
             )
         for head in self._heads:
-            head.add_arm()
+            head.add_arm(np.ones(1))
         self._round_counts = np.append(self._round_counts, 0)
 
     def _compute_new_theta(self, step: FeatureStep, theta: FloatArray) -> FloatArray:
@@ -417,6 +449,7 @@ class LogPolicy(Policy):
             "target": self._target_contexts[:n_stored],
             "rounds": self._round_counts,
             "fitted": np.array([self._rounds_at_fit], np.int64),
+            "log_ratio": np.array(self._log_ratio),
         }
         if self._ramps is not None:
             state |= add_prefix("ramps/", self._ramps.arrays())
@@ -483,6 +516,7 @@ class LogPolicy(Policy):
                 cross_fitted = read_array(state, "cross_fitted", like)
             advantages = AdvantageModel(step, theta, evidence, cross_fitted=cross_fitted)
         self._heads, self._ramps = [], None
+        self._log_ratio = float(state["log_ratio"])
         if ramps := drop_prefix("ramps/", state):
             self._make_heads(self._read_step(ramps))
             for index, head in enumerate(self._heads):
