@@ -373,7 +373,7 @@ def learn_advantages(
             tested[index] = min(tested[index], target_gain)
     candidate = int(np.argmax(limits[1:])) + 1 if n_candidates > 1 else 0
     mean_scores = np.array([estimate.mean.value for estimate in mix.estimate_all(scores)])
-    personalises = candidate > 0 and tested[candidate] > 0.0
+    personalises = tested[candidate] > 0.0
     cross_fitted = np.column_stack([values[:, candidate], predictions[candidate]])
     cross_fitted = cross_fitted if personalises else cross_fitted[:0]
     evidence = LogEvidence(
