@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.base._arrays import take_chosen
 from daband.errors import NotFitted
 from daband.features._catalogue import Catalogue
 
@@ -432,7 +433,7 @@ def test_regressions_decide_only_if_the_best_arm_depends_on_contexts(effect, tmp
         assert effect or (np.ptp(decision.bonus, axis=0) == 0.0).all()
 
 
-def test_regressions_replace_trees_only_in_a_market_that_rejects_the_source():
+def test_regressions_replace_trees_only_if_they_predict_better():
     """The best arm depends on the product of two numbers, which a linear regression cannot learn."""
     draw = draw_markets()
     policy = daband.LogPolicy(context_shape=(2,), n_arms=2, seed=0)
@@ -445,3 +446,26 @@ def test_regressions_replace_trees_only_in_a_market_that_rejects_the_source():
     learn_market(policy, draw(4000, -0.8), "target")
     reversed_arms = (contexts[:, 0] > 0).astype(int)
     assert np.mean(policy.decide(contexts, "target", rule="greedy").arm == reversed_arms) > 0.9
+
+
+def test_few_rewards_that_agree_with_the_source_do_not_replace_the_policy():
+    probes = np.random.default_rng(9).normal(size=(4000, 8))
+
+    def draw_effects(contexts):
+        free = np.where(contexts[:, 0] > 0.3, 5.0, -4.0)
+        return np.column_stack([np.zeros(len(contexts)), np.full(len(contexts), -1.0), free])
+
+    def measure_gain(seed):
+        rng = np.random.default_rng(seed)
+        policy = daband.LogPolicy(context_shape=(8,), n_arms=3, seed=0)
+        for domain, n_rounds in (("source", 3000), ("target", 400)):
+            contexts = rng.normal(size=(n_rounds, 8))
+            arms = rng.choice(3, n_rounds, p=[0.5, 0.25, 0.25])
+            rewards = take_chosen(draw_effects(contexts), arms) + rng.normal(0, 8, n_rounds)
+            propensities = np.where(arms == 0, 0.5, 0.25)
+            policy.update(contexts, arms, rewards, domain, propensities=propensities)
+        decision = policy.decide(probes, "target", rule="greedy")
+        return take_chosen(draw_effects(probes), decision.arm).mean()
+
+    gains = [measure_gain(seed) for seed in range(6)]
+    assert np.mean(gains) > 0.8 * draw_effects(probes).max(axis=1).mean()

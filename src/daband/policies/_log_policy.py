@@ -7,18 +7,21 @@ before the next decision, and the fit does not depend on the order of rounds. Of
 only keeps whether a gain was proven (``LogEvidence.personalises``). A fit takes seconds for 20,000
 rounds, so the policy is meant for logs, not for learning after every round.
 
-In a target, two ridge regressions also learn every round, and the worth of source rounds
+In a target, three ridge regressions also learn every round, and the worth of source rounds
 (``daband/linear/_source_worth.py``). The first has effects of contexts for each arm. The second has
-the same effects for all arms, so that one arm is best for all contexts. Both predict target rewards
-before they learn them. The logarithm of their likelihood ratio changes with the losses l1 and l2 of
-both (L in that module), for noise of variance v:
+the same effects for all arms, as if arms did not differ. The third has the same effects for all
+arms, and adds the differences of arms that the fitted policy predicts. They predict target rewards
+before they learn them. The logarithm of the likelihood ratio of the first one and another one
+changes with their losses l1 and l2 (L in that module), for noise of variance v:
 
     r <- r + (l2 - l1) / (2 v), clipped to [-log 5000, log 5000]
 
-It is clipped so that a change of the target is found after few rounds (Page, 1954). r starts at log
-5000 if the log proves the gain of choosing by context, otherwise at 0. The first regression decides
-while r is above log 20. If the log proves that choices by trees gain, it only decides after target
-rewards have rejected the source in full.
+It is clipped so that a change of the target is found after few rounds (Page, 1954). The first
+regression decides while r is above log 20 against both others: arms differ, and it predicts better
+than the fitted policy. If the fitted policy predicts the differences of arms right, r against the
+third regression exceeds log 20 at any time with a probability of at most 5% (Ville, 1939). The
+first r starts at log 5000 if the log proves the gain of choosing by context. Otherwise r starts at
+0.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from daband.base._arrays import (
     add_prefix,
     drop_prefix,
     read_array,
+    take_chosen,
     to_rows,
     use_one_blas_thread,
 )
@@ -80,7 +84,7 @@ MAX_DIMENSIONS = 1024
 _MAX_TARGET_CONTEXTS = 8192
 #: The number of columns of a stored round after its context.
 _N_COLUMNS = 5
-#: The smallest likelihood ratio against effects that are the same for all arms.
+#: The first regression decides if its likelihood ratios are above this value.
 _MIN_RATIO = 20.0
 #: The logarithm of the largest likelihood ratio.
 _MAX_LOG_RATIO = math.log(5000.0)
@@ -144,11 +148,11 @@ class LogPolicy(Policy):
         self._rounds_at_fit = 0
         #: The step that computes the features of ``_heads``.
         self._ramps: PiecewiseStep | None = None
-        #: Regressions with effects of features for each arm, and with the same ones for all arms,
-        #: which learn the worth of source rounds; none before the first target round.
+        #: The regressions that learn the worth of source rounds, in the order of the module's
+        #: docstring; none before the first target round.
         self._heads: list[RidgeHead] = []
-        #: The logarithm of their likelihood ratio, r.
-        self._log_ratio = 0.0
+        #: The logarithms of the likelihood ratios of the first one and each other one, r.
+        self._log_ratios: FloatArray = np.zeros(2)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "by_context": self.by_context}
@@ -261,13 +265,8 @@ class LogPolicy(Policy):
 
     def _get_deciding_head(self) -> RidgeHead | None:
         """Return the regression with effects for each arm if it decides, otherwise None."""
-        if not self.by_context or self._log_ratio <= math.log(_MIN_RATIO):
-            return None
-        head = self._heads[0]
-        worth = head.worth
-        is_full = worth is None or worth.base_worth == 1.0
-        uses_trees = is_full and isinstance(self._get_step_and_theta()[0], TreeNetwork)
-        return None if uses_trees else head
+        is_better = (self._log_ratios > math.log(_MIN_RATIO)).all()
+        return self._heads[0] if self.by_context and is_better else None
 
     def _get_step_and_theta(self) -> tuple[FeatureStep, FloatArray]:
         """Return the step that computes features, and their coefficients (K, d).
@@ -305,7 +304,7 @@ class LogPolicy(Policy):
             rows[:, -1] *= -1.0
             if self._round_blocks and not self._heads:
                 stored = self._sample_stored()
-                self._log_ratio = _MAX_LOG_RATIO * self.personalises
+                self._log_ratios = np.array([_MAX_LOG_RATIO * self.personalises, 0.0])
                 self._make_heads(fit_ramps(stored[:, :-_N_COLUMNS], 1))
                 self._update_heads(stored[stored[:, -1] > 0])
                 self._update_heads(stored[stored[:, -1] < 0])
@@ -321,7 +320,7 @@ class LogPolicy(Policy):
         self._ramps = ramps
         self._heads = [
             RidgeHead(n_arms=self.n_arms, dim=dim, arms="disjoint", ridge=1.0),
-            JointHead(vectors=np.ones((self.n_arms, 1)), dim=dim, ridge=1.0),
+            *(JointHead(vectors=np.ones((self.n_arms, 1)), dim=dim, ridge=1.0) for _ in range(2)),
         ]
         for head in self._heads:
             head.fixed_worth = self._fixed_worth
@@ -333,21 +332,37 @@ class LogPolicy(Policy):
         assert self._ramps is not None
         features = self._ramps(rows[:, :-_N_COLUMNS])
         arms = rows[:, -3].astype(np.int64)
+        differences = self._predict_differences(rows[:, :-_N_COLUMNS], arms)
+        all_offsets = np.stack([np.zeros_like(differences)] * 2 + [differences])
         moments = self.reward_moments if rows[0, -1] < 0 else None
         start = 0
         while start < len(rows):
             n_rounds = min(head.get_block_length(is_target=True) for head in self._heads)
             block = slice(start, None if moments is None else start + n_rounds)
-            rounds = features[block], arms[block], rows[block, -2], np.abs(rows[block, -1])
-            for head in self._heads:
-                head.learn(*rounds, target_moments=moments)
-            start += len(rounds[0])
-            one, other = (head.worth for head in self._heads)
-            # the losses of both must be those of the same rounds
-            if one and other and one.n_fitted_rounds == other.n_fitted_rounds:
-                ratio = self._log_ratio + (other.loss - one.loss) / (2 * one.noise_variance or 1.0)
-                self._log_ratio = min(max(ratio, -_MAX_LOG_RATIO), _MAX_LOG_RATIO)
-                one.loss = other.loss = 0.0
+            weights = np.abs(rows[block, -1])
+            rewards = rows[block, -2]
+            for head, offsets in zip(self._heads, all_offsets[:, block], strict=True):
+                head.learn(
+                    features[block], arms[block], rewards - offsets, weights, target_moments=moments
+                )
+            start += len(rewards)
+            worths = [head.worth for head in self._heads if head.worth is not None]
+            # losses must be those of the same rounds
+            if len(worths) == 3 and len({worth.n_fitted_rounds for worth in worths}) == 1:
+                losses = np.array([worth.loss for worth in worths])
+                changes = (losses[1:] - losses[0]) / (2 * worths[0].noise_variance or 1.0)
+                limits = -_MAX_LOG_RATIO, _MAX_LOG_RATIO
+                self._log_ratios = np.clip(self._log_ratios + changes, *limits)
+                for worth in worths:
+                    worth.loss = 0.0
+
+    def _predict_differences(self, contexts: FloatArray, arms: IntArray) -> FloatArray:
+        """Return the differences (n,) of the fitted predictions for arms from the mean over all
+        arms.
+        """
+        assert self._advantages is not None
+        predictions = self._advantages.step(contexts) @ self._advantages.theta.T
+        return take_chosen(predictions, arms) - predictions.mean(axis=1)
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         rows = to_rows(contexts)
@@ -449,7 +464,7 @@ class LogPolicy(Policy):
             "target": self._target_contexts[:n_stored],
             "rounds": self._round_counts,
             "fitted": np.array([self._rounds_at_fit], np.int64),
-            "log_ratio": np.array(self._log_ratio),
+            "log_ratios": self._log_ratios,
         }
         if self._ramps is not None:
             state |= add_prefix("ramps/", self._ramps.arrays())
@@ -516,7 +531,7 @@ class LogPolicy(Policy):
                 cross_fitted = read_array(state, "cross_fitted", like)
             advantages = AdvantageModel(step, theta, evidence, cross_fitted=cross_fitted)
         self._heads, self._ramps = [], None
-        self._log_ratio = float(state["log_ratio"])
+        self._log_ratios = read_array(state, "log_ratios", np.zeros(2))
         if ramps := drop_prefix("ramps/", state):
             self._make_heads(self._read_step(ramps))
             for index, head in enumerate(self._heads):
