@@ -307,7 +307,8 @@ def warn_estimated_propensities(method: str, *, stacklevel: int) -> None:
     """Warn that the propensities of a log are estimated by this method."""
     warnings.warn(
         f"the log has no propensities; they are {method}. Results that depend on them are only as"
-        " good as this model of the logging policy",
+        " good as this model of the logging policy. If you know the propensities, add them as a"
+        " column",
         stacklevel=stacklevel,
     )
 
