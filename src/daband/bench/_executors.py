@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -132,10 +134,26 @@ def _execute_one(
     If an exception is not from daband, the message has its type and the line that raised it.
     """
     try:
-        return execute(spec, folder, progress=progress)
+        with _prefix_warnings(spec):
+            return execute(spec, folder, progress=progress)
     except DabandError as error:
         return DabandError(str(error))
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}, line {frame.lineno}"
         return DabandError(f"{type(error).__name__}: {error} ({place})")
+
+
+@contextlib.contextmanager
+def _prefix_warnings(spec: RunSpec) -> Iterator[None]:
+    """Show warnings with the name of their run, because several runs may be executed at a time."""
+    show_warning = warnings.showwarning
+
+    def show_prefixed_warning(message: Warning | str, *location: Any, **keywords: Any) -> None:
+        show_warning(f"{spec.pair}, {spec.label}: {message}", *location, **keywords)
+
+    warnings.showwarning = show_prefixed_warning
+    try:
+        yield
+    finally:
+        warnings.showwarning = show_warning
