@@ -691,7 +691,7 @@ def test_the_time_left_is_told_every_ten_seconds(console, monkeypatch):
     with show_candidates_bar() as show:
         for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.2, 40.0), (0.5, 20.0)):
             now[0] += 5.0
-            show(CandidateProgress("nlinucb", 9, 0, 3, left, share))
+            show(CandidateProgress("nlinucb", 9, 0, 3, left, share, ""))
     assert screen.file.getvalue().splitlines() == [
         "training  0 of 3 policies, nlinucb, 1:10 left",
         "training  0 of 3 policies, nlinucb, 0:40 left",
@@ -711,7 +711,7 @@ def test_a_long_choice_is_not_silent(console, monkeypatch):
             (71.0, 0.05, 3),
         ):
             now[0] = seconds
-            show(CandidateProgress("daband", 9, done, 3, 600.0, share))
+            show(CandidateProgress("daband", 9, done, 3, 600.0, share, ""))
     assert screen.file.getvalue().splitlines() == [
         "training  0 of 3 policies, daband, 10:00 left",
         "training  0 of 3 policies, daband, 10:00 left",
