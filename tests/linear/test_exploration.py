@@ -69,9 +69,23 @@ def test_doubt_draws_arms_by_how_far_they_are_proven_to_be_worse():
     available = np.array([[True, True, True, False]])
     (found,) = doubt.probabilities(mean, bonus, available=available)
     likelihoods = np.array([1.0, np.exp(-0.5), np.exp(-50.0), 0.0])
-    expected = 0.1 * np.array([1, 1, 1, 0]) / 3 + 0.1 * likelihoods / likelihoods.sum()
+    expected = 0.04 * np.array([1, 1, 1, 0]) / 3 + 0.16 * likelihoods / likelihoods.sum()
     np.testing.assert_allclose(found, expected + 0.8 * np.eye(4)[0])
     # without bonuses, only ties are in doubt
     (certain,) = doubt.probabilities(mean, 0.0 * bonus, available=available)
-    np.testing.assert_allclose(certain, [0.9 + 0.1 / 3, 0.1 / 3, 0.1 / 3, 0.0])
+    np.testing.assert_allclose(certain, [0.96 + 0.04 / 3, 0.04 / 3, 0.04 / 3, 0.0])
     assert Exploration("doubt").probabilities(mean, bonus).tolist() == [[0.0, 0.0, 0.0, 1.0]]
+
+
+def test_propensities_of_doubt_equal_the_frequencies_of_arms():
+    doubt = Exploration("doubt", epsilon=0.4)
+    means = np.tile([0.5, 0.45, 0.3, 0.0], (40_000, 1))
+    bonuses = np.tile([0.05, 0.05, 0.1, 0.05], (40_000, 1))
+    available = np.tile([True, True, True, False], (40_000, 1))
+    chances = doubt.probabilities(means[:1], bonuses[:1], available=available[:1])[0]
+    decision = doubt.decide(means, bonuses, make_seeded_draw(make_draw_key(0), 0), available)
+    assert chances.sum() == pytest.approx(1.0)
+    assert chances[:3].min() >= 0.4**2 / 3
+    np.testing.assert_array_equal(decision.propensity, chances[decision.arm])
+    frequencies = np.bincount(decision.arm, minlength=4) / 40_000
+    np.testing.assert_allclose(frequencies, chances, atol=0.008)

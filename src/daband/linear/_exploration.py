@@ -31,10 +31,10 @@ class Exploration:
 
     The arm with the largest score is chosen. The score is the mean plus ``alpha`` times the bonus
     for the rule "ucb", otherwise the mean. With probability ``epsilon``, the arm is drawn instead.
-    The draw is uniform, but for the rule "doubt" only half of the draws are. In the other half, the
-    probability of an arm is proportional to exp(-(m - m_a)^2 / (2 s_a^2)), for the largest mean m,
-    and the mean m_a and bonus s_a of the arm (Maillard sampling; Bian and Jun, 2022). So arms that
-    are proven to be worse are drawn less often, with a floor of ``epsilon`` / 2K.
+    The draw is uniform, but for the rule "doubt" only a fraction ``epsilon`` of the draws is. In the
+    others, the probability of an arm is proportional to exp(-(m - m_a)^2 / (2 s_a^2)), for the
+    largest mean m, and the mean m_a and bonus s_a of the arm (Maillard sampling; Bian and Jun,
+    2022). So arms that are proven to be worse are rarely drawn, with a floor of ``epsilon``^2 / K.
     """
 
     #: "ucb", "greedy" or "doubt".
@@ -113,7 +113,8 @@ class Exploration:
         if self.rule == "doubt":
             gaps = (best_scores - scores) / np.maximum(bonus, 1e-100)
             likelihoods = np.exp(-0.5 * np.square(gaps))
-            drawn = 0.5 * (drawn + likelihoods / likelihoods.sum(axis=1, keepdims=True))
+            likelihoods /= likelihoods.sum(axis=1, keepdims=True)
+            drawn = self.epsilon * drawn + (1.0 - self.epsilon) * likelihoods
         return (1.0 - self.epsilon) * is_tied / n_tied + self.epsilon * drawn
 
 
