@@ -50,6 +50,12 @@ def without_the_first(pair):
     return daband.PCA(rows.shape[1] - 1).fit(rows)
 
 
+def test_a_chosen_constant_is_named():
+    choice = daband.choose(inverted_pair(200), candidates=[LINEAR[0]], episodes=2)
+    arm = choice.policy.decide([[0.0] * 3], "target", rule="greedy").arm[0]
+    assert choice.rule.startswith(f"always {arm}; ")
+
+
 def test_a_few_target_rewards_decide_and_then_train():
     """The candidate that assumes right wins over the preferred one, and the verdict uses the
     rewards.

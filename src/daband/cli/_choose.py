@@ -336,7 +336,9 @@ def choose_command(
             f" {mean}."
         )
     print_line(f"Written: {folder}")
-    _print_next_steps(choice, folder, budget, len(pair.target))
+    # labels need no rewards of other arms
+    exploration = "" if getattr(pair.source, "full_feedback", False) else " --epsilon 0.1"
+    _print_next_steps(choice, folder, budget, len(pair.target), exploration)
     for notice in [] if tables is None else tables.notices:
         if notice.needs_decision:  # printed again, because training prints much
             print_line(f"Please check: {notice}", style="yellow")
@@ -354,10 +356,13 @@ def _claim_folder(folder: Path, data: DataOptions) -> None:
     data.save(path)
 
 
-def _print_next_steps(choice: Choice, out_folder: Path, budget: int, n_contexts: int) -> None:
+def _print_next_steps(
+    choice: Choice, out_folder: Path, budget: int, n_contexts: int, exploration: str
+) -> None:
     """Print the commands that a user may call next.
 
-    ``n_contexts`` is the number of target contexts.
+    ``n_contexts`` is the number of target contexts, and ``exploration`` the options of ``daband
+    export`` for exploration.
     """
     quoted_folder = shlex.quote(str(out_folder))
     if choice.questions is not None:
@@ -378,7 +383,7 @@ def _print_next_steps(choice: Choice, out_folder: Path, budget: int, n_contexts:
     print_line(f"Reasons: daband assess {quoted_folder}")
     keeps_incumbent = choice.assessment.verdict == KEEP and choice.assessment.disagreement
     purpose = "To deploy it anyway" if keeps_incumbent else "For production"
-    print_line(f"{purpose}: daband export {quoted_folder} FILE --epsilon 0.1")
+    print_line(f"{purpose}: daband export {quoted_folder} FILE{exploration}")
 
 
 @contextmanager

@@ -299,6 +299,9 @@ def choose(
         assessment = assessment.with_rewards(advantage, value, evidence.n_answered)
         _learn_answers(policy, comparison.sample.contexts, survey.net_answers)
     policy.deploy("target")
+    if candidates[chosen_index].name == "constant":
+        arms = policy.decide(comparison.sample.contexts[:1], rule="greedy").arm
+        rule = f"{make_constant_incumbent(int(arms[0]), pair.class_names).name}; {rule}"
     has_unanswered = survey is not None and ask is None and bool(survey.unanswered_questions)
     return Choice(
         policy=policy,
