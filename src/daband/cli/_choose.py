@@ -336,8 +336,8 @@ def choose_command(
             f" {mean}."
         )
     print_line(f"Written: {folder}")
-    # labels need no rewards of other arms
-    exploration = "" if getattr(pair.source, "full_feedback", False) else " --epsilon 0.1"
+    # exploring costs rewards, and the source has the rewards of all arms
+    exploration = "" if pair.full_feedback else " --epsilon 0.1"
     _print_next_steps(choice, folder, budget, len(pair.target), exploration)
     for notice in [] if tables is None else tables.notices:
         if notice.needs_decision:  # printed again, because training prints much

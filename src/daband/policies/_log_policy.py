@@ -18,10 +18,10 @@ changes with their losses l1 and l2 (L in that module), for noise of variance v:
 
 It is clipped so that a change of the target is found after few rounds (Page, 1954). The first
 regression decides while r is above log 20 against both others: arms differ, and it predicts better
-than the fitted policy. If the fitted policy predicts the differences of arms right, r against the
-third regression exceeds log 20 at any time with a probability of at most 5% (Ville, 1939). The
-first r starts at log 5000 if the log proves the gain of choosing by context. Otherwise r starts at
-0.
+than the fitted policy. This is a rule, not a test: a likelihood ratio above 20 has a probability of
+at most 5% (Ville, 1939) only if the third regression is the true model, and if r is not clipped.
+The first r starts at log 5000 if the log proves the gain of choosing by context. Otherwise r starts
+at 0.
 """
 
 from __future__ import annotations
