@@ -34,7 +34,8 @@ class Exploration:
     The draw is uniform, but for the rule "doubt" only a fraction ``epsilon`` of the draws is. In the
     others, the probability of an arm is proportional to exp(-(m - m_a)^2 / (2 s_a^2)), for the
     largest mean m, and the mean m_a and bonus s_a of the arm (Maillard sampling; Bian and Jun,
-    2022). So arms that are proven to be worse are rarely drawn, with a floor of ``epsilon``^2 / K.
+    2022). So arms that are proven to be worse are rarely drawn, with a floor of the squared
+    ``epsilon`` divided by the number of arms.
     """
 
     #: "ucb", "greedy" or "doubt".
