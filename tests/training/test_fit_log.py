@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -355,25 +354,6 @@ def test_a_log_that_is_refused_leaves_no_thread_at_work(log):
         daband.fit_log(linucb(), log)
     assert held.tb is not None
     assert threading.enumerate() == before
-
-
-def test_a_signal_waits_for_the_end_of_the_last_save(log, tmp_path, monkeypatch):
-    state = tmp_path / "state"
-    temporary = []
-    flush = os.fsync
-
-    def flush_and_signal(handle):
-        flush(handle)
-        if ".sums.npz" in os.readlink(f"/proc/self/fd/{handle}"):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(os, "fsync", flush_and_signal)
-    before = signal.signal(signal.SIGTERM, lambda *_: temporary.extend(state.glob(".sums*.tmp")))
-    try:
-        daband.fit_log(linucb(), log, directory=state)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert not temporary
 
 
 @pytest.mark.slow

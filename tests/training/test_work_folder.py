@@ -1,6 +1,4 @@
-"""A run's folder: one process at a time, one number of episodes, saved when a signal asks
-to stop.
-"""
+"""A run's folder: one process at a time, one number of episodes, saved after Ctrl-C."""
 
 import os
 import signal
@@ -50,13 +48,12 @@ def start(folder, method="linucb"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_the_episode_that_is_under_way(sent, pair, tmp_path):
+def test_an_interrupt_saves_the_episode_that_is_under_way(pair, tmp_path):
     process = start(tmp_path)
-    process.send_signal(sent)
+    process.send_signal(signal.SIGINT)
     told, errors = process.communicate()
-    assert process.returncode == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[sent], errors
-    assert ("interrupted" in told) == (sent == signal.SIGINT)
+    assert process.returncode == 130, errors
+    assert "interrupted" in told
     saved = len((tmp_path / "episodes.jsonl").read_text().splitlines())
     # it would be 0 without the save: there is none between the first episode and the last
     assert 1 <= saved < 12
@@ -66,19 +63,6 @@ def test_a_signal_saves_the_episode_that_is_under_way(sent, pair, tmp_path):
     again = daband.train(make(pair, seed=3), **settings, directory=tmp_path, progress=told.append)
     assert len(told) == 12 - saved
     np.testing.assert_array_equal(again.arm, daband.train(make(pair, seed=3), **settings).arm)
-
-
-@pytest.mark.slow
-def test_a_second_interrupt_does_not_wait(pair, tmp_path):
-    def stop(_):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        pytest.fail("the second signal was not obeyed")
-
-    settings = {"source": pair.source, "episodes": 3, "episode_length": 10, "directory": tmp_path}
-    with pytest.raises(KeyboardInterrupt):
-        daband.train(make(pair), **settings, save_every=1e6, progress=stop)
-    assert daband.train(make(pair), **settings).rounds == 30  # and the folder is free and whole
 
 
 def test_a_handler_that_only_notes_the_signal_lets_training_go_on(pair, tmp_path):
@@ -98,29 +82,6 @@ def test_a_handler_that_only_notes_the_signal_lets_training_go_on(pair, tmp_path
     assert noted == [signal.SIGTERM]
     assert run.rounds == 30
     assert after is not before  # the caller's handler is back in place
-
-
-def test_a_signal_during_the_first_save_waits_for_its_end(pair, tmp_path, monkeypatch):
-    """Before, SIGTERM ended the process within the save, and its temporary file stayed."""
-    temporary = []
-    flush = os.fsync
-
-    def flush_and_signal(handle):
-        flush(handle)
-        monkeypatch.undo()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(os, "fsync", flush_and_signal)
-    before = signal.signal(
-        signal.SIGTERM, lambda *_: temporary.append(list(tmp_path.glob(".*.tmp")))
-    )
-    try:
-        daband.train(
-            make(pair), source=pair.source, episodes=1, episode_length=10, directory=tmp_path
-        )
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert temporary == [[]]
 
 
 def test_without_a_folder_or_in_a_thread_signals_are_left_alone(pair, tmp_path):

@@ -17,7 +17,6 @@ from daband.domains._contract import LoggedDomain, Pair
 from daband.policies._policy import Policy
 from daband.training._phase import build_source_phase
 from daband.training._trainer import Trainer
-from daband.training._work_folder import defer_stop_signals
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,8 @@ def train_candidates(
     """Train a policy of every candidate, and return the policies in the order of the candidates.
 
     First, two episodes of each are played, to estimate its remaining time. Then the candidate with
-    the shortest remaining time is trained to its end, and so on. Ctrl-C and SIGTERM wait for the end
-    of the episode and save every run that has a folder.
+    the shortest remaining time is trained to its end, and so on. Ctrl-C waits for the end of the
+    episode and saves every run that has a folder.
 
     Args:
         pair: the source and target.
@@ -118,14 +117,7 @@ def train_candidates(
     """
     policies = [candidate.build(pair, seed=seed, device=device) for candidate in candidates]
     runs: list[_CandidateRun] = []
-
-    def save() -> None:
-        for run in runs:
-            run.trainer.save()
-
     with ExitStack() as stack:
-        # the first save of a new folder must be complete
-        stop_request = stack.enter_context(defer_stop_signals(enabled=directory is not None))
         for index, (candidate, policy) in enumerate(zip(candidates, policies, strict=True)):
             phase = build_source_phase(
                 policy,
@@ -137,7 +129,6 @@ def train_candidates(
             )
             runs.append(_CandidateRun(candidate.name, stack.enter_context(Trainer(phase))))
         while waiting_runs := [run for run in runs if not run.trainer.is_finished]:
-            stop_request.handle_signal(save)
             run = min(
                 waiting_runs, key=lambda run: (run.seconds_left or 0.0, len(run.episode_seconds))
             )

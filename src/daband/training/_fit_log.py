@@ -46,9 +46,10 @@ from daband.linear._ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
+from daband.policies._thread_locks import defer_signals
 from daband.training._log_sums import sum_parts_locally, sum_parts_on_ray
 from daband.training._phase import check_unlabelled
-from daband.training._work_folder import Folder, defer_stop_signals
+from daband.training._work_folder import Folder
 
 #: The maximum number of rounds to which a transform is fitted.
 _MAX_SAMPLE_ROWS = 65_536
@@ -399,15 +400,18 @@ class _LogRun:
                 self.folder.record_save(start_time)
 
         # ``outcomes`` holds threads or a cluster, so it is closed at once if an error is raised.
-        with defer_stop_signals(enabled=self.folder is not None) as stop_request, closing(outcomes):
+        with closing(outcomes):
             try:
                 for part, outcome in outcomes:
-                    learn_part(part, outcome)
-                    self._learned_digests[part.name] = self._digests[part]
+                    with defer_signals():
+                        learn_part(part, outcome)
+                        self._learned_digests[part.name] = self._digests[part]
                     self._report_progress(part, parts)
                     if self.folder is not None and self.folder.is_save_due():
                         save()
-                    stop_request.handle_signal(save)
+            except KeyboardInterrupt:
+                save()
+                raise
             except DataError as error:
                 save()
                 saved_note = (

@@ -19,7 +19,6 @@ from daband.training._phase import (
     check_domains,
 )
 from daband.training._trainer import Run, Trainer
-from daband.training._work_folder import defer_stop_signals
 
 
 def train(
@@ -49,9 +48,8 @@ def train(
             are longer.
         seed: determines the order of contexts; the policy's seed by default.
         directory: the run's folder. A second call with the same settings resumes an interrupted
-            run, which ends with the same result, bit for bit. Ctrl-C and SIGTERM wait for the end
-            of the episode and save it; a second Ctrl-C stops at once. Only one process can use a
-            folder at a time.
+            run, which ends with the same result, bit for bit. Ctrl-C waits for the end of the
+            episode and saves it. Only one process can use a folder at a time.
         save_every: the minimum number of seconds between two saves into ``directory``; 0 saves
             every episode.
         progress: called after every episode with its record (an entry of ``Run.episodes``).
@@ -141,12 +139,10 @@ def play(phase: Phase) -> Run:
     """Play a phase, episode by episode, and return its run.
 
     In an episode, the policy chooses arms, learns their rewards, observes target contexts and adapts.
-    If the phase has a folder, an interrupted run is resumed, and Ctrl-C and SIGTERM wait for the end
-    of the episode.
+    If the phase has a folder, an interrupted run is resumed, and Ctrl-C waits for the end of the
+    episode and saves it.
     """
-    has_folder = phase.directory is not None
-    with defer_stop_signals(enabled=has_folder) as stop_request, Trainer(phase) as trainer:
+    with Trainer(phase) as trainer:
         while not trainer.is_finished:
-            stop_request.handle_signal(trainer.save)
             trainer.play_episode()
     return trainer.build_run()

@@ -27,6 +27,7 @@ from daband.base._files import read_bytes, read_npz, write_npz, write_text
 from daband.domains._contract import LoggedRounds
 from daband.errors import CheckpointError
 from daband.policies._checkpoints import read_checkpoint
+from daband.policies._thread_locks import defer_signals
 from daband.training._phase import ByDomain, Phase
 from daband.training._work_folder import Folder
 
@@ -142,7 +143,9 @@ class Trainer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception_info: object) -> None:
+    def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
+        if exception_type is not None and issubclass(exception_type, KeyboardInterrupt):
+            self.save()
         self.stop()
 
     @property
@@ -156,17 +159,21 @@ class Trainer:
         return self.next_episode >= self.phase.n_episodes
 
     def play_episode(self) -> None:
-        """Play the next episode, let the policy adapt, and record the episode."""
+        """Play the next episode, let the policy adapt, and record the episode.
+
+        Signals wait for the end of the episode.
+        """
         start_time = time.perf_counter()
-        rounds, target_contexts = self.phase.read_episode(self.next_episode)
-        _play_rounds(self.phase, rounds, self.history)
-        for name, contexts in target_contexts:
-            self.policy.observe_target(contexts, name)
-        metrics = self.policy.adapt()
         history = self.history
-        record = _build_record(self.next_episode, history, metrics)
-        history.records.append(record)
-        history.seconds += time.perf_counter() - start_time
+        rounds, target_contexts = self.phase.read_episode(self.next_episode)
+        with defer_signals():
+            _play_rounds(self.phase, rounds, history)
+            for name, contexts in target_contexts:
+                self.policy.observe_target(contexts, name)
+            metrics = self.policy.adapt()
+            record = _build_record(self.next_episode, history, metrics)
+            history.records.append(record)
+            history.seconds += time.perf_counter() - start_time
         if self.folder is not None and (self.folder.is_save_due() or self.is_finished):
             self.save()
         if self.phase.progress is not None:

@@ -1,24 +1,18 @@
-"""Manage the folder of a long task, and defer signals until the task is saved.
+"""Manage the folder of a long task.
 
 Training runs, ``fit_log`` and audits save their progress in such a folder, which one process locks.
 A settings file identifies the task, and results are stored next to it. A later call with other
 settings raises an error that names the first difference.
-
-``Folder`` is the folder. ``defer_stop_signals`` delays Ctrl-C and SIGTERM until the progress is
-saved.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
 from daband.base._files import lock_folder, make_folder, read_json, write_json
@@ -121,85 +115,3 @@ def describe_difference(stored: Any, current: Any, name: str = "") -> str:
                 return difference
         return ""
     return "" if stored == current else f"{name}: stored {stored!r}, now {current!r}"
-
-
-#: The signals that wait until the current episode is finished and saved.
-_DEFERRED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class _DefaultSignalAction(BaseException):
-    """An exception that leaves the block of ``defer_stop_signals``, which then raises the signal
-    again.
-
-    The signal's default action ends the process.
-    """
-
-
-class StopRequest:
-    """A possible request to stop: the signal that has arrived during the current episode,
-    if any.
-    """
-
-    def __init__(self) -> None:
-        #: The number of the signal; None if none has arrived.
-        self.signal_number: int | None = None
-        #: The handlers that signals had before training, by signal number.
-        self.previous_handlers: dict[int, Any] = {}
-
-    def handle_signal(self, save: Callable[[], None]) -> None:
-        """Do nothing if no signal has arrived.
-
-        Otherwise call ``save``, and then the signal's previous handler.
-
-        Usually that handler raises an exception (``KeyboardInterrupt`` for Ctrl-C) or ends the
-        process. If it returns, training continues.
-        """
-        if self.signal_number is None:
-            return
-        signal_number = self.signal_number
-        self.signal_number = None
-        save()
-        handler = self.previous_handlers[signal_number]
-        if not callable(handler):
-            self.signal_number = signal_number
-            raise _DefaultSignalAction
-        handler(signal_number, None)
-
-
-@contextmanager
-def defer_stop_signals(*, enabled: bool) -> Iterator[StopRequest]:
-    """Record Ctrl-C and SIGTERM in this block instead of acting on them.
-
-    The block must call ``handle_signal`` of the yielded request after every episode. A second
-    Ctrl-C takes effect at once. A second SIGTERM does not, because a process may receive one from
-    the system and one from its parent. Signals are not deferred if ``enabled`` is False, or if the
-    calling thread is not the main thread.
-    """
-    request = StopRequest()
-    if not enabled or threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-
-    def record_signal(signal_number: int, _frame: FrameType | None) -> None:
-        if signal_number == signal.SIGINT and request.signal_number == signal_number:
-            request.signal_number = None
-            signal.signal(signal_number, request.previous_handlers[signal_number])
-            signal.raise_signal(signal_number)
-        else:
-            request.signal_number = signal_number
-
-    for deferred_signal in _DEFERRED_SIGNALS:
-        handler = signal.getsignal(deferred_signal)
-        if handler is not None and handler is not signal.SIG_IGN:  # it is None if C code has set it
-            request.previous_handlers[deferred_signal] = handler
-            signal.signal(deferred_signal, record_signal)
-    try:
-        with suppress(_DefaultSignalAction):
-            yield request
-    finally:
-        for signal_number, handler in request.previous_handlers.items():
-            signal.signal(signal_number, handler)
-        # The signal's default action must end the process, or the signal arrived after the last
-        # episode.
-        if request.signal_number is not None:
-            signal.raise_signal(request.signal_number)
