@@ -261,10 +261,7 @@ def evaluate_log_command(
         evaluated_policy.deploy(domain)
     names = {"arm": arm, "reward": reward, "propensity": propensity}
     opened_log = _open_log(log, evaluated_policy, context, names, {"id": id_column})
-    with show_rows_bar("pass 1") as show_rows:
-        estimate = daband.evaluate_log(
-            evaluated_policy, opened_log, progress=show_rows, id=id_column
-        )
+    estimate = daband.evaluate_log(evaluated_policy, opened_log, id=id_column)
     value, low, high = map(format_number, (estimate.value, estimate.low, estimate.high))
     print_line(
         f"Mean {reward} {value}, 95% interval {low} to {high}, from {estimate.rounds:,} rounds"

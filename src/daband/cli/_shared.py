@@ -148,20 +148,11 @@ def show_rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
         task = bar.add_task(name, rows="0 rows")
 
         def show_rows(record: dict[str, float]) -> None:
-            rows_text = f"{record['rows']:,.0f} rows"
-            if "rows_per_second" in record:
-                rows_text += (
-                    f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s"
-                    " left"
-                )
-            title = f"pass {record['pass']:.0f}" if "pass" in record else name
-            bar.update(
-                task,
-                description=title,
-                total=record["rows_total"],
-                completed=record["rows"],
-                rows=rows_text,
+            rows_text = (
+                f"{record['rows']:,.0f} rows  {record['rows_per_second']:,.0f} rows/s "
+                f" {record['seconds_left']:,.0f} s left"
             )
+            bar.update(task, total=record["rows_total"], completed=record["rows"], rows=rows_text)
 
         yield show_rows
 

@@ -16,11 +16,11 @@ cross-validation. If rewards r become ``a r + b``, scores s become ``a s + b``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, check_memory, to_floats
+from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, check_memory, to_rows
 from daband.features._pca import PCA
 from daband.linear._draws import draw_uniforms, make_draw_key
 from daband.linear._ridge import RidgeSums
@@ -294,57 +294,23 @@ def compute_doubly_robust_scores(
     return scores
 
 
-def assign_folds(first_row: int, n_rows: int, n_folds: int, seed: int) -> IntArray:
-    """Return the folds (n_rows,) of the rows from ``first_row`` on, as integers in 0..n_folds - 1.
+def assign_folds(n_rows: int, n_folds: int, seed: int) -> IntArray:
+    """Return the folds (n_rows,) of rows, as integers in 0..n_folds - 1.
 
-    The fold of a row depends only on its index and the seed. The rows from 0 on are divided into
-    blocks of ``n_folds`` rows, and each block has one row in every fold.
+    The rows are divided into blocks of ``n_folds`` rows, and each block has one row in every fold.
     """
-    first_block, n_skipped = divmod(first_row, n_folds)
-    draws = draw_uniforms(
-        make_draw_key(seed), first_block, -(-(n_skipped + n_rows) // n_folds), n_folds
-    )
-    return draws.argsort(axis=1).reshape(-1)[n_skipped : n_skipped + n_rows]
+    draws = draw_uniforms(make_draw_key(seed), 0, -(-n_rows // n_folds), n_folds)
+    return draws.argsort(axis=1).reshape(-1)[:n_rows]
 
 
-# Features of contexts.
+def build_feature_map(contexts: AnyArray) -> Callable[[AnyArray], FloatArray]:
+    """Return a function from contexts (n, *C) to features (n, d).
 
-
-def extract_features(*batches: AnyArray) -> list[FloatArray]:
-    """Return the features (n, d) of each batch of contexts (n, *C).
-
-    Contexts with more than 256 dimensions become their first 64 principal components, fitted to all
-    batches together.
+    Contexts with more than 256 dimensions become their first 64 principal components. These are
+    fitted to at most 4,096 of ``contexts``, and about 256 MiB.
     """
-    n_dimensions = math.prod(batches[0].shape[1:])
-    flat_batches = [batch.reshape(-1, n_dimensions) for batch in batches]
-    sampled_batches = flat_batches if needs_components(n_dimensions) else []
-    samples = [batch[sample_rows(len(batch), batch[0].nbytes)] for batch in sampled_batches]
-    to_features = build_feature_map(n_dimensions, samples)
-    return [to_features(batch) for batch in flat_batches]
-
-
-def build_feature_map(
-    n_dimensions: int, samples: Sequence[AnyArray]
-) -> Callable[[AnyArray], FloatArray]:
-    """Return a function from rows (n, n_dimensions) to features (n, d).
-
-    Rows with more than 256 dimensions become principal components, which are fitted to ``samples``.
-    """
-    if not needs_components(n_dimensions):
-        return to_floats
-    return PCA(min(_N_COMPONENTS, sum(map(len, samples)))).fit(*samples)
-
-
-def needs_components(n_dimensions: int) -> bool:
-    """Return True if contexts with this many dimensions are reduced to principal components."""
-    return n_dimensions > _MAX_DIMENSIONS
-
-
-def sample_rows(n: int, row_bytes: int) -> IntArray:
-    """Return the indices of a sample of n rows, (m,), for ``build_feature_map`` and ``RewardSums``.
-
-    ``row_bytes`` is the size of a row. The sample has at most 4,096 rows, and about 256 MiB.
-    """
-    n_sample = min(_MAX_SAMPLE_ROWS, n, max(_N_COMPONENTS, _MAX_SAMPLE_BYTES // max(1, row_bytes)))
-    return np.linspace(0, n - 1, n_sample).astype(np.int64)
+    if math.prod(contexts.shape[1:]) <= _MAX_DIMENSIONS:
+        return to_rows
+    n_rows = min(_MAX_SAMPLE_ROWS, max(_N_COMPONENTS, _MAX_SAMPLE_BYTES // contexts[0].nbytes))
+    sample = contexts[np.linspace(0, len(contexts) - 1, min(n_rows, len(contexts))).astype(int)]
+    return PCA(min(_N_COMPONENTS, len(sample))).fit(sample)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import Progress, check_int, check_probability
-from daband.base._arrays import ArrayLike, FloatArray, check_arms, use_one_blas_thread
+from daband.base._arguments import check_int, check_probability
+from daband.base._arrays import ArrayLike, check_arms
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts, LoggedRounds
 from daband.domains.readers._columns import Columns
@@ -45,8 +45,6 @@ from daband.logs._off_policy_inputs import (
 from daband.logs._policy_protocol import Policy
 from daband.logs._weighted_log import (
     FoldModels,
-    MemoryRounds,
-    StreamedRounds,
     WeightedRounds,
     move_to_target,
     weigh_log,
@@ -54,8 +52,6 @@ from daband.logs._weighted_log import (
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._frozen_policy import FrozenPolicy
 
-#: Maximum number of bytes of contexts that are read into memory if a target is given.
-_MAX_CONTEXT_BYTES = 1 << 30
 #: Minimum effective sample size without a warning. Below it, intervals are too short too often.
 _MIN_EFFECTIVE_ROUNDS = 100
 #: If more than this fraction of rounds have the median reward (e.g. 0 for no purchase), it is the
@@ -127,7 +123,6 @@ def evaluate_log(
     columns: Columns | None = None,
     id: Any = None,  # noqa: A002
     clusters: Any = None,
-    progress: Progress | None = None,
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from the log of another policy.
 
@@ -141,14 +136,13 @@ def evaluate_log(
             the exploration that was exported; or a function from contexts (B, *C) to probabilities
             of arms (B, K).
         log: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards,
-            propensities). If the propensities are None, they are estimated, with a warning. Parquet
-            files of any size are streamed; pass a folder, a glob such as ``"logs/*.parquet"``, a
-            list of files, or a ``ParquetLog``.
+            propensities). If the propensities are None, they are estimated, with a warning. For
+            Parquet files, pass a folder, a glob such as ``"logs/*.parquet"``, a list of files, or a
+            ``ParquetLog``; their rounds must fit into memory.
         target: contexts (m, *C) of another domain, in which the value is estimated. The log's
             contexts are weighted by estimated ratios of the two densities. This assumes that a
             context's rewards are the same in both domains, and that the log has contexts like the
-            target's. All contexts are then read into memory; Parquet files whose contexts would
-            take more than 1 GiB there, with 8 bytes per number, are an error.
+            target's.
         confidence: the probability with which the interval contains the value.
         rule: "ucb" or "greedy" instead of the policy's exploration.
         seed: seed of the folds of cross-fitting.
@@ -160,9 +154,6 @@ def evaluate_log(
         clusters: the column of files with the cluster that arms were drawn for, such as a school or
             a customer; for rounds in memory, a cluster per round. By default arms were drawn for
             each round. Folds and standard errors are then by cluster.
-        progress: called for every batch of Parquet files with ``pass``, the number of the pass over
-            all files, ``rows``, those read in this pass, and ``rows_total``. With ``target``, or
-            for rounds in memory, it is not called.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
     >>> estimate = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log)
@@ -196,36 +187,12 @@ def evaluate_log(
         ]
         notes += file_log.describe_repeated_ids(id)
         raise_if_learned(count_learned(policy, file_log, id), len(file_log))
-        if target is None:
-            streamed_rounds = StreamedRounds(file_log, progress=progress)
-
-            def compute_batch_probabilities(first_row: int, batch: LoggedRounds) -> FloatArray:
-                """Return the policy's probabilities of all arms, (n, K), for the rounds of
-                a batch.
-                """
-                return compute_arm_probabilities(
-                    policy,
-                    batch.contexts,
-                    domain,
-                    rule,
-                    "log",
-                    first_row=first_row,
-                    offered=batch.offered,
-                )
-
-            with use_one_blas_thread():
-                models = FoldModels(streamed_rounds, seed)
-                weighted_log = weigh_log(streamed_rounds, compute_batch_probabilities, models, seed)
-            return _build_estimate(weighted_log, domain, confidence, notes)
-        _check_fits_memory(file_log)
+        log = file_log
+        clusters = None
     elif columns is not None:
         raise InvalidInput("columns can only be given for a log in files, not for rounds in memory")
     n_policy_arms = None if daband_policy is None else daband_policy.n_arms
-    log_domain = (
-        read_log(log, n_policy_arms, clusters)
-        if file_log is None
-        else read_log(file_log, n_policy_arms)
-    )
+    log_domain = read_log(log, n_policy_arms, clusters)
     n_rounds = len(log_domain)
     raise_if_learned(n_rounds if has_learned_all(policy, log_domain) else 0, n_rounds)
     rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
@@ -250,10 +217,8 @@ def evaluate_log(
         notes.append(
             f"the log has no propensities; they are {log_domain.propensity_method}{remark}"
         )
-    has_arm_axis = daband_policy is not None and daband_policy.arms == "shared"
-    memory_rounds = MemoryRounds(rounds, n_arms, has_arm_axis=has_arm_axis)
-    models = FoldModels(memory_rounds, seed)
-    weighted_log = weigh_log(memory_rounds, lambda *_: log_probabilities, models, seed)
+    models = FoldModels(rounds, n_arms, seed)
+    weighted_log = weigh_log(rounds, log_probabilities, models)
     if target_contexts is not None:
         target_probabilities = compute_arm_probabilities(
             policy, target_contexts, domain, rule, "target"
@@ -290,16 +255,6 @@ def _open_file_log(
             )
         reader = log
     return open_log(log, reader, columns=columns, roles=roles, skip_unrewarded=True)
-
-
-def _check_fits_memory(log: ParquetLog) -> None:
-    """Raise an error if the contexts of a log take more than ``_MAX_CONTEXT_BYTES``."""
-    n_values = len(log) * math.prod(log.context_shape) * (log.n_arms if log.shared else 1)
-    if 8 * n_values > _MAX_CONTEXT_BYTES:
-        raise InvalidInput(
-            f"target needs all contexts of the log in memory, and the contexts of {len(log):,}"
-            f" rounds take {8 * n_values / 2**30:.1f} GiB; omit target, or pass fewer files"
-        )
 
 
 def _build_estimate(

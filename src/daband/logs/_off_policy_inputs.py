@@ -22,8 +22,7 @@ _BATCH_CONTEXTS = 1024
 #: The largest accepted difference between 1 and the sum of a context's probabilities.
 _SUM_TOLERANCE = 1e-6
 
-#: The types of a log. Strings and paths name Parquet files, which ``evaluate_log`` reads in
-#: batches.
+#: The types of a log. Strings and paths name Parquet files, which ``evaluate_log`` reads.
 Log: TypeAlias = LoggedDomain | LoggedRounds | tuple[ArrayLike | None, ...] | LogFiles
 #: A policy, an exported policy, or a function from contexts (B, *C) to probabilities of arms (B,
 #: K).
@@ -93,7 +92,6 @@ def compute_arm_probabilities(
     rule: str | None,
     name: str,
     *,
-    first_row: int = 0,
     offered: Mask = None,
 ) -> FloatArray:
     """Return the policy's probabilities of all arms, (n, K), for contexts (n, *C).
@@ -105,7 +103,6 @@ def compute_arm_probabilities(
         rule: "ucb" or "greedy" instead of the exploration of a ``Policy``; None keeps its
             exploration.
         name: what error messages call the contexts: "log" or "target".
-        first_row: the row number of the first context in error messages.
         offered: mask of the arms that may be chosen, (n, K); None allows all.
     """
     batch_probabilities: list[FloatArray] = []  # (B, K) each
@@ -135,7 +132,7 @@ def compute_arm_probabilities(
                 probabilities = probabilities * mask
                 row_sums = probabilities.sum(axis=1, keepdims=True)
                 if not row_sums.all():
-                    row = first_row + start + int(np.argmin(row_sums[:, 0]))
+                    row = start + int(np.argmin(row_sums[:, 0]))
                     raise InvalidInput(
                         f"policy has probability 0 for all arms offered in row {row} of {name}"
                     )
@@ -163,6 +160,6 @@ def compute_arm_probabilities(
     if is_invalid.any():
         raise InvalidInput(
             "policy must return probabilities >= 0 with sum 1, which is not so in row "
-            f"{first_row + int(np.argmax(is_invalid))} of {name}"
+            f"{int(np.argmax(is_invalid))} of {name}"
         )
     return probabilities

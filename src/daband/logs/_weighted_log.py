@@ -1,24 +1,18 @@
 """Compute what estimators need from a log: the reward, weight and predicted reward of each round.
 
-The first pass over a log computes sums, from which reward models are fitted (``FoldModels``). The
-second pass computes the result (``weigh_log``). Estimators without a reward model need only the
-second pass. ``move_to_target`` changes the weights for another domain, by ``DensityRatio``. Logs in
-files and in memory are processed by the same code, so that their estimates are equal. Arrays of
-more than a gigabyte are mapped to a file.
+``FoldModels`` fits reward models, and ``weigh_log`` computes the result. ``move_to_target`` changes
+the weights for another domain, by ``DensityRatio``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.base._arguments import Progress
 from daband.base._arrays import AnyArray, FloatArray, IntArray, take_chosen
 from daband.domains._contract import LoggedRounds, gather_rows
-from daband.domains.readers._parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.logs._doubly_robust import (
     RewardModel,
@@ -26,9 +20,6 @@ from daband.logs._doubly_robust import (
     assign_folds,
     build_feature_map,
     compute_doubly_robust_scores,
-    extract_features,
-    needs_components,
-    sample_rows,
 )
 
 #: A density ratio uses squares and products of features if the smaller sample has this many rows
@@ -38,10 +29,6 @@ _ROWS_PER_COEFFICIENT = 20
 _MAX_ITERATIONS = 50
 #: Largest absolute value of a logit; the odds of larger ones could overflow.
 _MAX_LOGIT = 30.0
-#: A function from the index of the first row of a batch and its rounds to probabilities of arms,
-#: (n, K).
-ProbabilityFunction = Callable[[int, LoggedRounds], FloatArray]
-
 #: Number of folds of cross-fitting. A model is fitted to all folds but one, and predicts for that
 #: one.
 N_FOLDS = 5
@@ -79,137 +66,41 @@ class WeightedRounds(NamedTuple):
     clusters: IntArray | None = None
 
 
-class RoundBatches(Protocol):
-    """A log that can be read several times, batch by batch."""
-
-    #: Number of rounds.
-    n_rounds: int
-    #: Number of arms, K.
-    n_arms: int
-    #: True if a round has one context per arm.
-    has_arm_axis: bool
-
-    def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
-        """Yield every batch with the index of its first row."""
-
-    def read_contexts(self, indices: IntArray) -> AnyArray:
-        """Return the contexts of the rows with these indices."""
-
-
-class MemoryRounds:
-    """The rounds of a log in memory, as one batch."""
-
-    def __init__(self, rounds: LoggedRounds, n_arms: int, *, has_arm_axis: bool) -> None:
-        self.n_rounds = len(rounds)
-        self.n_arms = n_arms
-        self.has_arm_axis = has_arm_axis
-        self.rounds = rounds
-
-    def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
-        yield 0, self.rounds
-
-    def read_contexts(self, indices: IntArray) -> AnyArray:
-        return self.rounds.contexts[indices]
-
-
-class StreamedRounds:
-    """The rounds of a log in Parquet files, read batch by batch in every pass."""
-
-    def __init__(self, log: ParquetLog, *, progress: Progress | None = None) -> None:
-        self.log = log
-        self.n_rounds = len(log)
-        self.n_arms = log.n_arms
-        self.has_arm_axis = log.shared
-        self._progress = progress
-        self._rows_read = 0
-        self._pass_number = 1
-
-    def batches(self) -> Iterator[tuple[int, LoggedRounds]]:
-        """Yield every batch with the index of its first row."""
-        first_row = 0
-        for part in self.log.parts():
-            for batch in self.log.batches(part):
-                yield first_row, batch
-                first_row += len(batch.arms)
-                self._report_progress(len(batch.arms))
-        self._rows_read = 0
-        self._pass_number = self._pass_number + 1
-
-    def read_contexts(self, indices: IntArray) -> AnyArray:
-        """Return the contexts of the rows with these indices."""
-        batch_contexts = []
-        for first_row, batch in self.batches():
-            batch_indices = (
-                indices[(indices >= first_row) & (indices < first_row + len(batch.arms))]
-                - first_row
-            )
-            batch_contexts.append(batch.contexts[batch_indices])
-        return np.concatenate(batch_contexts)
-
-    def _report_progress(self, n_rows: int) -> None:
-        """Report the progress after ``n_rows`` further rows."""
-        self._rows_read += n_rows
-        if self._progress is not None:
-            self._progress(
-                {"pass": self._pass_number, "rows": self._rows_read, "rows_total": len(self.log)}
-            )
-
-
 class FoldModels:
     """Reward models for cross-fitting: one for every fold, fitted to the other folds.
 
     Args:
-        log: the log's rounds.
+        rounds: the rounds of a log.
+        n_arms: the number of arms, K.
         seed: seed of the assignment of rounds to folds.
     """
 
-    def __init__(self, log: RoundBatches, seed: int) -> None:
-        _check_rows(log.n_rounds)
-        first_batch = next(iter(log.batches()))[1]
-        self._n_leading_axes = 2 if log.has_arm_axis else 1
-        self._context_size = math.prod(first_batch.contexts.shape[self._n_leading_axes :])
-        context_samples = []
-        if needs_components(self._context_size):
-            contexts_per_row = log.n_arms if log.has_arm_axis else 1
-            context_bytes = first_batch.contexts[0].nbytes // contexts_per_row
-            sampled_rows = np.unique(
-                sample_rows(log.n_rounds * contexts_per_row, context_bytes) // contexts_per_row
-            )
-            context_samples = [log.read_contexts(sampled_rows).reshape(-1, self._context_size)]
-        self._feature_map = build_feature_map(self._context_size, context_samples)
-        features = self.compute_features(first_batch.contexts[:_SAMPLE_ROWS])
-        n_models = 1 if log.has_arm_axis else log.n_arms
-        mean_reward = float(first_batch.rewards.mean())
-        sums = RewardSums(N_FOLDS, n_models, features.reshape(-1, features.shape[-1]), mean_reward)
-        for first_row, batch in log.batches():
-            features = self.compute_features(batch.contexts)
-            arms = batch.arms
-            if log.has_arm_axis:
-                features = take_chosen(features, arms)
-                arms = np.zeros(len(arms), np.int64)
-            sums.add(features, _assign_folds(first_row, batch, seed), arms, batch.rewards)
+    def __init__(self, rounds: LoggedRounds, n_arms: int, seed: int) -> None:
+        _check_rows(len(rounds))
+        #: The fold of each round, (n,): by cluster if there are clusters.
+        self.folds: IntArray = assign_folds(len(rounds), N_FOLDS, seed)
+        if rounds.clusters is not None:
+            self.folds = (rounds.clusters + seed) % N_FOLDS
+        self.to_features = build_feature_map(rounds.contexts)
+        features = self.to_features(rounds.contexts)
+        mean_reward = float(rounds.rewards.mean())
+        sums = RewardSums(N_FOLDS, n_arms, features[:_SAMPLE_ROWS], mean_reward)
+        sums.add(features, self.folds, rounds.arms, rounds.rewards)
         self._models: list[RewardModel] = [sums.fit([fold]) for fold in range(N_FOLDS)]
-
-    def compute_features(self, contexts: AnyArray) -> FloatArray:
-        """Return the features of contexts: (n, d), or (n, K, d) if there is one context per arm."""
-        features = self._feature_map(contexts.reshape(-1, self._context_size))
-        return features.reshape(*contexts.shape[: self._n_leading_axes], -1)
 
     def predict(self, contexts: AnyArray, folds: IntArray) -> FloatArray:
         """Return predicted rewards of every arm, (n, K), by the models that were fitted without the
         contexts' folds.
         """
-        features = self.compute_features(contexts)
+        features = self.to_features(contexts)
         (predictions,) = gather_rows(
             folds, lambda fold, rows: [self._models[fold].predict(features[rows])]
         )
         return predictions
 
 
-def score_rounds(
-    rounds: LoggedRounds, n_arms: int, *, has_arm_axis: bool = False, seed: int = 0
-) -> FloatArray:
-    """Return the doubly robust scores (n, K) of rounds in memory.
+def score_rounds(rounds: LoggedRounds, n_arms: int, *, seed: int = 0) -> FloatArray:
+    """Return the doubly robust scores (n, K) of rounds.
 
     With fewer than 10 rounds no models are fitted, and the mean reward is predicted for every arm.
     The score of an arm that was not offered is the logged reward, as if a policy that prefers this
@@ -218,8 +109,8 @@ def score_rounds(
     if len(rounds) < 2 * N_FOLDS:
         predictions = np.full((len(rounds), n_arms), rounds.rewards.mean())
     else:
-        models = FoldModels(MemoryRounds(rounds, n_arms, has_arm_axis=has_arm_axis), seed)
-        predictions = models.predict(rounds.contexts, _assign_folds(0, rounds, seed))
+        models = FoldModels(rounds, n_arms, seed)
+        predictions = models.predict(rounds.contexts, models.folds)
     scores = compute_doubly_robust_scores(
         predictions, rounds.arms, rounds.rewards, rounds.propensities
     )
@@ -231,51 +122,23 @@ def score_rounds(
 
 
 def weigh_log(
-    log: RoundBatches,
-    compute_probabilities: ProbabilityFunction,
-    models: FoldModels,
-    seed: int,
+    rounds: LoggedRounds, probabilities: FloatArray, models: FoldModels
 ) -> WeightedRounds:
     """Return the rewards, weights and predicted rewards of a log.
 
-    ``compute_probabilities`` computes the policy's probabilities for a batch, and ``seed`` is the
-    seed of ``models``.
+    ``probabilities`` (n, K) are those of the policy.
     """
-    rewards, weights, arm_predictions, policy_predictions = np.zeros((4, log.n_rounds))
-    probability_sums = np.zeros(log.n_arms)
-    arm_counts = np.zeros(log.n_arms, np.int64)
-    clusters: list[IntArray] = []
-    for first_row, batch in log.batches():
-        rows = slice(first_row, first_row + len(batch))
-        batch_probabilities = compute_probabilities(first_row, batch)
-        rewards[rows] = batch.rewards
-        weights[rows] = _compute_importance_weights(batch_probabilities, batch)
-        predictions = models.predict(batch.contexts, _assign_folds(first_row, batch, seed))
-        arm_predictions[rows] = take_chosen(predictions, batch.arms)
-        policy_predictions[rows] = (batch_probabilities * predictions).sum(axis=1)
-        if batch.clusters is not None:
-            clusters.append(batch.clusters)
-        probability_sums += batch_probabilities.sum(axis=0)
-        arm_counts += np.bincount(batch.arms, minlength=log.n_arms)
-    mean_probabilities = probability_sums / log.n_rounds
+    predictions = models.predict(rounds.contexts, models.folds)
+    clusters = rounds.clusters
     return WeightedRounds(
-        rewards,
-        weights,
-        arm_predictions,
-        policy_predictions,
-        mean_probabilities,
-        arm_counts,
-        clusters=np.unique(np.concatenate(clusters), return_inverse=True)[1] if clusters else None,
+        rounds.rewards,
+        _compute_importance_weights(probabilities, rounds),
+        take_chosen(predictions, rounds.arms),
+        (probabilities * predictions).sum(axis=1),
+        probabilities.mean(axis=0),
+        np.bincount(rounds.arms, minlength=probabilities.shape[1]),
+        clusters=None if clusters is None else np.unique(clusters, return_inverse=True)[1],
     )
-
-
-def _assign_folds(first_row: int, batch: LoggedRounds, seed: int) -> IntArray:
-    """Return the folds (n,) of a batch that starts at ``first_row``: by cluster if there are
-    clusters.
-    """
-    if batch.clusters is None:
-        return assign_folds(first_row, len(batch), N_FOLDS, seed)
-    return (batch.clusters + seed) % N_FOLDS
 
 
 def move_to_target(
@@ -293,11 +156,13 @@ def move_to_target(
     (m, *C), where the policy's probabilities are ``target_probabilities`` (m, K).
     """
     _check_rows(min(len(source_contexts), len(target_contexts)))
-    source_folds = assign_folds(0, len(source_contexts), N_FOLDS, seed)
-    target_folds = assign_folds(0, len(target_contexts), N_FOLDS, seed + 1)
-    source_features, target_features = extract_features(source_contexts, target_contexts)
+    source_folds = assign_folds(len(source_contexts), N_FOLDS, seed)
+    target_folds = assign_folds(len(target_contexts), N_FOLDS, seed + 1)
     density_ratios, mean_ratio = estimate_density_ratios(
-        source_features, source_folds, target_features, target_folds
+        models.to_features(source_contexts),
+        source_folds,
+        models.to_features(target_contexts),
+        target_folds,
     )
     predictions = models.predict(target_contexts, target_folds)
     return weighted_log._replace(

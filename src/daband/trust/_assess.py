@@ -311,10 +311,9 @@ class SourceRounds:
         )
         if not isinstance(rounds, LoggedRounds):
             return cls(contexts, rounds, origins, None)
-        has_arm_axis = contexts.ndim > 1 + len(source.context_shape)
         return cls(
             contexts,
-            score_rounds(rounds, source.n_arms, has_arm_axis=has_arm_axis, seed=seed),
+            score_rounds(rounds, source.n_arms, seed=seed),
             origins,
             rounds,
         )
@@ -351,7 +350,7 @@ class SourceRounds:
         predictions = np.eye(self.rewards.shape[1])[arms]  # they only show which arm is chosen
         return replace(self, values=replace(self.values, values=rewards, predictions=predictions))
 
-    def get_guarded(self, policy: Policy) -> SourceRounds | None:
+    def get_guarded(self) -> SourceRounds | None:
         """Return the rounds with the guardrail's outcome as rewards; None without a guardrail.
 
         A larger reward is better.
@@ -362,7 +361,7 @@ class SourceRounds:
         sign = -1.0 if logged.guardrail.name.startswith("-") else 1.0
         logged = replace(logged, rewards=sign * logged.guardrail.values)
         n_arms = self.rewards.shape[1]
-        scores = score_rounds(logged, n_arms, has_arm_axis=policy.arms == "shared")
+        scores = score_rounds(logged, n_arms)
         values = self.values
         if values is not None:
             chosen = take_chosen(scores, values.find_arms())
@@ -580,7 +579,7 @@ def _forecast_guardrail(
 
     The arguments are as in ``estimate_advantage``.
     """
-    guarded = rounds.get_guarded(policy)
+    guarded = rounds.get_guarded()
     if guarded is None or rounds.logged is None or rounds.logged.guardrail is None:
         return None
     change = estimate_advantage(policy, guarded, choices, incumbent, incumbent_arms)
