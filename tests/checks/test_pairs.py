@@ -15,8 +15,7 @@ from daband.checks._pairs import (
     check_shapes,
     check_target_has_no_rewards,
 )
-from daband.domains import load
-from daband.domains._splits import RewardEvaluation
+from daband.domains import EvaluationDomain, load
 from daband.domains.readers._arrays import ArrayContexts, ArrayRewards
 from tests.leaks import check_no_target_rewards_in_reach, reachable
 
@@ -82,7 +81,7 @@ def test_labels_are_found_wherever_they_hide(pair, side, place):
     leaky = replace(
         pair,
         target=ArrayContexts(contexts),
-        target_test=RewardEvaluation(ArrayRewards(contexts, secret, n_arms=3)),
+        target_test=EvaluationDomain(ArrayRewards(contexts, secret, n_arms=3)),
         target_labelled=None,
     )
     check_no_target_rewards_in_reach(leaky)
@@ -107,7 +106,7 @@ def test_tensors_are_looked_into(pair):
 
 def test_domains_that_pay_or_evaluate_are_found(pair):
     pair.source.note = pair.target_test
-    with pytest.raises(AssertionError, match=r"pair\.source .*RewardEvaluation"):
+    with pytest.raises(AssertionError, match=r"pair\.source .*EvaluationDomain"):
         check_no_target_rewards_in_reach(pair)
     fresh = load("synthetic", tiny=True)
     fresh.source.note = [fresh.target_labelled]

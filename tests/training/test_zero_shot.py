@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daband
-from daband.domains._splits import RewardEvaluation
+from daband.domains import EvaluationDomain
 from daband.domains.readers._arrays import ArrayRewards
 from daband.errors import InvalidInput
 from daband.training import _zero_shot
@@ -53,7 +53,7 @@ def test_real_rewards_are_in_their_own_unit_and_accuracy_is_a_share(unit):
     policy = daband.LinUCB(context_shape=(1,), n_arms=3, alpha=0.0, standardise_rewards=False)
     policy.update([[1.0]], [0], [1.0])  # arm 0 from now on
     result = daband.evaluate(
-        policy, RewardEvaluation(ArrayRewards(np.ones((4, 1)), unit * EUROS, n_arms=3))
+        policy, EvaluationDomain(ArrayRewards(np.ones((4, 1)), unit * EUROS, n_arms=3))
     )
     assert result.value == pytest.approx(unit * 8 / 4)
     assert result.best_value == pytest.approx(unit * 32 / 4)
@@ -78,7 +78,7 @@ def test_ties_are_told_from_small_differences():
 def test_where_one_arm_pays_one_the_accuracy_is_the_papers(labels, seed):
     policy = daband.Random(context_shape=(2,), n_arms=4, seed=seed)
     result = daband.evaluate(
-        policy, RewardEvaluation(ArrayRewards(np.zeros((len(labels), 2)), labels, n_arms=4))
+        policy, EvaluationDomain(ArrayRewards(np.zeros((len(labels), 2)), labels, n_arms=4))
     )
     assert result.accuracy == pytest.approx(1 - result.regret / len(labels))
     assert result.value == pytest.approx(result.accuracy)
@@ -91,7 +91,7 @@ def test_labels_give_the_share_of_right_answers_and_empty_classes_none():
         context_shape=(3,), n_arms=4, alpha=0.0, ridge=1e-3, standardise_rewards=False
     )
     policy.update(np.eye(3), [0, 1, 2], [1.0, 1.0, 1.0])
-    result = daband.evaluate(policy, RewardEvaluation(ArrayRewards(x, [0, 1, 0, 0], n_arms=4)))
+    result = daband.evaluate(policy, EvaluationDomain(ArrayRewards(x, [0, 1, 0, 0], n_arms=4)))
     assert result.accuracy == pytest.approx(0.75)
     assert result.per_class == [pytest.approx(2 / 3), pytest.approx(1.0), None, None]
     assert result.accuracy_macro == pytest.approx((2 / 3 + 1) / 2)

@@ -327,35 +327,42 @@ class LoggedDomain(FeedbackDomain):
         return rounds.arms, rounds.rewards, rounds.propensities
 
 
-class EvaluationDomain(ABC):
+class EvaluationDomain:
     """Contexts with the expected reward of every arm, in a fixed order.
+
+    Args:
+        domain: the contexts and rewards. If they have no expected rewards, the rewards are used.
 
     >>> test = daband.domains.load("synthetic", tiny=True).target_test
     >>> test.read(0, 3).shape, test.read_expected(0, 3).shape
     ((3, 8), (3, 3))
     """
 
-    #: Shape C of one context.
-    context_shape: Shape
-    #: Number of arms, K.
-    n_arms: int
+    def __init__(self, domain: RewardDomain) -> None:
+        #: The contexts and rewards.
+        self.domain = domain
+        #: Shape C of one context.
+        self.context_shape = domain.context_shape
+        #: Number of arms, K.
+        self.n_arms = domain.n_arms
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Return the number of contexts."""
+        return len(self.domain)
 
-    @abstractmethod
     def read(self, start: int, stop: int) -> AnyArray:
         """Return contexts ``start`` to ``stop - 1``, (B, *context_shape)."""
+        return self.domain.read(np.arange(start, min(stop, len(self))))
 
-    @abstractmethod
     def read_expected(self, start: int, stop: int) -> FloatArray:
         """Return the expected rewards of contexts ``start`` to ``stop - 1``, (B, K)."""
+        rewards, expected = self.domain.read_rewards(np.arange(start, min(stop, len(self))))
+        return rewards if expected is None else expected
 
     @property
     def by_name(self) -> Mapping[str | None, EvaluationDomain]:
         """The component domains by name; a domain that is not a mixture has the name None."""
-        return {None: self}
+        parts: Mapping[str | None, Any] = self.domain.by_name
+        return {name: EvaluationDomain(part) for name, part in parts.items()}
 
     def batches(self, batch_size: int) -> Iterator[tuple[AnyArray, FloatArray]]:
         """Yield all contexts and expected rewards, at most ``batch_size`` at a time."""

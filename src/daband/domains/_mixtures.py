@@ -7,7 +7,7 @@ indices of the mixture, followed by those of the second part, and so on.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec
@@ -141,39 +141,6 @@ class MixedLog(MixedContexts, LoggedDomain):
         return LoggedRounds.join(parts).select(ranks)
 
 
-class MixedEvaluation(EvaluationDomain):
-    """The contexts of several domains with their expected rewards, domain by domain."""
-
-    def __init__(self, parts: Mapping[str, EvaluationDomain]) -> None:
-        self.parts = dict(parts)
-        self.context_shape = _get_common(parts, "context_shape")
-        self.n_arms = _get_common(parts, "n_arms")
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts.values()))
-
-    @property
-    def by_name(self) -> Mapping[str | None, EvaluationDomain]:
-        return dict(self.parts.items())
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        return np.concatenate([part.read(*rows) for part, rows in self._split_range(start, stop)])
-
-    def read_expected(self, start: int, stop: int) -> FloatArray:
-        return np.concatenate(
-            [part.read_expected(*rows) for part, rows in self._split_range(start, stop)]
-        )
-
-    def _split_range(self, start: int, stop: int) -> Iterator[tuple[EvaluationDomain, list[int]]]:
-        """Yield each part and the [start, stop] of its own rows that lie within the given range of
-        the mixture.
-        """
-        first_row = 0
-        for part in self.parts.values():
-            yield part, [min(max(0, row - first_row), len(part)) for row in (start, stop)]
-            first_row += len(part)
-
-
 def find_part_names(domain: Any, indices: IntArray) -> AnyArray:
     """Return the name of the part to which each index of a mixture belongs, (n,)."""
     names: AnyArray = np.array(list(domain.by_name))
@@ -184,10 +151,11 @@ def mix_domains(parts: Mapping[str, Any]) -> Any:
     """Return several domains as one. A single domain is returned unchanged."""
     if len(parts) == 1:
         return next(iter(parts.values()))
+    if all(isinstance(part, EvaluationDomain) for part in parts.values()):
+        return EvaluationDomain(mix_domains({name: part.domain for name, part in parts.items()}))
     mixture_types: dict[type, Callable[[Mapping[str, Any]], Any]] = {
         RewardDomain: MixedRewards,
         LoggedDomain: MixedLog,
-        EvaluationDomain: MixedEvaluation,
         Contexts: MixedContexts,
     }
     for domain_type, mixture_type in mixture_types.items():

@@ -135,29 +135,6 @@ class LogSubset(_Subset, LoggedDomain):
     """A subset of the rounds of a log."""
 
 
-class RewardEvaluation(EvaluationDomain):
-    """A reward domain as contexts with expected rewards for the evaluator.
-
-    Realised rewards, which are unbiased but noisy, are used if expected rewards are not known.
-    """
-
-    def __init__(self, domain: RewardDomain) -> None:
-        self._domain = domain
-        self._indices = np.arange(len(domain))
-        self.n_arms = domain.n_arms
-        self.context_shape = domain.context_shape
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        return self._domain.read(self._indices[start:stop])
-
-    def read_expected(self, start: int, stop: int) -> FloatArray:
-        rewards, expected_rewards = self._domain.read_rewards(self._indices[start:stop])
-        return rewards if expected_rewards is None else expected_rewards
-
-
 def hold_out(
     domain: RewardDomain | LoggedDomain, *, fraction: float | None, name: str
 ) -> tuple[Any, Any]:
@@ -188,6 +165,6 @@ def hold_out(
         return domain, None
     if isinstance(domain, LoggedDomain):
         return LogSubset(domain, training_rows), LogSubset(domain, held_out_rows)
-    return RewardSubset(domain, training_rows), RewardEvaluation(
+    return RewardSubset(domain, training_rows), EvaluationDomain(
         RewardSubset(domain, held_out_rows)
     )

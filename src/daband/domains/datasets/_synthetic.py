@@ -21,9 +21,8 @@ import numpy as np
 
 from daband.base._arguments import check_finite, check_fraction, check_int, check_one_of
 from daband.base._arrays import FloatArray, IntArray
-from daband.domains._contract import About, Pair
+from daband.domains._contract import About, EvaluationDomain, Pair
 from daband.domains._registry import register_pair
-from daband.domains._splits import RewardEvaluation
 from daband.domains.readers._arrays import ArrayContexts, ArrayRewards
 from daband.errors import InvalidInput
 from daband.features._shift import ShiftLike, as_shift
@@ -119,7 +118,7 @@ def _build_synthetic_pair(
     source_rewards = _draw_rewards(rngs["source"], source_expected, noise_fraction)
     source = ArrayRewards(source_contexts, source_rewards, expected=source_expected, **options)
     source_test_rounds = world.draw_rounds(rngs["source_test"], n_test, source_frequencies)
-    source_test = RewardEvaluation(ArrayRewards(*source_test_rounds, **options))
+    source_test = EvaluationDomain(ArrayRewards(*source_test_rounds, **options))
 
     target_vectors, target_expected = world.draw_rounds(
         rngs["target"], n_contexts, target_frequencies
@@ -132,7 +131,7 @@ def _build_synthetic_pair(
     )
     test_vectors, test_expected = world.draw_rounds(rngs["test"], n_test, target_frequencies)
     test_contexts = world.shift_vectors(test_vectors, rotation, translation, scale)
-    target_test = RewardEvaluation(ArrayRewards(test_contexts, test_expected, **options))
+    target_test = EvaluationDomain(ArrayRewards(test_contexts, test_expected, **options))
     return Pair(
         name="synthetic",
         context_shape=source.context_shape,

@@ -19,9 +19,9 @@ from daband.base._arrays import (
     check_memory,
     is_finite,
 )
-from daband.domains._contract import About, Contexts, Pair, RewardDomain
+from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import allow_several_domains
-from daband.domains._splits import RewardEvaluation, hold_out
+from daband.domains._splits import hold_out
 from daband.errors import InvalidInput
 from daband.features._shift import ShiftLike, as_shift
 
@@ -291,7 +291,7 @@ def build_fields(
                 f" {domain.array_shape}"
             )
     for name in {"source_test", "target_test"} & fields.keys():
-        fields[name] = RewardEvaluation(fields[name])
+        fields[name] = EvaluationDomain(fields[name])
     return fields
 
 

@@ -22,7 +22,7 @@ from daband.base._files import check_path
 from daband.base._lazy_polars import pl
 from daband.domains._contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains._mixtures import allow_several_domains
-from daband.domains._splits import RewardEvaluation, hold_out, require_classes, split_half
+from daband.domains._splits import hold_out, require_classes, split_half
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._tables import from_table
 from daband.errors import DataError, InvalidInput
@@ -335,13 +335,13 @@ def build_image_pair(
     source_domain: RewardDomain = LabelledImages(source, passes=passes, **domain_options)
     held_out_domain: EvaluationDomain | None
     if isinstance(source_test, ImageList):
-        held_out_domain = RewardEvaluation(LabelledImages(source_test, **domain_options))
+        held_out_domain = EvaluationDomain(LabelledImages(source_test, **domain_options))
     else:
         source_domain, held_out_domain = hold_out(source_domain, fraction=source_test, name=name)
     test_domain = (
         None
         if target_test is None
-        else RewardEvaluation(LabelledImages(target_test, **domain_options))
+        else EvaluationDomain(LabelledImages(target_test, **domain_options))
     )
     return Pair(
         name=name,
