@@ -8,12 +8,9 @@ from there.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,9 +27,12 @@ from daband.base._files import (
     write_npz,
     write_text,
 )
+from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts
+from daband.domains.readers._reading import read_table
 from daband.errors import DataError, InvalidInput
 from daband.features._costs import ArmCosts
+from daband.features._table_transform import read_numbers
 from daband.training._work_folder import as_json, describe_difference
 from daband.trust._questions import Evidence, Questions
 
@@ -298,16 +298,12 @@ class Survey:
         columns["arm"] = [arm for _, arm in self.planned_questions]
         if self._arm_names:
             columns["arm_name"] = [self._arm_names[arm] for _, arm in self.planned_questions]
-        columns["reward"] = [self.answers.get(question, "") for question in self.planned_questions]
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        write_text(path, buffer.getvalue())
+        columns["reward"] = [self.answers.get(question) for question in self.planned_questions]
+        write_text(path, pl.DataFrame(columns, strict=False).write_csv())
 
 
 def read_answers(path: str | Path, index_arm_pairs: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """Return rewards by question id from a CSV with the columns ``id`` and ``reward``.
+    """Return rewards by question id from a table with the columns ``id`` and ``reward``.
 
     Empty rewards are skipped.
 
@@ -317,75 +313,31 @@ def read_answers(path: str | Path, index_arm_pairs: Sequence[tuple[int, int]]) -
         index_arm_pairs: the index in the target domain and the arm of each question. The question
             id is the position in this list.
     """
-    path = check_path(path, "answers")
+    frame = read_table(check_path(path, "answers"))
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            # Spreadsheets in much of Europe save semicolons and decimal commas.
-            has_decimal_commas = file.readline().count(";") > 1
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=";" if has_decimal_commas else ",")
-            column_names = list(reader.fieldnames or ())
-            rows = [(reader.line_num, row) for row in reader]
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no file {path}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path} is not CSV in UTF-8: {error}") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    for column in ("id", "reward"):
-        if column not in column_names:
-            raise InvalidInput(
-                f"{path} has no column {column!r} (its columns:"
-                f" {', '.join(column_names) or 'none'})"
-            )
+        numbers = {
+            name: read_numbers(frame, name, is_context=False).tolist()
+            for name in ("id", "reward", "context", "arm")
+            if name in frame.columns or name in ("id", "reward")
+        }
+    except (InvalidInput, DataError) as error:
+        raise InvalidInput(f"{path}: {error}") from None
     answers: dict[int, float] = {}
-    line_by_id: dict[int, int] = {}
-    for line_number, row in rows:
-        place = f"{path}, line {line_number}"
-        question_id = _parse_integer(row["id"], f"{place}: id")
-        if not 0 <= question_id < len(index_arm_pairs):
-            raise InvalidInput(
-                f"{place}: id {question_id} was not asked; answer the ids of {QUESTIONS_FILE}"
-            )
-        if question_id in line_by_id:
-            raise InvalidInput(
-                f"{place}: id {question_id} is answered in line {line_by_id[question_id]} already"
-            )
-        line_by_id[question_id] = line_number
-        for column, expected in zip(("context", "arm"), index_arm_pairs[question_id], strict=True):
-            if row.get(column) and _parse_integer(row[column], f"{place}: {column}") != expected:
-                question = f"a question about {column} {expected}"
-                raise InvalidInput(f"{place}: id {question_id} is {question}, not {row[column]}")
-        cell = (row["reward"] or "").strip()
-        if not cell:
-            continue
-        try:
-            reward = _parse_decimal_comma_number(cell) if has_decimal_commas else float(cell)
-        except ValueError:
-            raise InvalidInput(
-                f"{place}: the reward {cell!r} of id {question_id} is not a number"
-            ) from None
-        if not math.isfinite(reward):
-            raise InvalidInput(
-                f"{place}: the reward of id {question_id} is {cell}; leave it empty if it is"
-                " unknown"
-            )
-        answers[question_id] = reward
+    row_by_id: dict[float, int] = {}
+    rows = zip(numbers["id"], numbers["reward"], strict=True)
+    for row, (question_id, reward) in enumerate(rows):
+        place = f"{path}, row {row}: id {question_id:g}"
+        if question_id not in range(len(index_arm_pairs)):
+            raise InvalidInput(f"{place} was not asked; answer the ids of {QUESTIONS_FILE}")
+        if row_by_id.setdefault(question_id, row) != row:
+            raise InvalidInput(f"{place} is answered in row {row_by_id[question_id]} already")
+        expected_values = index_arm_pairs[int(question_id)]
+        for column, expected in zip(("context", "arm"), expected_values, strict=True):
+            value = numbers[column][row] if column in numbers else math.nan
+            if value != expected and not math.isnan(value):
+                raise InvalidInput(
+                    f"{place} is a question about {column} {expected}, not {value:g}"
+                )
+        if not math.isnan(reward):
+            answers[int(question_id)] = reward
     return answers
-
-
-def _parse_decimal_comma_number(text: str) -> float:
-    """Return 3854.17 for "3.854,17". Raise a ``ValueError`` for "1.200", which may be 1.2
-    or 1200.
-    """
-    if re.fullmatch(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", text):
-        raise ValueError(text)
-    return float(text.replace(".", "").replace(",", ".") if "," in text else text)
-
-
-def _parse_integer(text: str | None, name: str) -> int:
-    """Return the integer in a cell of the CSV. ``name`` names the cell in the error."""
-    try:
-        return int(str(text).strip())
-    except ValueError:
-        raise InvalidInput(f"{name} must be an integer, got {text!r}") from None
