@@ -533,46 +533,6 @@ def test_files_that_hold_nothing_or_other_letters(tmp_path, content, says):
         ).read()
 
 
-def test_times_of_day_are_read_and_served(tmp_path):
-    """Before: "too many categories" of text, and an error after the inference where polars has a
-    type for them.
-    """
-    old, new = frames()
-    hours = [(7 * number % 24, number % 60) for number in range(N)]
-    texts = [f"{hour}:{minute:02d}" for hour, minute in hours]
-    both = [
-        frame.with_columns(at=pl.Series(texts), clock=pl.Series([time(*one) for one in hours]))
-        for frame in (old, new)
-    ]
-    for where, frame in zip(("source", "target"), both, strict=True):
-        frame.write_parquet(tmp_path / f"{where}.parquet")
-    pair = DataOptions(
-        source=str(tmp_path / "source.parquet"), target=str(tmp_path / "target.parquet"), **LOG
-    ).read()
-    for name in ("at", "clock"):
-        features = [feature for feature in pair.feature_names if feature.startswith(f"{name} ")]
-        assert features == [f"{name} time sine", f"{name} time cosine"]
-    row = both[1].row(1, named=True)
-    places = [pair.feature_names.index(f"{name} time sine") for name in ("at", "clock")]
-    angle = 2 * np.pi * (7 + 1 / 60) / 24
-    np.testing.assert_allclose(pair.table.contexts(row)[0, places], np.sin(angle))
-    for text in ("07:01:00", "7:01:00"):
-        np.testing.assert_allclose(
-            pair.table.contexts({**row, "at": text})[0, places], np.sin(angle)
-        )
-    assert "'at' has no value, which never happened in training; no time of day" in str(
-        pair.table.row_reader.read({**row, "at": None})
-    )
-    assert TableTransform.from_state(pair.table.state()) == pair.table
-    with pytest.raises(
-        daband.InvalidInput,
-        match=r"'joined' .*2024-05-31, .*07:01",
-    ):
-        pair.table.contexts({**row, "joined": "07:01"})
-    _, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
-    assert {one.name: one.reason for one in types}["at"] == "time of day, as sine and cosine"
-
-
 @pytest.mark.parametrize("share", [1, 20])
 def test_the_first_day_of_the_calendar_is_a_date(share):
     """Before: 0001-01-01, as many exports write no date, was "the time 00:00 alone"."""
@@ -589,20 +549,16 @@ def test_the_first_day_of_the_calendar_is_a_date(share):
     )
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_dates_in_one_table_and_times_of_day_in_the_other_are_not_mixed(turned):
-    """Before: shown as a date, and an error after that."""
+def test_times_without_a_date_are_no_context():
     old, new = frames()
-    old = old.with_columns(at=pl.Series([f"{number % 24}:30" for number in range(N)]))
-    new = new.with_columns(at=pl.col("seen"))
-    both = (new.with_columns(old.select("offer", "euros", "p")), old) if turned else (old, new)
-    columns, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
-    assert [(one.role, one.reason) for one in types if one.name == "at"] == [
-        ("ignored", "dates in one file and times of day in the other")
-    ]
-    columns = Columns(context=["at"], dates=["at"], arm="offer", reward="euros", propensity="p")
-    with pytest.raises(daband.InvalidInput, match=r"'at' .*dates .*times "):
-        from_table(source=both[0], target=both[1], columns=columns)
+    times = [time(number % 24, 30) for number in range(N)]
+    both = [frame.with_columns(at=pl.Series(times)) for frame in (old, new)]
+    _, types = infer_columns(*both, StatedRoles(arm="offer", reward="euros", propensity="p"))
+    assert {one.name: one.role for one in types}["at"] == "ignored"
+    with pytest.raises(daband.InvalidInput, match=r"'at' .*2024-05-31 .*00:30"):
+        TableTransform.fit(
+            both[0].select(at=pl.col("at").cast(pl.String)), context=["at"], dates=["at"]
+        )
 
 
 def test_dates_of_one_file_may_be_text_in_the_other():

@@ -2,7 +2,7 @@
 
 ``TableTransform`` has one transform per column. It is fitted once, saved, and applied to tables
 (``apply``) and to single rows (``TableRowReader``). The functions ``as_number``, ``as_category``
-and ``as_date_or_time`` read one value. So the same rules hold for files, pandas and polars frames,
+and ``as_date`` read one value. So the same rules hold for files, pandas and polars frames,
 mappings and HTTP requests:
 
 * A value is missing if it is None, NaN, or one of ``MISSING_TEXTS``. Spaces around a text do not
@@ -12,8 +12,7 @@ mappings and HTTP requests:
 * A category is a text. Equal numbers are the same category: ``1``, ``1.0`` and ``"1.0"`` are the
   category ``1``. A text with leading zeros is not a number here: ``"01"`` and ``"1"`` are two
   categories.
-* A date is a date, a time of day, or a text such as ``2024-05-31``, ``31.05.2024``, ``2024-05-31
-  18:30`` or ``18:30``.
+* A date is a date, or a text such as ``2024-05-31``, ``31.05.2024`` or ``2024-05-31 18:30``.
 
 ``from_table`` fits a transform, which is then ``pair.table``. ``for_pair`` copies it to
 ``policy.table``, and the file of a policy contains it. Applying a transform needs only numpy.
@@ -29,7 +28,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import date, datetime, time
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from daband.features._input_encoders import InputEncoder
 
 T = TypeVar("T")
-#: A date, a time of day, or None for a missing value.
-DateOrTime: TypeAlias = datetime | time | None
 
 #: Texts that mean a missing value, in files and in rows.
 MISSING_TEXTS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL")
@@ -63,7 +60,6 @@ _NUMBER_REGEX = re.compile(NUMBER_PATTERN)
 _ANY_NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 #: Dates with dots, which start with the day. Dates with slashes are ambiguous and not accepted.
 _DOTTED_DATE_PATTERN = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
-_TIME_OF_DAY_PATTERN = re.compile(r"^\d{1,2}:\d\d(:\d\d(\.\d+)?)?$")
 #: The separators of words.
 _SEPARATOR_PATTERN = re.compile(r"[\s|,;/]+")
 _BOOLEAN_TEXTS = {"true": 1.0, "false": 0.0}
@@ -159,28 +155,21 @@ def format_value(value: Any) -> str:
     return str(value)
 
 
-def as_date_or_time(value: Any, name: str) -> DateOrTime:
-    """Return a value as a date or a time of day, or None if it is missing.
-
-    Errors name the column ``name``.
-    """
+def as_date(value: Any, name: str) -> datetime | None:
+    """Return a value as a date, or None if it is missing. Errors name the column ``name``."""
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
     if isinstance(value, str):
         value = as_text(value)
-    if is_missing(value) or isinstance(value, datetime | time):
+    if is_missing(value) or isinstance(value, datetime):
         return None if is_missing(value) else value
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day)
     try:
-        text = _DOTTED_DATE_PATTERN.sub(r"\3-\2-\1", value)
-        if _TIME_OF_DAY_PATTERN.match(text):
-            return time.fromisoformat(f"0{text}" if text[1] == ":" else text)
-        return datetime.fromisoformat(text)
+        return datetime.fromisoformat(_DOTTED_DATE_PATTERN.sub(r"\3-\2-\1", value))
     except (TypeError, ValueError):
         raise InvalidInput(
-            f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, or a time such as"
-            f" 18:30, got {value!r}"
+            f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, got {value!r}"
         ) from None
 
 
@@ -437,16 +426,15 @@ class CategoricalColumn:
 
 @dataclass(frozen=True)
 class DateColumn:
-    """The transform of a column of dates or times of day.
+    """The transform of a column of dates.
 
     The features are the standardised year, and the sine and cosine of month, weekday and time of
     day. So December is near January. There are no features of the time of day if no value in
-    ``fit`` had one, and no features of year, month and weekday if all values in ``fit`` were times
-    of day. The features of a missing date are 0.
+    ``fit`` had one. The features of a missing date are 0.
     """
 
     name: str
-    #: The mean year; 0 if all values are times of day.
+    #: The mean year.
     mean: float
     #: The standard deviation of the year.
     std: float
@@ -462,90 +450,55 @@ class DateColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by
         table name.
         """
-        values = _read_tables(tables, name, as_date_or_time)
-        present_values = [value for value in values if value is not None]
-        if not present_values:
+        values = _read_tables(tables, name, as_date)
+        dates = [value for value in values if value is not None]
+        if not dates:
             raise DataError(
                 f"column {name!r} has no value at all; remove it from the context columns"
             )
-        years = np.array(
-            [value.year for value in present_values if isinstance(value, datetime)] or [0]
-        )
-        if years.min() > 0 and len(years) < len(present_values):
-            raise InvalidInput(
-                f"column {name!r} has dates and also times without a date; give all rows a date, or"
-                " remove the column"
-            )
-        has_times = not years.any() or any(
-            (value.hour, value.minute) != (0, 0) for value in present_values
-        )
+        years = np.array([value.year for value in dates])
         return cls(
             name,
             float(years.mean()),
             float(years.std()) or 1.0,
-            has_times,
-            len(present_values) < len(values),
+            has_times=any((value.hour, value.minute) != (0, 0) for value in dates),
+            flags_missing=len(dates) < len(values),
         )
 
     @property
     def feature_names(self) -> list[str]:
         """The names of the features of this column."""
-        cycles = [
-            *(["month", "weekday"] if self._has_dates else []),
-            *(["time"] if self.has_times else []),
-        ]
-        suffixes = [*(["year"] if self._has_dates else [])]
-        suffixes += [f"{cycle} {axis}" for cycle in cycles for axis in ("sine", "cosine")]
-        return [
-            f"{self.name} {suffix}"
-            for suffix in (*suffixes, *([_MISSING_CATEGORY] if self.flags_missing else []))
-        ]
-
-    @property
-    def _has_dates(self) -> bool:
-        """True if the values are dates, not only times of day."""
-        return self.mean > 0  # the fit sets 0, which is not a year, if all values are times of day
+        cycles = ["month", "weekday", *(["time"] if self.has_times else [])]
+        suffixes = ["year", *(f"{cycle} {axis}" for cycle in cycles for axis in ("sine", "cosine"))]
+        suffixes += [_MISSING_CATEGORY] if self.flags_missing else []
+        return [f"{self.name} {suffix}" for suffix in suffixes]
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, m) of a frame's rows."""
-        rows = [
-            self._to_features(value)
-            for value in _read_values(frame, self.name, "", as_date_or_time)
-        ]
+        rows = [self._to_features(value) for value in _read_values(frame, self.name, "", as_date)]
         return np.array(rows).reshape(len(rows), len(self.feature_names))
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
-        date_or_time = as_date_or_time(value, self.name)
-        if date_or_time is None and not self.flags_missing:
-            year = f"the year {self.mean:.0f} and no month are used"
-            replacement = year if self._has_dates else "no time of day is used"
+        date_or_none = as_date(value, self.name)
+        if date_or_none is None and not self.flags_missing:
+            replacement = f"the year {self.mean:.0f} and no month are used"
             row_warnings.append(_make_missing_warning(self.name, replacement))
-        return self._to_features(date_or_time)
+        return self._to_features(date_or_none)
 
-    def _to_features(self, value: DateOrTime) -> list[float]:
-        """Return the features of a date or a time of day."""
+    def _to_features(self, value: datetime | None) -> list[float]:
+        """Return the features of a date."""
         if value is None:
             return [0.0] * (len(self.feature_names) - self.flags_missing) + [
                 1.0
             ] * self.flags_missing
-        scaled_year = []
-        fractions = []
-        if self._has_dates:
-            if isinstance(value, time):
-                raise InvalidInput(
-                    f"{self.name!r} must be a date such as 2024-05-31, got the time {value:%H:%M}"
-                    " alone"
-                )
-            scaled_year = [(value.year - self.mean) / self.std]
-            fractions = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
+        fractions = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
         if self.has_times:
             fractions.append((value.hour + value.minute / 60) / 24)
-        angles = [2 * math.pi * fraction for fraction in fractions]
-        sines_and_cosines = [
-            coordinate for angle in angles for coordinate in (math.sin(angle), math.cos(angle))
-        ]
-        return [*scaled_year, *sines_and_cosines, *([0.0] if self.flags_missing else [])]
+        features = [(value.year - self.mean) / self.std]
+        for angle in (2 * math.pi * fraction for fraction in fractions):
+            features += [math.sin(angle), math.cos(angle)]
+        return [*features, *([0.0] if self.flags_missing else [])]
 
 
 @dataclass(frozen=True)
@@ -682,7 +635,7 @@ class TableTransform:
             context: the names of the columns of a context. Those that are not listed below must be
                 numeric.
             categorical: columns to encode one-hot (``CategoricalColumn``).
-            dates: columns of dates or times of day (``DateColumn``).
+            dates: columns of dates (``DateColumn``).
             ids: columns that identify a row, and are not part of a context.
             encoders: the encoder of each column of images or texts (``EncodedColumn``), or "words"
                 (``WordsColumn``).

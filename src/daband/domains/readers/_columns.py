@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import time
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from daband.features._table_transform import (
     ROW_COLUMN,
     TableTransform,
     WordsColumn,
-    as_date_or_time,
+    as_date,
     format_value,
     read_categories,
     read_numbers,
@@ -64,7 +63,7 @@ class Columns:
     #: Column of a log with the cluster that arms were drawn for, such as a school or a customer;
     #: None if arms were drawn for each row.
     cluster: str | None = None
-    #: Context columns with dates or times of day.
+    #: Context columns with dates.
     dates: Sequence[str] = ()
     #: Columns that name a row in the questions of an audit.
     id: Sequence[str] = ()
@@ -452,7 +451,7 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     if not series:
         return ColumnRole(name, "ignored", "it has no value at all")
     dtypes = [values.dtype for values in series]
-    readable = (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time)
+    readable = (pl.Boolean, pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime)
     unreadable_dtypes = [dtype for dtype in dtypes if not (dtype.is_numeric() or dtype in readable)]
     if unreadable_dtypes:
         return ColumnRole(
@@ -460,7 +459,6 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
             "ignored",
             f"of type {unreadable_dtypes[0]}, which is not a number, category or date",
         )
-    date_kinds = {_get_date_kind(values) for values in series}
     # Numbers have at most 15 digits. Longer integers are codes, which are texts.
     are_codes = any(
         values.dtype.is_integer() and (values.cast(pl.Float64).abs() >= _MIN_CODE).any()
@@ -482,13 +480,7 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     identifies_rows = (
         max(values.n_unique() / len(values) for values in series) > _MAX_UNIQUE_FRACTION
     )
-    if date_kinds == {"time"}:
-        return ColumnRole(name, "date", "time of day, as sine and cosine")
-    if date_kinds == {"date", "time"}:
-        return ColumnRole(
-            name, "ignored", "dates in one file and times of day in the other", is_notable=True
-        )
-    if date_kinds == {"date"}:
+    if all(map(_are_dates, series)):
         is_sorted = all(values.is_sorted() and values[0] != values[-1] for values in series)
         hint = (
             f"; it increases from row to row, use --drop {name} if it is the time of logging"
@@ -524,21 +516,14 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     return ColumnRole(name, "category", f"{remark}{description}", is_notable=bool(remark))
 
 
-def _get_date_kind(values: pl.Series) -> str:
-    """Return "date" if all values of a column are dates, "time" if all are times of day, and
-    otherwise "".
-    """
+def _are_dates(values: pl.Series) -> bool:
+    """Return True if all values of a column are dates."""
     if values.dtype != pl.String:
-        return {pl.Date: "date", pl.Datetime: "date", pl.Time: "time"}.get(
-            values.dtype.base_type(), ""
-        )
+        return values.dtype.base_type() in (pl.Date, pl.Datetime)
     try:
-        are_times = {isinstance(as_date_or_time(value, values.name), time) for value in values}
+        return all(len(value) >= 8 and as_date(value, values.name) for value in values)
     except InvalidInput:
-        return ""
-    if are_times == {True}:
-        return "time"
-    return "date" if are_times == {False} and all(len(value) >= 8 for value in values) else ""
+        return False
 
 
 def _describe_texts(series: Sequence[pl.Series]) -> str:
