@@ -269,11 +269,9 @@ def main() -> None:
             args.record, [run for path in paths for run in json.loads(path.read_text() or "[]")]
         )
         return
-    options = {"passes": 5, "target_passes": 10} if args.pair == "signs" else {}
-    pair = daband.domains.load(args.pair, **options)
-    n_available_episodes = (
-        min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE_LENGTH
-    )
+    pair = daband.domains.load(args.pair)
+    passes = 5 if args.pair == "signs" else 1
+    n_available_episodes = passes * len(pair.source) // EPISODE_LENGTH
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     machine_fields = {"commit": args.commit, "device": device}
     for study in args.studies.split(";"):

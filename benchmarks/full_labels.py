@@ -180,7 +180,7 @@ def measure(job: tuple[int, str, str, int, tuple[str, ...]]) -> dict[str, Any]:
             if seed:
                 continue
             pair = load_table(collection, name, seed, feedback="bandit")
-            pair, episodes, length = choose_training_budget(pair, None, 64)
+            episodes, length = choose_training_budget(pair, None, 64)
         else:
             episodes, length = None, 64
         policy = daband.policies.policies.get(method).for_pair(pair, seed=seed, **settings)

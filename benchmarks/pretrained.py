@@ -161,15 +161,15 @@ def run(folder: Path | None, job: tuple[str, str, int]) -> dict[str, Any]:
     """Train one policy as ``choose`` does, and return its accuracy in the target."""
     name, method, seed = job
     pair = load(folder, name, seed)
-    repeated, episodes, length = choose_training_budget(pair, None, 64)
+    episodes, length = choose_training_budget(pair, None, 64)
     policy_name, components, settings = METHODS[method]
     policy_class = policies.get(policy_name)
     transform = choose_transform(policy_class, pair, max_components=components)
     policy = policy_class.for_pair(pair, seed=seed, transform=transform, **settings)
     done = daband.train(
         policy,
-        source=repeated.source,
-        target=repeated.target,
+        source=pair.source,
+        target=pair.target,
         episodes=episodes,
         episode_length=length,
     )

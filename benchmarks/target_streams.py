@@ -135,7 +135,7 @@ def measure(task: tuple[str, int, int, list[str]]) -> list[dict[str, Any]]:
         trained = policy_class.for_pair(pair, seed=seed, **settings)
         cold_start = copy.deepcopy(trained)
         daband.train(trained, source=pair.source, target=pair.target, seed=seed)
-        n_source = min(pair.source.rounds_available, 4096)
+        n_source = min(len(pair.source), 4096)
         cold_start.prepare(pair.source.batch(0, n_source, seed=0), contexts[:4096])
         for world in ["as is"] if is_trial else worlds:
             rng = np.random.default_rng(seed)

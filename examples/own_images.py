@@ -77,15 +77,13 @@ print(
 # A pair of folders
 # -----------------
 #
-# Images are resized to ``framing`` pixels. ``passes`` allows each image to be shown several times.
+# Images are resized to ``framing`` pixels.
 
 pair = daband.domains.from_images(
     source=folder / "scans",
     target=folder / "camera",
     target_test=folder / "test",
     framing=28,
-    passes=4,
-    target_passes=6,
 )
 print(pair.context_shape, pair.class_names)
 
@@ -135,8 +133,6 @@ feature_pair = daband.domains.from_images(
     target_test=folder / "test",
     encoder=network,
     framing=28,
-    passes=4,
-    target_passes=6,
 )
 policies = {
     "LinUCB on features": daband.LinUCB.for_pair(feature_pair, seed=0),

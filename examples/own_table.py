@@ -63,8 +63,6 @@ pair = daband.domains.from_table(
     columns=daband.domains.Columns(context=MEASURES, label="plan"),
     shift="covariate",
     source_test=0.25,
-    passes=4,
-    target_passes=4,
 )
 print(f"{len(pair.source)} women to learn from, {len(pair.source_test)} held out")
 print("labels of the men:", pair.target_test)
@@ -116,7 +114,7 @@ policies = {
     "constant plan": daband.Constant.for_pair(pair, seed=0),
     "LinUCB": daband.LinUCB.for_pair(pair, seed=0),
 }
-episodes = pair.source.rounds_available // 64
+episodes = 4 * len(pair.source) // 64
 for policy in policies.values():
     daband.train(policy, source=pair.source, target=pair.target, episodes=episodes)
 contexts = pair.table.apply(men.drop("plan"))

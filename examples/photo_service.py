@@ -107,7 +107,7 @@ folders = {"source": folder / "day", "target": folder / "dusk", "target_test": f
 seconds = []
 for _ in range(2):
     start = time.perf_counter()
-    pair = daband.domains.from_images(**folders, encoder=encoder, passes=4)
+    pair = daband.domains.from_images(**folders, encoder=encoder)
     seconds.append(time.perf_counter() - start)
 print(
     f"{pair.context_shape[0]} features of each photograph; a second time they are read, not"
@@ -124,7 +124,7 @@ assert seconds[1] < seconds[0]
 
 warnings.filterwarnings("ignore", message="a context has")
 accuracies = {}
-pixels = daband.domains.from_images(**folders, framing=32, passes=4)
+pixels = daband.domains.from_images(**folders, framing=32)
 for name, compared_pair in (("pixels", pixels), ("features", pair)):
     policy = daband.LinUCB.for_pair(compared_pair, seed=0)
     daband.train(policy, source=compared_pair.source, target=compared_pair.target, episodes=8)

@@ -29,7 +29,7 @@ for number in range(240):
     for path, is_dark in ((Path("here", kind), False), (Path("new_camera"), True)):
         path.mkdir(parents=True, exist_ok=True)
         photograph(rng, kind, is_dark=is_dark).save(path / f"{number}.png")
-pair = daband.domains.from_images(source="here", target="new_camera", framing=20, passes=4)
+pair = daband.domains.from_images(source="here", target="new_camera", framing=20)
 policy = daband.DABand.for_pair(pair, recipe="small", seed=0)
 daband.train(policy, source=pair.source, target=pair.target, episodes=8)
 daband.export(policy, "camera.daband", pair=pair, domain="target")

@@ -113,7 +113,6 @@ pair = daband.domains.from_arrays(
     source=try_every_force(simulator, range(500)),
     target=np.stack([robot.reset(seed=seed)[0] for seed in range(500, 1000)]),
     target_test=try_every_force(robot, range(1000, 1500)),
-    passes=5,
     class_names=[f"{force:.0f} N" for force in FORCES],
     name="gymnasium",
 )

@@ -50,7 +50,7 @@ ReadFunction = Callable[..., PairData]
 _COMMON_OPTIONS = {
     option: parameter
     for option, parameter in inspect.signature(from_arrays).parameters.items()
-    if option in ("passes", "target_passes", "source_test", "shift", "units")
+    if option in ("source_test", "shift", "units")
 }
 
 

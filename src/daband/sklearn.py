@@ -121,7 +121,7 @@ class TransferClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed = check_random_state(self.random_state).randint(1 << 31)
         settings = {"network": self.network} if self.method == "mixture" else {}
         self.policy_ = policies.get(self.method).for_pair(pair, seed=seed, **settings)
-        pair, episodes, episode_length = choose_training_budget(pair, None, 64)
+        episodes, episode_length = choose_training_budget(pair, None, 64)
         train(
             self.policy_,
             source=pair.source,

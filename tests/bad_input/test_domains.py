@@ -157,17 +157,8 @@ class TestNumbers:
     def test_arms(self, value):
         refused(arrays, n_arms=value)
 
-    def test_passes(self, value):
-        refused(arrays, passes=value)
-
     def test_arms_of_a_log(self, value):
         refused(log, n_arms=value)
-
-    def test_passes_of_a_log(self, value):
-        refused(log, passes=value)
-
-    def test_passes_of_a_table(self, value):
-        refused(table, passes=value)
 
     def test_episodes(self, value):
         pair = arrays()
@@ -356,11 +347,6 @@ class TestTraining:
         refused(
             daband.train, policy, source=arrays().source, episodes=1, episode_length=2, seed=value
         )
-
-    def test_more_rounds_than_there_are(self):
-        policy = daband.LinUCB(context_shape=(D,), n_arms=K)
-        source = arrays(feedback="bandit").source
-        refused(daband.train, policy, source=source, episodes=100, episode_length=2)
 
     @cases({"text": "often", "nothing": None, "NaN": np.nan, "negative": -1.0})
     def test_save_every(self, value, tmp_path):

@@ -178,16 +178,13 @@ def test_presets_and_methods_and_version(daband):
         ),
         (("report", "nowhere"), "nowhere does not exist"),
         (("bench", "[/foo]"), "unknown preset '[/foo]'"),
-        (("bench", "synthetic", "--seeds", "0", "--set", "episodes=99999"), "passes"),
     ],
 )
 def test_errors_are_one_clear_message_without_a_traceback(arguments, message, daband):
     done = daband(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in " ".join(done.stderr.split())
-    assert "failed" not in done.stdout or message == "passes", (
-        "a typing error is told before anything runs"
-    )
+    assert "failed" not in done.stdout  # a typing error is told before anything runs
 
 
 def test_a_preset_whose_data_are_not_there_says_how_to_get_them(daband, tmp_path, monkeypatch):

@@ -114,18 +114,6 @@ def test_shares_are_of_every_class_and_leave_one(share):
     assert abs(np.bincount(labels[held], minlength=5)[3] - 300 * share) <= 1
 
 
-def test_passes_apart():
-    pair = from_arrays(
-        source=(X, Y), target=X, target_labelled=(X, Y), source_test=0, passes=2, target_passes=5
-    )
-    shown = [
-        domain.rounds_available // N for domain in (pair.source, pair.target, pair.target_labelled)
-    ]
-    assert shown == [2, 5, 5]
-    with pytest.raises(InvalidInput, match=r"target_passes .*>= 1"):
-        from_arrays(source=(X, Y), target=X, target_passes=0)
-
-
 def test_rewards_stay_in_the_users_unit():
     table = np.tile([-5.0, 3.0, 12.0], (N, 1))
     pair = from_arrays(

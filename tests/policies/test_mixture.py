@@ -282,7 +282,7 @@ def labelled(dim, n=300, arms=3, **settings):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, dim))
     pairs = x, x[:, :arms].argmax(axis=1)
-    return from_arrays(source=pairs, target=x + 0.2, target_test=pairs, passes=3, **settings)
+    return from_arrays(source=pairs, target=x + 0.2, target_test=pairs, **settings)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,6 @@ def test_a_column_in_dollars_is_taken_by_every_policy_of_a_pair(kind):
         source=(contexts[:200], labels[:200]),
         target=contexts[200:300],
         target_test=(contexts[300:], labels[300:]),
-        passes=3,
     )
     policy = kind.for_pair(
         pair, seed=0, **({"recipe": "small"} if issubclass(kind, daband.NeuralLinUCB) else {})

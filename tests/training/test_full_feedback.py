@@ -46,7 +46,7 @@ def test_tables_state_their_feedback():
 
 
 def test_all_rewards_of_every_row_are_learned_once():
-    pair = make_pair(passes=3)
+    pair = make_pair()
     policy = daband.LinUCB.for_pair(pair, seed=0)
     run = daband.train(policy, source=pair.source, target=pair.target, episodes=2)
     assert run.rounds == len(pair.source) == 180

@@ -408,7 +408,7 @@ def market(offset, seed, n=500):
 def markets():
     """Three markets with different styles: read in another's, a context means something else."""
     sources = {"de": market(0.0, 0), "fr": market(6.0, 1), "it": market(-6.0, 2)}
-    return from_arrays(sources=sources, targets={"pl": market(12.0, 3)[0]}, shift="style", passes=3)
+    return from_arrays(sources=sources, targets={"pl": market(12.0, 3)[0]}, shift="style")
 
 
 def test_held_out_contexts_are_read_in_their_own_source(markets):

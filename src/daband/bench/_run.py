@@ -72,7 +72,7 @@ def execute_run(spec: RunSpec, bench_folder: Path, *, progress: Progress | None 
 def _train_and_finish(spec: RunSpec, folder: Path, progress: Progress | None) -> Record:
     """Train and evaluate the policy of a run, and return the record."""
     pair = load(spec.pair, **spec.pair_options)
-    n_complete = max(1, pair.source.rounds_available // spec.episode_length)
+    n_complete = max(1, spec.passes * len(pair.source) // spec.episode_length)
     n_episodes = n_complete if spec.episodes == "all" else spec.episodes
     policy = build_policy(
         spec.method, pair, seed=spec.seed, settings=spec.policy, n_components=spec.components

@@ -28,8 +28,8 @@ from daband.errors import InvalidInput, did_you_mean
 Count = Annotated[int, Field(ge=1, strict=True)]
 #: An integer that is not negative.
 Seed = Annotated[int, Field(ge=0, strict=True)]
-#: The number of episodes. "all" is the largest number of complete episodes that the source's
-#: contexts and ``passes`` allow.
+#: The number of episodes. "all" is the largest number of complete episodes in which each source
+#: context is shown at most ``passes`` times.
 Episodes = Count | Literal["all"]
 #: The decision rule for the evaluation in the target; the argument ``rule`` of ``evaluate``.
 DecisionRule = Literal["ucb", "greedy"]
@@ -57,6 +57,7 @@ class RunSpec(_StrictSettings):
     policy: dict[str, Any]
     components: int
     episodes: Episodes
+    passes: int
     episode_length: int
     seed: int
     rule: DecisionRule
@@ -99,7 +100,8 @@ class Experiment(_StrictSettings):
         summary: describes the experiment in one line.
         pair: the name of a pair, or a pattern for several pairs, e.g. ``"mine/*"``.
         pair_options: options of the pair, as in ``daband.domains.load``.
-        episodes: the number of episodes of each run.
+        episodes: the number of episodes of each run, or "all".
+        passes: the number of times that each source context is shown if ``episodes`` is "all".
         episode_length: the number of rounds of an episode.
         seeds: the seeds of the policies.
         compare: the names of the methods.
@@ -115,6 +117,7 @@ class Experiment(_StrictSettings):
     pair: str
     pair_options: dict[str, Any] = Field(default_factory=dict)
     episodes: Episodes = 300
+    passes: Count = 1
     episode_length: Count = 64
     seeds: tuple[Seed, ...] = (0, 1, 2, 3, 4)
     compare: tuple[str, ...] = (
@@ -151,7 +154,7 @@ class Experiment(_StrictSettings):
             pair: pairs.get(pair).resolve_options(self.pair_options) for pair in self.pair_names()
         }
         shared_settings = self.model_dump(
-            include={"components", "episodes", "episode_length", "rule", "selection"}
+            include={"components", "episodes", "passes", "episode_length", "rule", "selection"}
         )
         runs = []
         for pair, seed, method in product(

@@ -183,8 +183,6 @@ class Contexts(ABC):
 
     #: Shape C of one context.
     context_shape: Shape
-    #: The number of passes over the contexts; every pass has its own order.
-    passes: int = 1
     #: For contexts read from image files: the side in pixels after resizing, and the side of the
     #: centre crop.
     framing: tuple[int, int] | None = None
@@ -214,29 +212,14 @@ class Contexts(ABC):
         """
         return self.read(indices) if self.frame is None else self.frame[indices]
 
-    @property
-    def rounds_available(self) -> int:
-        """The number of rounds that can be served: every context, ``passes`` times."""
-        return len(self) * self.passes
-
-    def check_rounds(self, start: int, stop: int) -> None:
-        """Raise an error if a round from ``start`` to ``stop - 1`` does not exist."""
-        if not 0 <= start <= stop:
-            raise InvalidInput(
-                f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}"
-            )
-        if stop > self.rounds_available:
-            raise InvalidInput(
-                f"{stop} rounds are needed, but {len(self)} contexts shown {self.passes} time(s)"
-                f" give {self.rounds_available} rounds; use fewer rounds or set"
-                f" passes={-(-stop // max(len(self), 1))}"
-            )
-
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
         """Return the indices of the contexts shown in rounds ``start`` to ``stop - 1``, (stop -
         start,).
         """
-        self.check_rounds(start, stop)
+        if not 0 <= start <= stop:
+            raise InvalidInput(
+                f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}"
+            )
         pass_numbers, offsets = np.divmod(np.arange(start, stop), len(self))
         indices = np.empty(stop - start, np.int64)
         for number in np.unique(pass_numbers).tolist():

@@ -66,7 +66,6 @@ class MixedContexts(Contexts):
         self.framing = _get_common(parts, "framing")
         if isinstance(self, RewardDomain | LoggedDomain):
             self.n_arms = _get_common(parts, "n_arms")
-        self.passes = min(part.passes for part in parts.values())
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))

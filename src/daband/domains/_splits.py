@@ -108,7 +108,6 @@ class _Subset(Contexts):
         self._indices = indices
         self.n_arms = domain.n_arms
         self.context_shape = domain.context_shape
-        self.passes = domain.passes
 
     def __len__(self) -> int:
         return len(self._indices)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,10 @@ _MAX_EPISODES = 125
 
 def choose_training_budget(
     pair: Pair, episodes: int | None, episode_length: int
-) -> tuple[Pair, int | None, int]:
-    """Return the pair, the number of episodes and the length of an episode with which candidates
-    are trained.
+) -> tuple[int | None, int]:
+    """Return the number of episodes and the length of an episode with which candidates are trained.
 
-    The source of the returned pair has the number of passes that is needed. A given number of
-    ``episodes`` is not changed. Otherwise policies for vectors are trained for about 4,000 rounds.
+    A given number of ``episodes`` is not changed. Otherwise policies for vectors are trained for about 4,000 rounds.
     A smaller source is shown up to five times. A larger source or a log is shown once, in longer
     episodes, so that the number of gradient steps stays the same. Policies for wide vectors have
     about 8,000 rounds and up to ten passes. Images have the defaults of ``train``, because they
@@ -69,21 +66,19 @@ def choose_training_budget(
     it.
     """
     if episodes is not None:
-        return pair, check_int("episodes", episodes, minimum=1), episode_length
+        return check_int("episodes", episodes, minimum=1), episode_length
     if len(pair.context_shape) > 1:
-        return pair, None, episode_length
-    source = copy.copy(pair.source)
-    if isinstance(source, LoggedDomain):
-        n_rounds = source.rounds_available
-        return pair, None, max(episode_length, math.ceil(n_rounds / _MAX_EPISODES))
+        return None, episode_length
+    n_contexts = len(pair.source)
+    if isinstance(pair.source, LoggedDomain):
+        return None, max(episode_length, math.ceil(n_contexts / _MAX_EPISODES))
     is_wide = math.prod(pair.context_shape) >= _MIN_WIDE_DIM
     n_rounds, max_passes = (
         (_WIDE_ROUNDS, _MAX_WIDE_PASSES) if is_wide else (_VECTOR_ROUNDS, _MAX_VECTOR_PASSES)
     )
-    source.passes = max(source.passes, min(max_passes, math.ceil(n_rounds / len(source))))
-    n_rounds = max(len(source), min(source.rounds_available, n_rounds))
+    n_rounds = max(n_contexts, min(max_passes * n_contexts, n_rounds))
     new_length = min(max(episode_length, math.ceil(n_rounds / _MAX_EPISODES)), n_rounds)
-    return replace(pair, source=source), max(1, n_rounds // new_length), new_length
+    return max(1, n_rounds // new_length), new_length
 
 
 def train_candidates(

@@ -447,8 +447,8 @@ class _LogRun:
                 **batch.to_arguments(), domain=settings.domain, ids=batch_ids, on_duplicate="skip"
             )
             if target is not None:
-                start = rounds_before % target.rounds_available
-                stop = min(start + len(batch), target.rounds_available)
+                start = rounds_before % len(target)
+                stop = min(start + len(batch), len(target))
                 policy.observe_target(target.batch(start, stop, seed=policy.seed))
             elif settings.domain == "target":
                 policy.observe_target(batch.contexts)

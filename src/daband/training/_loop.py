@@ -117,7 +117,7 @@ def continue_on_target(
             "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target,"
             f" got {type(target).__name__}{hint}"
         )
-    rounds = min(rounds, target.rounds_available)
+    rounds = min(rounds, len(target))
     check_domains(policy, target, None, role="target")
     phase = Phase(
         policy,

@@ -6,7 +6,6 @@ not given.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 from collections.abc import Mapping
@@ -97,12 +96,15 @@ class Phase:
         return start, stop if self.n_rounds is None else min(stop, self.n_rounds)
 
     def read_episode(self, episode: int) -> tuple[ByDomain, ByDomain]:
-        """Return the rounds and the unlabelled target contexts of an episode, by domain."""
+        """Return the rounds and the unlabelled target contexts of an episode, by domain.
+
+        Rounds are shown again after the last one, target contexts are not.
+        """
         start, stop = self.get_round_range(episode)
         rounds = self.domain.read_by_domain(start, stop, seed=self.order_seed)
-        if self.target_contexts is None or start >= self.target_contexts.rounds_available:
+        if self.target_contexts is None or start >= len(self.target_contexts):
             return rounds, []
-        stop = min(stop, self.target_contexts.rounds_available)
+        stop = min(stop, len(self.target_contexts))
         return rounds, self.target_contexts.read_by_domain(start, stop, seed=self.order_seed)
 
     def build_config(self) -> dict[str, Any]:
@@ -159,29 +161,25 @@ def build_source_phase(
     check_domains(policy, source, target)
     length = check_int("episode_length", episode_length, minimum=1)
     n_episodes = 0 if episodes is None else check_int("episodes", episodes, minimum=1)
-    learns_once = isinstance(source, LoggedDomain) and episodes is None
-    if isinstance(source, RewardDomain) and source.full_feedback and not policy.learns_by_gradients:
-        learns_once = True
-        source = copy.copy(source)
-        source.passes = 1
-    if learns_once or episodes is None:
-        source, n_episodes, length, note = _choose_default_budget(source, length, learns_once)
-        n_rounds = source.rounds_available if learns_once else None
-    max_episodes = source.rounds_available // length
-    if n_rounds is None and n_episodes * length > source.rounds_available:
-        raise InvalidInput(
-            f"{n_episodes} episodes of {length} are {n_episodes * length} rounds, but the source"
-            f" has {source.rounds_available} ({len(source)} contexts, {source.passes} pass(es));"
-            " use "
-            + (
-                f"at most episodes={max_episodes}"
-                if max_episodes
-                else f"a shorter episode_length than {length}"
+    n_contexts = len(source)
+    if (isinstance(source, LoggedDomain) and episodes is None) or (
+        isinstance(source, RewardDomain) and source.full_feedback and not policy.learns_by_gradients
+    ):
+        n_rounds = n_contexts
+        length = min(max(length, math.ceil(n_rounds / _DEFAULT_EPISODES)), n_rounds)
+        n_episodes = math.ceil(n_rounds / length)
+        note = f"the source's {n_contexts:,} contexts are shown once: {n_rounds:,} rounds"
+    elif episodes is None:
+        n_available = min(_DEFAULT_EPISODES * length, _MAX_DEFAULT_PASSES * n_contexts)
+        length = min(length, n_available)
+        n_episodes = n_available // length
+        if n_contexts < _DEFAULT_EPISODES * length:
+            n_shown = n_episodes * length
+            times = math.ceil(n_shown / n_contexts)
+            times_text = "once" if times == 1 else f"{times} times"
+            note = (
+                f"the source's {n_contexts:,} contexts are shown {times_text}: {n_shown:,} rounds"
             )
-            + f", or build the pair with passes={math.ceil(n_episodes * length / len(source))},"
-            " which shows contexts again (for `daband bench`, --set episodes=... or --set"
-            " pair_options.passes=...)"
-        )
     return Phase(
         policy,
         "source",
@@ -193,37 +191,6 @@ def build_source_phase(
         note=note,
         **options,
     )
-
-
-def _choose_default_budget(
-    source: Any, episode_length: int, learns_once: bool
-) -> tuple[Any, int, int, str]:
-    """Return the source with its passes, the number of episodes, the length of an episode, and
-    ``Run.note``.
-
-    These are the defaults of ``train``, for episodes of at most ``episode_length`` rounds.
-    ``learns_once`` is True if all rounds are learned once.
-    """
-    default_rounds = _DEFAULT_EPISODES * episode_length
-    if learns_once:
-        n_rounds = source.rounds_available
-        episode_length = min(max(episode_length, math.ceil(n_rounds / _DEFAULT_EPISODES)), n_rounds)
-        n_episodes = math.ceil(n_rounds / episode_length)
-    elif source.rounds_available >= default_rounds:
-        return source, _DEFAULT_EPISODES, episode_length, ""
-    else:
-        passes = min(
-            max(source.passes, _MAX_DEFAULT_PASSES), math.ceil(default_rounds / len(source))
-        )
-        if passes > source.passes:
-            source = copy.copy(source)
-            source.passes = passes
-        episode_length = min(episode_length, source.rounds_available)
-        n_episodes = min(_DEFAULT_EPISODES, source.rounds_available // episode_length)
-        n_rounds = n_episodes * episode_length
-    times_text = "once" if source.passes == 1 else f"{source.passes} times"
-    note = f"the source's {len(source):,} contexts are shown {times_text}: {n_rounds:,} rounds"
-    return source, n_episodes, episode_length, note
 
 
 def check_unlabelled(target: Contexts | None) -> None:

@@ -255,10 +255,10 @@ def choose(
     incumbent = as_incumbent(
         incumbent, n_arms=pair.n_arms, arm_names=pair.class_names, target=pair.target
     )
-    training_pair, episodes, episode_length = choose_training_budget(pair, episodes, episode_length)
+    episodes, episode_length = choose_training_budget(pair, episodes, episode_length)
     folder = None if directory is None else Path(directory)
     trained_policies = train_candidates(
-        training_pair,
+        pair,
         candidates,
         seed=seed,
         episodes=episodes,

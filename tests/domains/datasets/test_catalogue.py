@@ -31,9 +31,3 @@ def test_other_kinds_of_the_synthetic_pair_conform(options):
 
 def test_the_real_digits_conform(shared_data):
     check_pair(load("digit"))
-
-
-def test_passes_is_passed_on():
-    pair = load("digit", tiny=True, passes=3)
-    assert pair.source.rounds_available == 3 * len(pair.source)
-    assert pair.target.rounds_available == 3 * len(pair.target)

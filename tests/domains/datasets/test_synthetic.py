@@ -132,8 +132,3 @@ def test_source_and_target_of_equal_length_are_not_shown_in_lockstep():
 def test_wrong_options_are_named(options, message):
     with pytest.raises(InvalidInput, match=message):
         load("synthetic", **options)
-
-
-def test_more_rounds_than_contexts_says_how_many_there_are():
-    with pytest.raises(InvalidInput, match=r"161 .*160 .*passes=2"):
-        load("synthetic", tiny=True).source.rounds(0, 161, seed=0)

@@ -72,7 +72,7 @@ def test_torch_tensors_are_welcome():
 
 
 def test_a_run_goes_on_from_a_round_number_across_passes():
-    stream = ArrayContexts(np.arange(7.0)[:, None], passes=3)
+    stream = ArrayContexts(np.arange(7.0)[:, None])
     whole = stream.batch(0, 21, seed=5)
     for start, stop in ((0, 3), (5, 9), (6, 21), (14, 14)):
         np.testing.assert_array_equal(stream.batch(start, stop, seed=5), whole[start:stop])
@@ -81,7 +81,7 @@ def test_a_run_goes_on_from_a_round_number_across_passes():
     )
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 8)])
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2)])
 def test_impossible_rounds(start, stop):
     with pytest.raises(InvalidInput, match="round"):
         ArrayContexts(np.zeros((7, 1))).batch(start, stop, seed=0)
@@ -107,10 +107,6 @@ def test_impossible_rounds(start, stop):
             "source labels .*float64",
         ),
         ({"target_test": (X_TEST, np.full(10, np.nan))}, "target_test labels .*float64"),
-        ({"passes": 0}, "passes .*>= 1"),
-        ({"passes": "2"}, "passes .*'2'"),
-        ({"passes": 1.5}, r"passes .*1\.5"),
-        ({"passes": True}, "passes .*True"),
         ({"n_arms": "3"}, "n_arms .*'3'"),
         ({"n_arms": 3.0}, r"n_arms .*3\.0"),
         ({"n_arms": 0}, "n_arms .*>= 1"),
@@ -123,12 +119,7 @@ def test_wrong_arrays_are_named(changed, message):
 
 
 def test_numpy_integers_are_whole_numbers():
-    pair = made(n_arms=np.int64(3), passes=np.int32(2), source_test=0)
-    assert (type(pair.n_arms), pair.source.rounds_available, pair.target.rounds_available) == (
-        int,
-        60,
-        40,
-    )
+    assert type(made(n_arms=np.int64(3), source_test=0).n_arms) is int
 
 
 def test_feedback_is_one_hot_for_labels_alone():

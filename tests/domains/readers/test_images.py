@@ -164,13 +164,6 @@ def test_eight_bits_of_grey_may_be_written_as_thirty_two(tmp_path):
         np.testing.assert_array_equal(read_pixels(tmp_path / name)[..., 0], grey)
 
 
-@pytest.mark.parametrize("passes", ["2", 1.5])
-def test_passes_of_folders_is_a_whole_number(tmp_path, write_images, passes):
-    write_images(tmp_path, ["cup", "pen"], 2)
-    with pytest.raises(InvalidInput, match=rf"passes .*{passes!r}"):
-        from_images(source=tmp_path, target=tmp_path, passes=passes)
-
-
 def test_folders_that_are_not_there_or_have_no_classes(tmp_path):
     with pytest.raises(DataError, match="/gone "):
         from_images(source=tmp_path / "gone", target=tmp_path)

@@ -179,8 +179,6 @@ def _build_digit(
     *,
     form: str = "auto",
     tiny: bool = False,
-    passes: int = 1,
-    target_passes: int | None = None,
     shift: ShiftLike = None,
 ) -> Pair:
     """Build MNIST as source and MNIST-M as target: contexts (3, 28, 28) of uint8, 10 arms.
@@ -192,8 +190,6 @@ def _build_digit(
             (MNIST's idx files and the released MNIST-M), or "auto" ("released" if these files
             exist, otherwise "embedded").
         tiny: True for only 300 embedded digits; ``form`` is then ignored.
-        passes: the number of times that each source image may be shown.
-        target_passes: the same for target images; ``passes`` by default.
         shift: as in ``from_arrays``.
     """
     if form not in ("auto", "embedded", "released"):
@@ -216,8 +212,6 @@ def _build_digit(
         class_names=tuple("0123456789"),
         n_arms=10,
         feedback="bandit",
-        passes=passes,
-        target_passes=target_passes,
         shift=shift,
         name="digit",
     )

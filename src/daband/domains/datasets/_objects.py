@@ -40,8 +40,6 @@ _VISDA17_CLASSES = (
 @register_pair("visda17", **describe_data("visda17"))
 def _build_visda17(
     *,
-    passes: int = 1,
-    target_passes: int | None = None,
     source_test: float | None = 0.1,
     shift: ShiftLike = None,
 ) -> Pair:
@@ -63,8 +61,6 @@ def _build_visda17(
         source=source,
         target_labelled=target.select(training_rows),
         target_test=target.select(test_rows),
-        passes=passes,
-        target_passes=target_passes,
         source_test=source_test,
         shift=shift,
     )
@@ -106,8 +102,6 @@ _S2RDA49_FOLDERS = (
 @register_pair("s2rda49", **describe_data("s2rda49"))
 def _build_s2rda49(
     *,
-    passes: int = 1,
-    target_passes: int | None = None,
     source_test: float | None = 0.1,
     shift: ShiftLike = None,
 ) -> Pair:
@@ -145,8 +139,6 @@ def _build_s2rda49(
         source=scan_classes(root / "synthetic", _S2RDA49_FOLDERS),
         target_labelled=training_images,
         target_test=test_images,
-        passes=passes,
-        target_passes=target_passes,
         source_test=source_test,
         shift=shift,
     )

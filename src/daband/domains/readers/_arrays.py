@@ -31,7 +31,6 @@ class ArrayContexts(Contexts):
 
     Args:
         contexts: (n, *C), or (n, K, *C) with ``has_arm_axis=True``.
-        passes: number of times that each context may be shown.
         has_arm_axis: True if there is a context per arm.
         name: name of the data in error messages.
     """
@@ -40,14 +39,12 @@ class ArrayContexts(Contexts):
         self,
         contexts: ArrayLike,
         *,
-        passes: int = 1,
         has_arm_axis: bool = False,
         name: str = "contexts",
     ) -> None:
         self._contexts = _check_contexts(contexts, name, has_arm_axis)
         self.array_shape = self._contexts.shape
         self.context_shape = self.array_shape[2:] if has_arm_axis else self.array_shape[1:]
-        self.passes = check_int("passes", passes, minimum=1)
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -64,7 +61,6 @@ class ArrayRewards(ArrayContexts, RewardDomain):
         rewards: labels (n,) or rewards (n, K).
         n_arms: number of arms; required with labels.
         expected: expected rewards (n, K) if ``rewards`` are noisy; by default ``rewards``.
-        passes: number of times that each context may be shown.
         has_arm_axis: True if there is a context per arm.
         full_feedback: True if training learns the rewards of all arms.
         name: name of the data in error messages.
@@ -77,14 +73,11 @@ class ArrayRewards(ArrayContexts, RewardDomain):
         *,
         n_arms: int | None = None,
         expected: ArrayLike | None = None,
-        passes: int = 1,
         has_arm_axis: bool = False,
         full_feedback: bool = False,
         name: str = "source",
     ) -> None:
-        super().__init__(
-            contexts, passes=passes, has_arm_axis=has_arm_axis, name=f"{name} contexts"
-        )
+        super().__init__(contexts, has_arm_axis=has_arm_axis, name=f"{name} contexts")
         self.full_feedback = full_feedback
         self._rewards, self._labels = _check_rewards_or_labels(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
@@ -118,9 +111,7 @@ def _set_n_arms(arguments: dict[str, Any]) -> dict[str, Any]:
     sources = arguments["sources"]
     if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
         return arguments
-    other_arguments = {
-        name: arguments[name] for name in ("class_names", "arms", "passes", "target_passes")
-    }
+    other_arguments = {name: arguments[name] for name in ("class_names", "arms")}
     arm_counts = [
         from_arrays(source=source, target=source[0], **other_arguments).n_arms
         for source in sources.values()
@@ -142,8 +133,6 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     arms: str = "disjoint",
     feedback: str = "full",
-    passes: int = 1,
-    target_passes: int | None = None,
     shift: ShiftLike = None,
     units: Sequence[int] | None = None,
     name: str = "arrays",
@@ -175,9 +164,6 @@ def from_arrays(
         feedback: "full" if training learns the rewards of all arms of each source context. "bandit"
             if it plays rounds, and learns only the reward of the arm that it chose, as in the
             paper. Use "full" to get the best policy, and "bandit" only to compare bandit methods.
-        passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default equal to
-            ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or
             several (see ``daband.features._shift``); by default "style" for images and "covariate" for
             vectors.
@@ -229,14 +215,12 @@ def from_arrays(
     full_source = ArrayRewards(
         *source,
         n_arms=n_arms,
-        passes=passes,
         has_arm_axis=has_arm_axis,
         full_feedback=feedback == "full",
     )
     fields = build_fields(
         full_source,
         target,
-        passes=passes if target_passes is None else target_passes,
         has_arm_axis=has_arm_axis,
         target_test=target_test,
         target_labelled=target_labelled,
@@ -265,15 +249,13 @@ def from_arrays(
 
 
 def build_fields(
-    source: Any, target: ArrayLike, *, passes: int, has_arm_axis: bool, **rewarded: Any
+    source: Any, target: ArrayLike, *, has_arm_axis: bool, **rewarded: Any
 ) -> dict[str, Any]:
     """Return the field ``target`` of a pair with this source, and the fields ``rewarded``.
 
-    The latter are tuples of contexts and labels or rewards, or None. ``passes`` is the number of
-    passes over the target.
+    The latter are tuples of contexts and labels or rewards, or None.
     """
-    passes = check_int("target_passes", passes, minimum=1)
-    options: dict[str, Any] = {"passes": passes, "has_arm_axis": has_arm_axis}
+    options: dict[str, Any] = {"has_arm_axis": has_arm_axis}
     fields: dict[str, Any] = {"target": ArrayContexts(target, name="target", **options)}
     for name, data in rewarded.items():
         if data is not None:

@@ -69,19 +69,17 @@ class ImageContexts(Contexts):
     Args:
         paths: the n image files.
         framing: the side in pixels to which an image is resized, and the side of the centre crop.
-        passes: number of times that each image may be shown.
     """
 
     framing: tuple[int, int]
 
-    def __init__(self, paths: Sequence[Path], framing: tuple[int, int], *, passes: int = 1) -> None:
+    def __init__(self, paths: Sequence[Path], framing: tuple[int, int]) -> None:
         if not paths:
             raise DataError("paths must have at least one image file")
         #: The file of each context.
         self.files = tuple(str(path) for path in paths)
         self.framing = _check_framing(framing)
         self.context_shape = (3, self.framing[1], self.framing[1])
-        self.passes = passes
         shape = (len(paths), *self.context_shape)
         self._pixels = np.empty(shape, np.uint8) if math.prod(shape) <= _MAX_CACHED_BYTES else None
         self._is_decoded = np.zeros(len(paths), np.bool_)
@@ -119,10 +117,8 @@ class LabelledImages(ImageContexts, RewardDomain):
     The reward of the arm equal to the label is 1, and those of the others are 0.
     """
 
-    def __init__(
-        self, images: ImageList, framing: tuple[int, int], *, n_arms: int, passes: int = 1
-    ) -> None:
-        super().__init__(images.paths, framing, passes=passes)
+    def __init__(self, images: ImageList, framing: tuple[int, int], *, n_arms: int) -> None:
+        super().__init__(images.paths, framing)
         self._labels = images.labels
         self.n_arms = n_arms
 
@@ -156,8 +152,6 @@ def from_images(
     source_test: Any = 0.1,
     framing: int | tuple[int, int] | None = None,
     encoder: Any = None,
-    passes: int = 1,
-    target_passes: int | None = None,
     shift: ShiftLike = None,
     name: str = "images",
 ) -> Pair:
@@ -184,9 +178,6 @@ def from_images(
             "timm:resnet18", "efficientnet_lite0", a
             ``torch.nn.Module`` from (B, 3, H, W) in [0, 1] to (B, ...), or the path of an ONNX
             file. Features are computed once and kept in the cache folder.
-        passes: how many times each source image may be shown.
-        target_passes: how many times each target image may be shown; by default equal to
-            ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or
             several (see ``daband.features._shift``); by default "style" for images and "covariate" for
             vectors.
@@ -239,7 +230,7 @@ def from_images(
         "source_test": held_out,
         "target_test": test_images,
     }
-    options: dict[str, Any] = {"passes": passes, "target_passes": target_passes, "name": name}
+    options: dict[str, Any] = {"name": name}
     if encoder is not None:
         image_fields["target"] = labelled_images or ImageList(target_paths, np.zeros(0, np.int64))
         options["shift"] = "style" if shift is None else shift
@@ -304,8 +295,6 @@ def build_image_pair(
     target_labelled: ImageList | None,
     class_names: Sequence[str],
     framing: tuple[int, int],
-    passes: int,
-    target_passes: int | None = None,
     shift: ShiftLike = None,
     name: str,
 ) -> Pair:
@@ -315,10 +304,6 @@ def build_image_pair(
     ``source_test`` may also be the fraction of ``source`` to hold out. ``framing`` is (resize,
     crop). Other arguments are as in ``from_images``.
     """
-    passes = check_int("passes", passes, minimum=1)
-    target_passes = (
-        passes if target_passes is None else check_int("target_passes", target_passes, minimum=1)
-    )
     require_classes(source.labels, class_names, data_name="the source")
     if target_test is not None:
         require_classes(target_test.labels, class_names, data_name="the target's test")
@@ -326,13 +311,11 @@ def build_image_pair(
     # Files are listed by class. They are shuffled, so that the index of a target context does not
     # reveal its class.
     order = np.random.default_rng(len(target)).permutation(len(target))
-    target_contexts = ImageContexts([target[row] for row in order], framing, passes=target_passes)
+    target_contexts = ImageContexts([target[row] for row in order], framing)
     labelled_domain = None
     if target_labelled is not None:
-        labelled_domain = LabelledImages(
-            target_labelled.select(order), passes=target_passes, **domain_options
-        )
-    source_domain: RewardDomain = LabelledImages(source, passes=passes, **domain_options)
+        labelled_domain = LabelledImages(target_labelled.select(order), **domain_options)
+    source_domain: RewardDomain = LabelledImages(source, **domain_options)
     held_out_domain: EvaluationDomain | None
     if isinstance(source_test, ImageList):
         held_out_domain = EvaluationDomain(LabelledImages(source_test, **domain_options))

@@ -58,7 +58,6 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         clusters: the cluster of each round, (n,), as integers or strings; by default rounds are
             independent.
         n_arms: the number of arms, K.
-        passes: number of times that each round may be shown.
         costs: the costs of arms, which are subtracted from rewards.
         name: name of the data in error messages.
     """
@@ -74,12 +73,11 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         *,
         n_arms: int,
         clusters: ArrayLike | None = None,
-        passes: int = 1,
         costs: ArmCosts | None = None,
         name: str = "source",
     ) -> None:
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
-        super().__init__(contexts, passes=passes, name=f"{name} contexts")
+        super().__init__(contexts, name=f"{name} contexts")
         arm_array = as_numpy(arms, f"{name} arms")
         arm_array = arm_array.astype(np.int64) if arm_array.dtype == np.bool_ else arm_array
         self.propensity_method = ""
@@ -127,8 +125,6 @@ def from_log(
     arms: Any = None,
     costs: Mapping[str, float | str] | None = None,
     feedback: str = "bandit",
-    passes: int = 1,
-    target_passes: int | None = None,
     shift: ShiftLike = None,
     units: Sequence[int] | None = None,
     name: str = "log",
@@ -170,9 +166,6 @@ def from_log(
             column.
         feedback: "one_hot" if exactly one arm has reward 1 and all others 0 for each context,
             without noise. A reward of 1 then reveals the rewards of all arms. Otherwise "bandit".
-        passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default equal to
-            ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or
             several (see ``daband.features._shift``); by default "style" for images and "covariate" for
             vectors.
@@ -206,7 +199,7 @@ def from_log(
     if costs:
         arm_costs = ArmCosts.parse(costs, check_class_names(class_names, n_arms))
     open_any = partial(_open_log, n_arms=n_arms, costs=arm_costs)
-    log = open_any(source, "source", passes=passes, clusters=clusters)
+    log = open_any(source, "source", clusters=clusters)
     n_arms = check_n_arms(n_arms, n_rows=len(log))
     played_arms, _, propensities = log.read_log(np.arange(len(log)))
     if (propensities == 1.0).all() and (played_arms != played_arms[0]).any():
@@ -226,7 +219,7 @@ def from_log(
         is_simple = feedback == "bandit" and not has_arm_axis and catalogue is None
         source_test = None if len(log.context_shape) == 1 and is_simple else AUTO_FRACTION
     if isinstance(source_test, tuple | str | Path | ParquetLog):
-        held_out_log = open_any(source_test, "source_test", passes=1)
+        held_out_log = open_any(source_test, "source_test")
         if held_out_log.context_shape != log.context_shape:
             raise InvalidInput(
                 f"source_test contexts have shape {held_out_log.context_shape}, not"
@@ -239,7 +232,6 @@ def from_log(
     target_fields = build_fields(
         log,
         target,
-        passes=passes if target_passes is None else target_passes,
         has_arm_axis=has_arm_axis,
         target_test=target_test,
         target_labelled=target_labelled,
@@ -272,7 +264,6 @@ def _open_log(
     argument: str,
     *,
     n_arms: int,
-    passes: int,
     costs: ArmCosts | None,
     clusters: ArrayLike | None = None,
 ) -> ArrayLog | ParquetLog:
@@ -287,7 +278,7 @@ def _open_log(
             raise InvalidInput("costs must be given to the log: ParquetLog(..., costs=...)")
         return log
     if isinstance(log, str | Path):
-        return ParquetLog(log, n_arms=n_arms, passes=passes, costs=costs)
+        return ParquetLog(log, n_arms=n_arms, costs=costs)
     if costs is not None and costs.column_names:
         raise InvalidInput(f"costs of a log in arrays must be numbers, got {costs.column_names}")
     if not (isinstance(log, tuple) and len(log) in (3, 4, 5, 6)):
@@ -295,9 +286,7 @@ def _open_log(
             f"{argument} must be a tuple of contexts, arms, rewards (and propensities, offered"
             " arms)"
         )
-    array_log = ArrayLog(
-        *log, n_arms=n_arms, clusters=clusters, passes=passes, costs=costs, name=argument
-    )
+    array_log = ArrayLog(*log, n_arms=n_arms, clusters=clusters, costs=costs, name=argument)
     if array_log.propensity_method:
         warn_estimated_propensities(array_log.propensity_method, stacklevel=4)
     return array_log

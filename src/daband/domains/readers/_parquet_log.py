@@ -99,7 +99,6 @@ class ParquetLog(LoggedDomain):
         transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, if it is not a vector.
         shared: True if a row has the contexts of all arms, concatenated.
-        passes: how many times ``train`` may show each round.
         roles: the column of each role other than context, if ``columns`` is None: {"arm": "offer",
             "id": "customer"}. The column of the role "weights" states how much each round counts.
         arm_names: the names of the arms.
@@ -120,7 +119,6 @@ class ParquetLog(LoggedDomain):
         transform: TableTransform | ImagePathTransform | None = None,
         context_shape: Sequence[int] | None = None,
         shared: bool = False,
-        passes: int = 1,
         roles: Mapping[str, str] | None = None,
         arm_names: Sequence[str] | None = None,
         skip_unrewarded: bool = False,
@@ -132,7 +130,6 @@ class ParquetLog(LoggedDomain):
         if costs:
             names = arm_names or [str(index) for index in range(n_arms)]
             self.costs = ArmCosts.parse(costs, names)
-        self.passes = check_int("passes", passes, minimum=1)
         self.shared = shared
         self._transform = transform
         self._arm_names = arm_names

@@ -67,8 +67,6 @@ def from_table(
     columns: Columns,
     transform: TableTransform | None = None,
     feedback: str | None = None,
-    passes: int = 1,
-    target_passes: int | None = None,
     class_names: Sequence[str] | None = None,
     arms: Any = None,
     shift: ShiftLike = None,
@@ -98,9 +96,6 @@ def from_table(
         feedback: "full" or "bandit", as in ``from_arrays``, for a table of labels or of the rewards
             of all arms; by default "full". The rows of a log, which has an arm column, are always
             bandit feedback.
-        passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default equal to
-            ``passes``.
         class_names: the arms in their order, by their names in the label or arm column, including
             arms that the source never chose; by default the sorted values of that column. With
             ``columns.rewards`` the arms are the reward columns.
@@ -141,8 +136,6 @@ def from_table(
             columns=columns,
             transform=transform,
             feedback=feedback,
-            passes=passes,
-            target_passes=target_passes,
             class_names=class_names,
             arms=arms,
             shift=shift,
@@ -259,8 +252,6 @@ def from_table(
         "target_labelled": labelled_data,
         "n_arms": len(arm_names),
         "class_names": arm_names,
-        "passes": passes,
-        "target_passes": target_passes,
         "name": name,
     }
 
@@ -357,7 +348,7 @@ def from_texts(
         target_test: a tuple ``(texts, labels)`` or a table, for the evaluator.
         source_test: a tuple ``(texts, labels)`` or a table that training does not use, or the
             fraction of ``source`` to hold out.
-        options: other options of ``from_table``: ``passes``, ``class_names``, ``shift``, ``name``,
+        options: other options of ``from_table``: ``class_names``, ``shift``, ``name``,
             ...
 
     ``pair.table.contexts({"text": "where is my parcel?"})`` returns the features of a text. The
