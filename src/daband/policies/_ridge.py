@@ -27,14 +27,10 @@ from daband.base._arrays import (
     Arrays,
     FloatArray,
     IntArray,
-    Mask,
     Scores,
-    Weights,
     check_number,
 )
 from daband.features._catalogue import Catalogue
-from daband.linear._draws import make_seeded_draw
-from daband.linear._exploration import Decision
 from daband.linear._joint_ridge import JointHead
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge import MAX_SQUARED_NORM, RidgeSums
@@ -90,26 +86,6 @@ class RidgePolicy(Policy):
             rounds.rewards,
             self._weigh(rounds),
             target_moments=self.reward_moments if domain >= self._first_target else None,
-        )
-
-    def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,
-        domain: int,
-        available: Mask,
-        first_round: int,
-        weights: Weights,
-    ) -> Decision:
-        return self._head.play(
-            self._featurise(contexts),
-            rewards,
-            exploration=self.exploration,
-            draw_from=lambda row: make_seeded_draw(self._draw_key, first_round + row),
-            moments=self.reward_moments,
-            available=available,
-            weights=weights,
-            is_target=domain >= self._first_target,
         )
 
     def _adapt(self, steps: int | None) -> dict[str, float]:

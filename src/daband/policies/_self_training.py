@@ -24,15 +24,12 @@ from daband.base._arrays import (
     AnyArray,
     FloatArray,
     IntArray,
-    Mask,
     Weights,
     drop_prefix,
     to_floats,
 )
 from daband.errors import InvalidInput
-from daband.linear._exploration import Decision
 from daband.policies._incoming_rounds import PlayedRounds, SeenContexts
-from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._ridge import LinUCB
 from daband.serving._frozen_policy import FrozenParts
@@ -142,23 +139,6 @@ class SelfTraining(LinUCB):
             ridge.set_b(theta @ ridge.gram + theta * ridge.penalties)
         super()._learn(rounds, domain)
         self._add_labels(rounds.contexts, rounds.arms, rounds.rewards, self._weigh(rounds))
-
-    def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,
-        domain: int,
-        available: Mask,
-        first_round: int,
-        weights: Weights,
-    ) -> Decision:
-        if domain in self._target_thetas:
-            return Policy._play(self, contexts, rewards, domain, available, first_round, weights)
-        decision = super()._play(contexts, rewards, domain, available, first_round, weights)
-        self._add_labels(
-            contexts, decision.arm, rewards[np.arange(len(rewards)), decision.arm], weights
-        )
-        return decision
 
     def _add_labels(
         self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights
