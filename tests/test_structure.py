@@ -58,7 +58,6 @@ TESTED_ELSEWHERE = {
 FOLDERS_ACROSS_MODULES = {"bad_input", "docs", "research_sets"}
 #: Tests of what several modules do together.
 TESTS_ACROSS_MODULES = {
-    "bench/test_unlabelled_target",
     "checks/test_contributing",
     "cli/test_audit",
     "cli/test_files_domain",

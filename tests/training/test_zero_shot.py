@@ -8,7 +8,7 @@ from daband.domains import EvaluationDomain
 from daband.domains.readers._arrays import ArrayRewards
 from daband.errors import InvalidInput
 from daband.training import _zero_shot
-from daband.training._zero_shot import count_chosen_arms, find_best_arms
+from daband.training._zero_shot import find_best_arms
 
 
 def trained():
@@ -139,13 +139,6 @@ def test_bad_input():
         daband.evaluate(
             daband.LinUCB(context_shape=pair.context_shape, n_arms=99), pair.target_test
         )
-
-
-def test_arms_are_counted_without_labels():
-    pair, policy = trained()
-    counts = count_chosen_arms(policy, pair.target, rule="ucb", seed=0)
-    arms = policy.decide(pair.target.batch(0, len(pair.target), seed=0), "target", rule="ucb").arm
-    assert counts == np.bincount(arms, minlength=pair.n_arms).tolist()
 
 
 @pytest.mark.parametrize("kind", [daband.Random, daband.LinUCB])

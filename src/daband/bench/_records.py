@@ -29,8 +29,7 @@ KeyT = TypeVar("KeyT")
 #:   training.
 #: * ``logger_value`` is the mean reward of the policy that wrote the log, if the source is a log.
 #: * ``target_accuracy, target_accuracy_macro, target_value, target_best_value,
-#:   target_constant_value, target_regret, per_class`` are the fields of ``Evaluation``, None if the
-#:   target has no labels.
+#:   target_constant_value, target_regret, per_class`` are the fields of ``Evaluation``.
 #: * ``target_arm_counts`` counts the chosen arms on ``target_contexts`` target contexts.
 #: * ``class_names`` are the names of the arms, and ``feedback`` is the feedback of the pair.
 Record = dict[str, Any]

@@ -18,12 +18,23 @@ from daband.bench._records import Record, read_results
 from daband.bench._settings import RunSpec
 from daband.domains._contract import LoggedDomain, Pair
 from daband.domains._registry import load
-from daband.errors import DataError, FolderInUse
+from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.policies._policy import Policy
 from daband.training._loop import play
 from daband.training._phase import build_source_phase
 from daband.training._trainer import Run
-from daband.training._zero_shot import Evaluation, count_chosen_arms, evaluate
+from daband.training._zero_shot import evaluate
+
+#: The fields of an evaluation that become fields of a record, as ``target_...``.
+_TARGET_FIELDS = (
+    "accuracy",
+    "accuracy_macro",
+    "value",
+    "best_value",
+    "constant_value",
+    "regret",
+    "arm_counts",
+)
 
 
 def read_finished_record(spec: RunSpec, bench_folder: Path) -> Record | None:
@@ -72,6 +83,8 @@ def execute_run(spec: RunSpec, bench_folder: Path, *, progress: Progress | None 
 def _train_and_finish(spec: RunSpec, folder: Path, progress: Progress | None) -> Record:
     """Train and evaluate the policy of a run, and return the record."""
     pair = load(spec.pair, **spec.pair_options)
+    if pair.target_test is None:
+        raise InvalidInput(f"{spec.pair} has no target_test, on which methods are compared")
     n_complete = max(1, spec.passes * len(pair.source) // spec.episode_length)
     n_episodes = n_complete if spec.episodes == "all" else spec.episodes
     policy = build_policy(
@@ -94,24 +107,17 @@ def _train_and_finish(spec: RunSpec, folder: Path, progress: Progress | None) ->
 def finish_run(spec: RunSpec, pair: Pair, policy: Policy, run: Run, folder: Path) -> Record:
     """Evaluate a trained policy, write the remaining files, mark the folder as done, and return the
     record.
-
-    If the target has no labels, every field that needs them is None.
     """
     start_time = time.perf_counter()
-    evaluation: Evaluation | None = None
-    if pair.target_test is None:
-        arm_counts = count_chosen_arms(policy, pair.target, rule=spec.rule, seed=spec.seed)
-    else:
-        evaluation = evaluate(policy, pair.target_test, rule=spec.rule)
-        arm_counts = evaluation.arm_counts
+    evaluation = evaluate(policy, pair.target_test, rule=spec.rule)
     record: Record = {
         "pair": spec.pair,
         "method": spec.method,
         "variant": spec.variant,
         "seed": spec.seed,
-        **_get_target_fields(evaluation),
-        "target_arm_counts": arm_counts,
-        "target_contexts": sum(arm_counts),
+        **{f"target_{name}": getattr(evaluation, name) for name in _TARGET_FIELDS},
+        "per_class": evaluation.per_class,
+        "target_contexts": evaluation.contexts,
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
         "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
@@ -133,16 +139,6 @@ def finish_run(spec: RunSpec, pair: Pair, policy: Policy, run: Run, folder: Path
         write_json(folder / "result.json", record)
         (folder / "done").touch()
     return record
-
-
-def _get_target_fields(evaluation: Evaluation | None) -> Record:
-    """Return the target fields of an evaluation; all are None if there is no evaluation."""
-    names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
-    fields = {
-        f"target_{name}": None if evaluation is None else getattr(evaluation, name)
-        for name in names
-    }
-    return {**fields, "per_class": None if evaluation is None else evaluation.per_class}
 
 
 def find_finished_runs(folder: str | Path) -> list[Path]:

@@ -89,7 +89,6 @@ def _build_method_table(pair: str, base: str, records: Sequence[Record]) -> Tabl
     scores = {
         name: {record["seed"]: record[metric.field] for record in group}
         for name, group in groups.items()
-        if all(record[metric.field] is not None for record in group)
     }
     reference = BASELINE if base == "default" else "RPD"
     reference_scores = scores.get(reference, {})
@@ -105,7 +104,7 @@ def _build_method_table(pair: str, base: str, records: Sequence[Record]) -> Tabl
     n_decimals = metric.count_decimals(*all_scores)
     paper_scores = _read_paper_scores(pair, base)
     rows = []
-    for name in _sort_best_first(groups, scores):
+    for name in sorted(scores, key=lambda name: -np.mean(list(scores[name].values()))):
         group = groups[name]
         row = {"method": name, metric.name: _format_mean(_get(group, metric.field), n_decimals)}
         if reference_scores:
@@ -140,21 +139,9 @@ def _get(records: Sequence[Record], field: str) -> list[Any]:
     return [record[field] for record in records]
 
 
-def _sort_best_first(
-    names: Mapping[str, object], scores: Mapping[str, Mapping[int, float]]
-) -> list[str]:
-    """Return names by their mean score; names without scores are last."""
-    return sorted(
-        names,
-        key=lambda name: -np.mean(list(scores[name].values())) if name in scores else math.inf,
-    )
-
-
 def _describe(pair: str, base: str, metric: Metric, record: Record) -> str:
     """Return the caption of a table of methods."""
     name = pair if base == "default" else f"{pair}, ablation of the recipe {base}"
-    if record[metric.field] is None:
-        return f"{name}: the target has no labels, so results there are unknown."
     constant_text = ""
     if metric is not TARGET_ACCURACY:
         values = [record["target_constant_value"], record["target_best_value"]]
@@ -189,7 +176,7 @@ def _build_pair_table(records: Sequence[Record]) -> Table:
     )
     scores = {key: _get(group, metric.field) for key, group in groups.items()}
     methods = list(dict.fromkeys(method for _, method in scores))
-    means = {key: float(np.mean(values)) for key, values in scores.items() if None not in values}
+    means = {key: float(np.mean(values)) for key, values in scores.items()}
     n_decimals = metric.count_decimals(*means.values())
     rows = []
     for pair in dict.fromkeys(pair for pair, _ in scores):

@@ -111,8 +111,7 @@ def _describe_result(record: Mapping[str, Any]) -> str:
     """Return the result of a run as text."""
     metric = choose_metric([dict(record)])
     score = record[metric.field]
-    decimals = metric.count_decimals(score)
-    return f"{metric.name} unknown" if score is None else f"{metric.name} {score:.{decimals}f}"
+    return f"{metric.name} {score:.{metric.count_decimals(score)}f}"
 
 
 def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int = 1) -> Records:

@@ -1,7 +1,4 @@
-"""Evaluate a fixed policy by expected rewards that it never sees (``evaluate``).
-
-Without expected rewards, ``count_chosen_arms`` shows at least which arms the policy chooses.
-"""
+"""Evaluate a fixed policy by expected rewards that it never sees (``evaluate``)."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 
 from daband.base._arguments import check_one_of
 from daband.base._arrays import AnyArray, BoolArray, FloatArray, take_chosen
-from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain
+from daband.domains._contract import EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.policies._policy import Policy
 
@@ -23,8 +20,6 @@ _TIE_FRACTION = 1e-9
 _ROUNDING_FRACTION = 8 * float(np.finfo(np.float64).eps)
 #: The number of contexts on which a policy decides at once.
 _BATCH_CONTEXTS = 1024
-#: Maximum number of contexts on which the arms of a policy are counted.
-_MAX_COUNTED_CONTEXTS = 2000
 
 
 @dataclass(frozen=True)
@@ -164,16 +159,3 @@ def find_best_arms(expected_rewards: FloatArray) -> BoolArray:
         np.abs(highest), np.abs(lowest)
     )
     return expected_rewards >= highest - tolerance
-
-
-def count_chosen_arms(policy: Policy, target: Contexts, *, rule: str, seed: int) -> list[int]:
-    """Return how often a policy chooses each arm, (K,), on up to 2,000 unlabelled target
-    contexts.
-    """
-    arm_counts = np.zeros(policy.n_arms, np.int64)
-    n_contexts = min(_MAX_COUNTED_CONTEXTS, len(target))
-    for name, batch in target.read_by_domain(0, n_contexts, seed=seed):
-        arm_counts += np.bincount(
-            policy.decide(batch, name or "target", rule=rule).arm, minlength=policy.n_arms
-        )
-    return arm_counts.tolist()
