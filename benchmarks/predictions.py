@@ -24,9 +24,9 @@ import numpy as np
 import daband
 import research_sets  # noqa: F401  registers the data sets
 from daband.domains._registry import get_data_directory
-from daband.domains._source_rounds import sample_evenly
 from daband.policies._default_members import Candidate, default_candidates
 from daband.training._candidates import choose_training_budget, train_candidates
+from daband.trust._assess import SourceRounds
 from daband.trust._incumbent import decide
 
 MORE_TABLES = "more_tables"
@@ -106,22 +106,23 @@ def store_predictions(kind: str, name: str, seed: int, out: Path, device: str) -
         candidates += [
             Candidate(method, method) for method in _SIMPLE_METHODS if method not in candidate_names
         ]
-    training_pair, episodes, episode_length = choose_training_budget(pair, None, 64)
+    episodes, episode_length = choose_training_budget(pair, None, 64)
     budget: dict[str, Any] = {"episodes": episodes, "episode_length": episode_length}
-    policies = train_candidates(training_pair, candidates, seed=seed, **budget, device=device)
+    policies = train_candidates(pair, candidates, seed=seed, **budget, device=device)
     n_contexts = _MAX_IMAGES if len(pair.context_shape) > 1 else _MAX_CONTEXTS
-    source_contexts, source_rewards = sample_evenly(pair.source_test, n_contexts)
+    assert pair.source_test is not None
     assert pair.target_test is not None
-    target_contexts, target_rewards = sample_evenly(pair.target_test, n_contexts)
-    source_means = [decide(policy, source_contexts, "source")[1] for policy in policies]
-    target_means = [decide(policy, target_contexts, "target")[1] for policy in policies]
+    source = SourceRounds.read(pair.source_test, n_contexts, seed=0)
+    target = SourceRounds.read(pair.target_test, n_contexts, seed=0)
+    source_means = [decide(policy, source.contexts, "source")[1] for policy in policies]
+    target_means = [decide(policy, target.contexts, "target")[1] for policy in policies]
     np.savez_compressed(
         out / f"{kind}__{name}__{seed}.npz",
         candidates=np.array([candidate.name for candidate in candidates]),
         default=[candidate.preferred for candidate in candidates].index(True),
         shape=np.array(pair.context_shape),
-        source_rewards=source_rewards.astype(np.float32),
-        target_rewards=target_rewards.astype(np.float32),
+        source_rewards=source.rewards.astype(np.float32),
+        target_rewards=target.rewards.astype(np.float32),
         source_means=np.stack(source_means).astype(np.float32),
         target_means=np.stack(target_means).astype(np.float32),
     )

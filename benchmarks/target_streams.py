@@ -33,7 +33,7 @@ from machine import commit
 
 import daband
 from daband.domains._registry import get_data_directory
-from daband.domains._source_rounds import sample_evenly
+from daband.trust._assess import SourceRounds
 
 _ROUNDS = 2000
 _BATCH = 16
@@ -70,7 +70,8 @@ def load_table(name: str) -> tuple[Any, Any, Any]:
     domains: dict[str, Any] = {"target": target.drop("arm"), "target_test": target}
     pair = daband.domains.from_table(source=source, **domains, columns=columns, source_test=None)
     assert pair.target_test is not None
-    return pair, *sample_evenly(pair.target_test, 12_000)
+    rounds = SourceRounds.read(pair.target_test, 12_000, seed=0)
+    return pair, rounds.contexts, rounds.rewards
 
 
 def load_trial(name: str) -> tuple[Any, Any, Any]:

@@ -1,13 +1,20 @@
 import numpy as np
 
-import daband
-from daband.domains._source_rounds import read_rewarded_rounds
+from daband.domains._source_rounds import apply_by_source
 
 
-def test_held_out_rounds_that_are_listed_class_by_class_have_every_class():
-    labels = np.repeat(np.arange(4), 1500)  # sorted, as folders of images are
-    contexts = np.eye(4)[labels]
-    pair = daband.domains.from_arrays(source=(contexts, labels), target=contexts, source_test=0.5)
-    seen, rewards = read_rewarded_rounds(pair.source_test, 400, seed=0)
-    assert len(seen) == 400
-    np.testing.assert_allclose(rewards.mean(axis=0), 0.25, atol=0.05)
+def test_results_have_the_order_of_the_contexts():
+    contexts = np.arange(6.0)[:, None]
+    names = np.array(["fr", "de", "fr", "de", "de", "fr"])
+    calls = []
+
+    def double(rows, name):
+        calls.append((name, len(rows)))
+        return [2 * rows[:, 0]]
+
+    (doubled,) = apply_by_source(double, contexts, names)
+    np.testing.assert_array_equal(doubled, 2 * contexts[:, 0])
+    assert calls == [("de", 3), ("fr", 3)]
+    (doubled,) = apply_by_source(double, contexts, None)
+    np.testing.assert_array_equal(doubled, 2 * contexts[:, 0])
+    assert calls[2:] == [("source", 6)]

@@ -157,6 +157,15 @@ def test_rewards_in_other_units(assessment, policy, pair):
     assert " cents over always " in same.sentence
 
 
+def test_held_out_rounds_that_are_listed_class_by_class_have_every_class():
+    labels = np.repeat(np.arange(4), 1500)  # sorted, as folders of images are
+    contexts = np.eye(4)[labels]
+    pair = from_arrays(source=(contexts, labels), target=contexts, source_test=0.5)
+    rounds = SourceRounds.read(pair.source_test, 400, seed=0)
+    assert len(rounds.contexts) == 400
+    np.testing.assert_allclose(rounds.rewards.mean(axis=0), 0.25, atol=0.08)
+
+
 def test_few_source_rounds_lower_the_limit(assessment, policy, pair):
     contexts, table = source_table(pair)
     found = daband.assess(

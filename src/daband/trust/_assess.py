@@ -29,8 +29,6 @@ from daband.domains._contract import (
 from daband.domains._mixtures import find_part_names
 from daband.domains._source_rounds import (
     apply_by_source,
-    read_rewarded_rounds,
-    sample_round_indices,
 )
 from daband.domains.readers._arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
@@ -303,20 +301,17 @@ class SourceRounds:
     ) -> SourceRounds:
         """Read at most ``n`` rounds, or for a log at most the larger of ``n`` and 20,000 rounds."""
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
-        contexts, rounds = read_rewarded_rounds(source, n, seed=seed)
-        origins = (
-            find_part_names(source, sample_round_indices(source, n, seed))
-            if len(source.by_name) > 1
-            else None
-        )
-        if not isinstance(rounds, LoggedRounds):
-            return cls(contexts, rounds, origins, None)
-        return cls(
-            contexts,
-            score_rounds(rounds, source.n_arms, seed=seed),
-            origins,
-            rounds,
-        )
+        domain = source.domain if isinstance(source, EvaluationDomain) else source
+        indices = domain.order(0, n, seed=seed)
+        origins = find_part_names(source, indices) if len(source.by_name) > 1 else None
+        rounds = domain.read_rounds(indices)
+        if isinstance(rounds, LoggedRounds):
+            scores = score_rounds(rounds, source.n_arms, seed=seed)
+            return cls(rounds.contexts, scores, origins, rounds)
+        rewards = rounds.rewards
+        if isinstance(source, EvaluationDomain) and rounds.expected is not None:
+            rewards = rounds.expected
+        return cls(rounds.contexts, rewards, origins, None)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
