@@ -12,7 +12,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.service import Limits, Settings, Tokens
+from daband.service import Settings, Tokens
 from daband.service._event_log import Store
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, served
@@ -27,7 +27,7 @@ def service(exported, tmp_path_factory):
     with served(
         exported,
         f"sqlite:///{folder}/events.db",
-        Settings(limits=Limits(body_bytes=20_000, batch=5)),
+        Settings(body_bytes=20_000),
     ) as client:
         yield client
 
@@ -55,7 +55,7 @@ def service(exported, tmp_path_factory):
         ({"context": ROW, "contxt": 1}, "'contxt' is not a field of an event.*context"),
         ({"events": []}, "at least one"),
         ({"events": [GOOD, GOOD]}, "different values of event_id"),
-        ({"events": [GOOD] * 6}, "at most 5 objects"),
+        ({"events": [{}] * 1001}, "at most 1000 objects"),
         ({"events": [GOOD], "eligible": ["call"]}, "must be the only field"),
         (
             {"events": [GOOD, {"context": ROW[:2]}]},

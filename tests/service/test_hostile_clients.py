@@ -9,7 +9,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.service import Limits, Settings
+from daband.service import Settings
 from tests.service.conftest import served
 
 
@@ -32,7 +32,7 @@ def table_file(tmp_path_factory):
 
 def test_thousands_of_unknown_columns_get_a_quick_and_short_answer(table_file, sqlite_log):
     row = {"age": 41, "city": "Oslo"}
-    with served(table_file, sqlite_log, Settings(limits=Limits(body_bytes=1 << 22))) as client:
+    with served(table_file, sqlite_log, Settings(body_bytes=1 << 22)) as client:
         client.post("/decide", json={"context": row})
         started = time.process_time()
         refused = client.post(

@@ -408,7 +408,7 @@ def serve_command(
     try:
         from daband.service._event_log import hide_password
         from daband.service._server import serve
-        from daband.service._settings import ROLES, Limits, Settings, Tokens
+        from daband.service._settings import ROLES, Settings, Tokens
         from daband.serving._deployed_policy import load_deployed
 
         if policy_path is not None and policy_path.is_dir():
@@ -443,7 +443,7 @@ def serve_command(
         control=control_fraction,
         hosts=tuple(allowed_hosts or ()),
         tokens=tokens,
-        limits=Limits(body_bytes=body_bytes),
+        body_bytes=body_bytes,
     )
     # raises an error for a damaged file before addresses are printed
     if load_deployed(file).pilot is not None and policy_path is not None:

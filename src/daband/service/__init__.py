@@ -8,10 +8,9 @@ and ``_server.py`` starts all of them.
 from daband.service._app import create_app
 from daband.service._log_readers import export_events
 from daband.service._server import serve
-from daband.service._settings import Limits, Settings, Tokens
+from daband.service._settings import Settings, Tokens
 
 __all__ = [
-    "Limits",
     "Settings",
     "Tokens",
     "create_app",

@@ -52,6 +52,9 @@ from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, lo
 _logger = logging.getLogger("daband.service")
 #: Seconds between two checks for a newer model.
 _POLL_SECONDS = 1.0
+#: Maximum number of entries that wait to be written to the log. Further requests are answered with
+#: 503.
+_MAX_WAITING_ENTRIES = 20_000
 #: Maximum number of bytes of an uploaded model.
 _MAX_MODEL_BYTES = 1 << 30
 #: Maximum number of characters of an error message.
@@ -176,7 +179,7 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Open the writer while the application runs, and check for newer models."""
-        self._writer = Writer(self.store, max_waiting_entries=self.settings.limits.waiting)
+        self._writer = Writer(self.store, max_waiting_entries=_MAX_WAITING_ENTRIES)
         follow_task = asyncio.create_task(self._follow_models())
         try:
             yield
@@ -338,9 +341,9 @@ class Service:
 
         Reject the request if its body has more than ``max_bytes`` bytes.
 
-        ``max_bytes`` is ``Limits.body_bytes`` by default.
+        ``max_bytes`` is ``Settings.body_bytes`` by default.
         """
-        limit = self.settings.limits.body_bytes if max_bytes is None else max_bytes
+        limit = self.settings.body_bytes if max_bytes is None else max_bytes
         too_large_error = HTTPException(
             413, f"the body is larger than {limit:,} bytes", {"Connection": "close"}
         )

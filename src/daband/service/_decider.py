@@ -44,6 +44,10 @@ _MAX_SHOWN_CHARACTERS = 80
 _MAX_SIDE_RATIO = 16
 #: Maximum number of images in an error.
 _MAX_SHOWN_IMAGES = 5
+#: Maximum number of events in one request.
+_MAX_EVENTS = 1000
+#: Maximum number of pixels of all images in one request.
+_MAX_PIXELS = 1 << 24
 #: Maximum number of arms of a service.
 _MAX_ARMS = 10_000
 
@@ -170,7 +174,7 @@ class Decider:
         model = self.model
         control_fraction = self.control_fraction
         requests = self._read_events(body, model.deployed)
-        _check_images([request.row for request in requests], self._settings.limits.image_pixels)
+        _check_images([request.row for request in requests])
         events = []
         for index, request in enumerate(requests):
             try:
@@ -247,10 +251,8 @@ class Decider:
             )
         if not isinstance(events, list) or not events:
             raise InvalidInput("events must be a list of at least one object")
-        if len(events) > self._settings.limits.batch:
-            raise InvalidInput(
-                f"events must have at most {self._settings.limits.batch} objects, got {len(events)}"
-            )
+        if len(events) > _MAX_EVENTS:
+            raise InvalidInput(f"events must have at most {_MAX_EVENTS} objects, got {len(events)}")
         requests = []
         for index, event in enumerate(events):
             try:
@@ -351,14 +353,14 @@ def _read_context(context: Any, deployed: DeployedPolicy) -> Any:
     return array.astype(np.float64)
 
 
-def _check_images(rows: list[Any], max_pixels: int) -> None:
+def _check_images(rows: list[Any]) -> None:
     """Raise an error if the images of a request have too many pixels, or one is too long."""
     values = (value for row in rows if isinstance(row, dict) for value in row.values())
     sizes = [measure_image(value) for value in values if isinstance(value, bytes)]
     n_pixels = sum(width * height for width, height in sizes)
-    if n_pixels > max_pixels or any(max(size) > _MAX_SIDE_RATIO * min(size) for size in sizes):
+    if n_pixels > _MAX_PIXELS or any(max(size) > _MAX_SIDE_RATIO * min(size) for size in sizes):
         raise InvalidInput(
-            f"the images of a request may have {max_pixels:,} pixels in total, and one side may be"
+            f"the images of a request may have {_MAX_PIXELS:,} pixels in total, and one side may be"
             f" at most {_MAX_SIDE_RATIO} times as long as the other, got"
             f" {', '.join(f'{width} x {height}' for width, height in sizes[:_MAX_SHOWN_IMAGES])}"
         )

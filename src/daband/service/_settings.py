@@ -1,4 +1,4 @@
-"""Define the settings of a service: ``Settings``, with ``Tokens`` and ``Limits``."""
+"""Define the settings of a service: ``Settings``, with ``Tokens``."""
 
 from __future__ import annotations
 
@@ -58,25 +58,6 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits on requests."""
-
-    #: Maximum size of a request's body, in bytes.
-    body_bytes: int = 1 << 20
-    #: Maximum number of pixels of all images in one request.
-    image_pixels: int = 1 << 24
-    #: Maximum number of events in one request.
-    batch: int = 1000
-    #: Maximum number of entries that wait to be written to the log. Further requests are answered
-    #: with 503.
-    waiting: int = 20_000
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            check_int(name, value, minimum=1)
-
-
-@dataclass(frozen=True)
 class Settings:
     """The behaviour of a service.
 
@@ -99,7 +80,7 @@ class Settings:
         hosts: the host names of the service in requests, in addition to localhost and its address;
             "*" for any.
         tokens: the tokens of each role.
-        limits: limits on requests.
+        body_bytes: the maximum size of a request's body, in bytes.
     """
 
     contexts: ContextStorage = "keep"
@@ -111,7 +92,7 @@ class Settings:
     false_alarms: float = 0.01
     hosts: tuple[str, ...] = ()
     tokens: Tokens = Tokens()
-    limits: Limits = Limits()
+    body_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
         check_one_of("contexts", self.contexts, get_args(ContextStorage))
@@ -125,6 +106,7 @@ class Settings:
                 f" got {self.default_reward}"
             )
         check_probability("false_alarms", self.false_alarms)
+        check_int("body_bytes", self.body_bytes, minimum=1)
         check_fraction("control", self.control)
         if isinstance(self.hosts, str) or not all(isinstance(host, str) for host in self.hosts):
             raise InvalidInput(f"hosts must be a list of names, got {self.hosts!r}")

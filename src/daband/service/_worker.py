@@ -29,7 +29,7 @@ from daband.policies._policy import Policy
 from daband.service._decider import Model, load_model, with_added_arms
 from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
 from daband.service._log_readers import Statistics, read_rows, subtract_costs
-from daband.service._settings import Limits, Settings, Tokens
+from daband.service._settings import Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
 
@@ -564,10 +564,7 @@ def main() -> None:
     """Run the worker process. Its task is read as JSON from the standard input."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     task = orjson.loads(sys.stdin.buffer.read())
-    settings_fields = task["settings"]
-    settings = Settings(
-        **{**settings_fields, "tokens": Tokens(), "limits": Limits(**settings_fields["limits"])}
-    )
+    settings = Settings(**{**task["settings"], "tokens": Tokens()})
     store = Store(task["log"])
 
     def make_worker() -> Worker:
