@@ -9,10 +9,11 @@ import pytest
 
 import daband
 from daband.errors import DataError, InvalidInput
+from daband.linear._reward_moments import RewardMoments
 from daband.logs._mean_estimates import estimate_mean
 from daband.service import Settings, export_events
 from daband.service._event_log import Event, LoggedReward, Store
-from daband.service._log_readers import RunningMean, Statistics
+from daband.service._log_readers import Statistics, estimate_mean_reward
 from daband.serving import load_deployed
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, served
@@ -176,18 +177,17 @@ def test_a_file_that_cannot_be_written_is_told_before_the_log_is_read(sqlite_log
 
 def test_a_running_mean_is_that_of_all_rewards():
     rewards = np.random.default_rng(0).normal(2.0, 1.0, 500)
-    mean = RunningMean()
+    moments = RewardMoments(standardise=False)
     for reward in rewards:
-        mean.add(reward)
-    assert mean.n == 500
-    assert mean.estimate()[:2] == pytest.approx(estimate_mean(rewards)[:2])
+        moments.add(np.array([reward]))
+    assert estimate_mean_reward(moments)[:2] == pytest.approx(estimate_mean(rewards)[:2])
 
 
 def test_values_of_few_rounds_have_no_interval():
-    mean = RunningMean()
-    assert math.isnan(mean.estimate().value)
-    mean.add(1.0)
-    assert mean.estimate()[:2] == (1.0, math.inf)
+    moments = RewardMoments(standardise=False)
+    assert math.isnan(estimate_mean_reward(moments).value)
+    moments.add(np.array([1.0]))
+    assert estimate_mean_reward(moments)[:2] == (1.0, math.inf)
 
 
 def events(n, *, shift=0.0, seed=0):

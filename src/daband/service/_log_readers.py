@@ -25,6 +25,7 @@ from daband.base._files import check_writable, write_bytes
 from daband.base._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
 from daband.features._costs import ArmCosts
+from daband.linear._reward_moments import RewardMoments
 from daband.logs._controlled_trial import TrialCounts, TrialRule, estimate_cost, estimate_effect
 from daband.logs._mean_estimates import MeanEstimate
 from daband.service._decider import load_model, with_added_arms
@@ -209,27 +210,12 @@ def subtract_costs(
     ]
 
 
-class RunningMean:
-    """The mean of rewards that are added one by one, with its standard error."""
-
-    def __init__(self) -> None:
-        self.n = 0
-        self._mean = 0.0
-        #: The sum of squared differences from the mean.
-        self._squares = 0.0
-
-    def add(self, reward: float) -> None:
-        """Add a reward."""
-        self.n += 1
-        difference = reward - self._mean
-        self._mean += difference / self.n
-        self._squares += difference * (reward - self._mean)
-
-    def estimate(self) -> MeanEstimate:
-        """Return the mean with its standard error, which is infinite for fewer than two rewards."""
-        if self.n < 2:
-            return MeanEstimate(self._mean if self.n else math.nan, math.inf)
-        return MeanEstimate(self._mean, math.sqrt(self._squares / (self.n - 1) / self.n))
+def estimate_mean_reward(moments: RewardMoments) -> MeanEstimate:
+    """Return the mean of rewards with its standard error, which is infinite for fewer than two."""
+    n = moments.total_weight
+    if n < 2.0:
+        return MeanEstimate(moments.mean if n else math.nan, math.inf)
+    return MeanEstimate(moments.mean, math.sqrt(moments.squared_differences / (n - 1.0) / n))
 
 
 class Statistics:
@@ -255,9 +241,9 @@ class Statistics:
         self._counts: Counter[str] = Counter()
         self._min_propensity: float | None = None
         self._arm_counts: Counter[int] = Counter()
-        self._played_mean = RunningMean()
+        self._played_rewards = RewardMoments(standardise=False)
         #: The mean reward of the events of each model, by its number.
-        self._model_means: dict[int, RunningMean] = {}
+        self._model_rewards: dict[int, RewardMoments] = {}
         #: The number of events at which the monitor raised its first alarm; None without an alarm.
         self._alarm_event: int | None = None
         pilot = deployed.pilot
@@ -309,8 +295,11 @@ class Statistics:
         """Add the next rewards of the log."""
         for entry in subtract_costs(logged_rewards, self.deployed.costs):
             self._counts["given" if entry.kind == "given" else "defaulted"] += 1
-            self._played_mean.add(entry.reward)
-            self._model_means.setdefault(entry.event.model, RunningMean()).add(entry.reward)
+            own_rewards = self._model_rewards.setdefault(
+                entry.event.model, RewardMoments(standardise=False)
+            )
+            for moments in (self._played_rewards, own_rewards):
+                moments.add(np.array([entry.reward]))
             if self._is_in_lift_test(entry.event):
                 self._pending_rewards[entry.event.event_id] = entry
                 self._update_lift()
@@ -435,15 +424,18 @@ class Statistics:
             "join_rate": counts["given"] / counts["events"] if counts["events"] else None,
             "defaulted_fraction": counts["defaulted"] / n_rewarded if n_rewarded else None,
             "min_propensity": self._min_propensity,
-            "played": _to_limits(self._played_mean.estimate()),
+            "played": _to_limits(estimate_mean_reward(self._played_rewards)),
             "lift": self.describe_lift(),
             "shift": self._describe_shift(),
             "arms": [
                 [name, self._arm_counts[arm]] for arm, name in enumerate(self.deployed.arm_names)
             ],
             "models": {
-                number: {"n": mean.n, **_to_limits(mean.estimate())}
-                for number, mean in self._model_means.items()
+                number: {
+                    "n": int(moments.total_weight),
+                    **_to_limits(estimate_mean_reward(moments)),
+                }
+                for number, moments in self._model_rewards.items()
             },
         }
 
