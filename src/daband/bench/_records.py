@@ -27,7 +27,6 @@ KeyT = TypeVar("KeyT")
 #: * ``pair, method, variant, seed, selection, config_hash, folder`` identify the run.
 #: * ``rounds, source_regret, source_reward`` (the mean per round) and ``wall_seconds`` describe its
 #:   training.
-#: * ``logger_value`` is the mean reward of the policy that wrote the log, if the source is a log.
 #: * ``target_accuracy, target_accuracy_macro, target_value, target_best_value,
 #:   target_constant_value, target_regret, per_class`` are the fields of ``Evaluation``.
 #: * ``target_arm_counts`` counts the chosen arms on ``target_contexts`` target contexts.

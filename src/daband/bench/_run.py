@@ -16,7 +16,7 @@ from daband.bench._environment import describe_environment
 from daband.bench._methods import build_policy
 from daband.bench._records import Record, read_results
 from daband.bench._settings import RunSpec
-from daband.domains._contract import LoggedDomain, Pair
+from daband.domains._contract import Pair
 from daband.domains._registry import load
 from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.policies._policy import Policy
@@ -120,7 +120,6 @@ def finish_run(spec: RunSpec, pair: Pair, policy: Policy, run: Run, folder: Path
         "target_contexts": evaluation.contexts,
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
-        "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
         "rounds": run.rounds,
         "wall_seconds": run.seconds + time.perf_counter() - start_time,
         "selection": spec.selection,
