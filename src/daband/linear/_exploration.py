@@ -75,13 +75,11 @@ class Exploration:
         every row has one best arm and epsilon is 0.
         """
         probabilities = self.probabilities(mean, bonus, available=available, scaling=scaling)
-        arms = probabilities.argmax(axis=1)
-        propensities = probabilities.max(axis=1)
-        if np.count_nonzero(propensities < 1.0):
-            cumulative = probabilities.cumsum(axis=1)
-            arms = (cumulative > draw(len(arms), 1) * cumulative[:, -1:]).argmax(axis=1)
-            propensities = take_chosen(probabilities, arms)
-        return Decision(arms, propensities, mean, bonus)
+        if not self.epsilon and np.count_nonzero(probabilities) == len(mean):
+            return Decision(probabilities.argmax(axis=1), np.ones(len(mean)), mean, bonus)
+        cumulative = probabilities.cumsum(axis=1)
+        arms = (cumulative > draw(len(mean), 1) * cumulative[:, -1:]).argmax(axis=1)
+        return Decision(arms, take_chosen(probabilities, arms), mean, bonus)
 
     def probabilities(
         self,

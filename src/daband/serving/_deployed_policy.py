@@ -207,6 +207,7 @@ class DeployedPolicy:
         shape and damaged images always raise an error.
         """
         read_rows = self.reader.read(row)
+        contexts, warnings, is_single = read_rows
         control = self.control if control is None else control
         if strict:
             _raise_for_warnings(read_rows)
@@ -225,17 +226,16 @@ class DeployedPolicy:
         if arms is not None and not _is_mask(arms):
             names, indices, vectors = self.look_up_arms(arms)
         elif arms is not None or frozen.offered is not None:
-            mask = self.make_arm_mask(arms, len(read_rows.contexts))
-        mean, bonus = frozen.score(read_rows.contexts, indices, vectors)
+            mask = self.make_arm_mask(arms, len(contexts))
+        mean, bonus = frozen.score(contexts, indices, vectors)
         if control:
             check_fraction("control", control, allow_one=True)
             if incumbents is None:
                 incumbents = self._find_incumbents(row, read_rows)
-        incumbents = np.full(len(mean), -1) if incumbents is None else incumbents
-        if control and indices is not None:
-            # an incumbent that is not in the request cannot be chosen
-            index_in_request = {int(arm): index for index, arm in enumerate(indices) if arm >= 0}
-            incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
+            if indices is not None:
+                # an incumbent that is not in the request cannot be chosen
+                index_in_request = {int(arm): at for at, arm in enumerate(indices) if arm >= 0}
+                incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
         draw = frozen.make_draw(round_number)
         if self.limiter is None:
             chosen = frozen.choose(mean, bonus, mask, draw, control, incumbents)
@@ -252,22 +252,30 @@ class DeployedPolicy:
                 incumbents=incumbents,
             )
         chosen_arms, propensities, controls, in_control = chosen
-        decision = DeployedDecision(
+        mean, bonus = frozen.to_user_units(mean, bonus)
+        if is_single:
+            arm = chosen_arms.item()
+            return DeployedDecision(
+                arm,
+                names[arm],
+                propensities.item(),
+                mean[0],
+                bonus[0],
+                warnings[0],
+                contexts[0],
+                controls.item(),
+                in_control.item(),
+            )
+        return DeployedDecision(
             chosen_arms,
             tuple(names[arm] for arm in chosen_arms),
             propensities,
-            *frozen.to_user_units(mean, bonus),
-            tuple(read_rows.warnings),
-            read_rows.contexts,
+            mean,
+            bonus,
+            tuple(warnings),
+            contexts,
             controls,
             in_control,
-        )
-        if not read_rows.is_single:
-            return decision
-        columns: Any = decision
-        values = (column[0] for column in columns)
-        return DeployedDecision._make(
-            value.item() if isinstance(value, np.generic) else value for value in values
         )
 
     def look_up_arms(self, arms: Any) -> tuple[Sequence[str], IntArray, FloatArray | None]:

@@ -334,8 +334,8 @@ class FrozenPolicy:
             if self.arms == "shared" and not member.is_constant:
                 mean = mean.reshape(-1, self.n_arms)
                 bonus = bonus.reshape(-1, self.n_arms)
-            means.append(member.weight * mean)
-            bonuses.append(member.bonus_weight * bonus)
+            means.append(mean if member.weight == 1.0 else member.weight * mean)
+            bonuses.append(bonus if member.bonus_weight == 1.0 else member.bonus_weight * bonus)
         return functools.reduce(np.add, means), functools.reduce(np.add, bonuses)
 
     @functools.cached_property
@@ -361,7 +361,7 @@ class FrozenPolicy:
         available: Mask,
         draw: DrawFunction,
         control: float,
-        incumbents: IntArray,
+        incumbents: IntArray | None,
     ) -> tuple[IntArray, FloatArray, FloatArray, BoolArray]:
         """Choose an arm for each row of means and bonuses (n, K), or with probability ``control``
         the row's incumbent.
@@ -374,7 +374,7 @@ class FrozenPolicy:
         n = len(mean)
         controls = np.zeros(n)
         in_control = np.zeros(n, np.bool_)
-        if not control:
+        if not control or incumbents is None:
             return decision.arm, decision.propensity, controls, in_control
         rows = np.arange(n)
         is_available = incumbents >= 0

@@ -159,7 +159,7 @@ class Limiter:
         scale: float,
         indices: IntArray | None,
         control: float,
-        incumbents: IntArray,
+        incumbents: IntArray | None,
     ) -> tuple[IntArray, FloatArray, FloatArray, BoolArray]:
         """Choose as ``FrozenPolicy.choose`` does, row by row within the limits.
 
@@ -189,7 +189,7 @@ class Limiter:
                             mean[[row]] - charge / scale, bonus[[row]], available=allowed[None]
                         )[0]
                     )
-                incumbent = int(incumbents[row])
+                incumbent = -1 if incumbents is None else int(incumbents[row])
                 controls[row] = control if incumbent >= 0 and allowed[incumbent] else 0.0
                 arm = int(np.searchsorted(probabilities.cumsum(), draws[row, 1], side="right"))
                 arm = min(arm, int(np.flatnonzero(probabilities)[-1]))
