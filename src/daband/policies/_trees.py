@@ -382,6 +382,7 @@ def _boost(
 
     A tree is fitted to the residuals of the trees before.
     """
+    from sklearn import config_context
     from sklearn.tree import DecisionTreeRegressor
 
     n_rounds = len(residuals)
@@ -398,10 +399,13 @@ def _boost(
             min_samples_leaf=min_leaf_rounds,
             random_state=tree_index,
         )
-        # Input checks would take as long as the trees.
+        # Checks of inputs and parameters would take as long as the trees.
         sample_weight = None if has_equal_weights else weights[rows]
-        regressor.fit(bins[rows], residuals[rows], sample_weight=sample_weight, check_input=False)
-        leaves = regressor.apply(bins, check_input=False)
+        with config_context(skip_parameter_validation=True):
+            regressor.fit(
+                bins[rows], residuals[rows], sample_weight=sample_weight, check_input=False
+            )
+        leaves = regressor.tree_.apply(bins)
         n_nodes = regressor.tree_.node_count
         leaf_weights = np.bincount(leaves, weights, minlength=n_nodes)
         leaf_sums = np.bincount(leaves, weights * residuals, minlength=n_nodes)
