@@ -1,5 +1,7 @@
 """A pilot: its plan, its file, its rounds, its decision and its report."""
 
+import shutil
+
 import numpy as np
 import polars as pl
 import pytest
@@ -32,22 +34,29 @@ def log():
     )
 
 
-@pytest.fixture
-def folder(log, tmp_path):
-    """The folder of a choice with a plan."""
-    log.write_csv(tmp_path / "old.csv")
-    log.select("age").write_csv(tmp_path / "new.csv")
+@pytest.fixture(scope="module")
+def planned(log, tmp_path_factory):
+    """The folder of a choice with a plan, which no test changes."""
+    data = tmp_path_factory.mktemp("data")
+    log.write_csv(data / "old.csv")
+    log.select("age").write_csv(data / "new.csv")
     options = daband.domains.DataOptions(
-        source=str(tmp_path / "old.csv"),
-        target=str(tmp_path / "new.csv"),
+        source=str(data / "old.csv"),
+        target=str(data / "new.csv"),
         arm="offer",
         reward="sale",
         propensity="propensity",
     )
     choice = daband.choose(options.read(), incumbent="letter", unit="sales")
-    choice.save(tmp_path / "market")
-    plan_pilot(choice, per_week=1000, weeks=6).save(tmp_path / "market" / "pilot")
-    return tmp_path / "market"
+    choice.save(data / "market")
+    plan_pilot(choice, per_week=1000, weeks=6).save(data / "market" / "pilot")
+    return data / "market"
+
+
+@pytest.fixture
+def folder(planned, tmp_path):
+    """A copy of that folder."""
+    return shutil.copytree(planned, tmp_path / "market")
 
 
 def run_week(folder, week, *, call, letter=0.3, missing=0.0, n=1000):

@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import re
+import shutil
 
 import numpy as np
 import polars as pl
@@ -53,20 +54,38 @@ def make_choice(folder, *, has_effect):
     return choice
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder and the choice of both logs, by ``has_effect``. No test changes them."""
+    folders = {has_effect: tmp_path_factory.mktemp("choice") for has_effect in (True, False)}
+    return {
+        has_effect: (folder, make_choice(folder, has_effect=has_effect))
+        for has_effect, folder in folders.items()
+    }
+
+
+def copy_choice(made, folder, *, has_effect):
+    """Copy a made choice to a folder, and return it."""
+    source, choice = made[has_effect]
+    shutil.copytree(source / "market", folder / "market")
+    return choice
+
+
 def read_page(folder):
     path = write_choice_report(folder / "market")
     assert path == folder / "market" / "report.html"
     return path.read_text()
 
 
-def test_the_page_shows_the_arms_in_both_markets_and_who_gets_what(tmp_path):
-    choice = make_choice(tmp_path, has_effect=True)
+def test_the_page_shows_the_arms_in_both_markets_and_who_gets_what(made, tmp_path):
+    choice = copy_choice(made, tmp_path, has_effect=True)
     assert choice.policy.evidence.personalises
     page = read_page(tmp_path)
     assert html.escape(choice.assessment.sentence) in page
     assert "euros" in choice.assessment.sentence
     assert "http" not in page  # self-contained
-    assert str(tmp_path) not in page  # it is forwarded
+    for folder in (tmp_path, made[True][0]):
+        assert str(folder) not in page  # it is forwarded
     values = choice.policy.values
     for mix in (values.mix, TargetMix(values.mix.weights)):
         for estimate in mix.estimate_all(values.scores):
@@ -81,9 +100,9 @@ def test_the_page_shows_the_arms_in_both_markets_and_who_gets_what(tmp_path):
     assert needed in page[page.index("What would change") :]
 
 
-def test_one_estimate_is_shown_everywhere(tmp_path):
+def test_one_estimate_is_shown_everywhere(made, tmp_path):
     """The verdict, the table of candidates, the report and the exported file agree."""
-    choice = make_choice(tmp_path, has_effect=True)
+    choice = copy_choice(made, tmp_path, has_effect=True)
     assessment = choice.assessment
     (row,) = choice.table
     for name in ("advantage", "low", "source_advantage", "source_error", "source_value"):
@@ -112,9 +131,9 @@ def test_one_estimate_is_shown_everywhere(tmp_path):
     assert assessment.advantage == pytest.approx(evidence.gain + means[evidence.arm] - means[0])
 
 
-def test_no_table_has_the_advantage_over_an_earlier_incumbent(tmp_path):
+def test_no_table_has_the_advantage_over_an_earlier_incumbent(made, tmp_path):
     """Before: after `assess --incumbent letter`, advantages over coupon were called over letter."""
-    choice = make_choice(tmp_path, has_effect=True)
+    choice = copy_choice(made, tmp_path, has_effect=True)
     advantage = format_number(choice.table[0]["source_advantage"], with_sign=True)
     assert f"<td>{advantage}</td>" in read_page(tmp_path)
     assess_choice(tmp_path / "market", incumbent="letter")
@@ -138,8 +157,8 @@ def test_the_page_has_what_looks_wrong_with_the_log(tmp_path):
     assert "sample-ratio mismatch" in page
 
 
-def test_a_policy_for_everybody_has_no_groups(tmp_path):
-    choice = make_choice(tmp_path, has_effect=False)
+def test_a_policy_for_everybody_has_no_groups(made, tmp_path):
+    choice = copy_choice(made, tmp_path, has_effect=False)
     page = read_page(tmp_path)
     assert "letter for 100%" in page
     assert "By age" not in page
@@ -147,8 +166,8 @@ def test_a_policy_for_everybody_has_no_groups(tmp_path):
 
 
 @pytest.mark.parametrize("verdict", ["deploy", "collect rewards", "keep the incumbent"])
-def test_every_verdict_states_what_would_change_it(tmp_path, verdict):
-    choice = make_choice(tmp_path, has_effect=False)
+def test_every_verdict_states_what_would_change_it(made, tmp_path, verdict):
+    choice = copy_choice(made, tmp_path, has_effect=False)
     assessment = dataclasses.replace(choice.assessment, verdict=verdict, rewards_needed=1230)
     assessment.save(tmp_path / "market" / "assessment.json")
     change = read_page(tmp_path).partition("What would change the verdict")[2]
