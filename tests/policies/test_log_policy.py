@@ -155,7 +155,7 @@ def test_an_arm_without_rewards_is_chosen_only_if_no_other_arm_is_offered(n, tmp
 
 
 def test_equal_weights_change_nothing():
-    x, arms, rewards, chances = rounds()
+    x, arms, rewards, chances = rounds(1_000)
     policies = [daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(3)]
     for policy, weight in zip(policies, (1.0, 0.3, 7.0), strict=True):
         weights = np.full(len(x), weight)
@@ -448,6 +448,7 @@ def test_regressions_replace_trees_only_if_they_predict_better():
     assert np.mean(policy.decide(contexts, "target", rule="greedy").arm == reversed_arms) > 0.9
 
 
+@pytest.mark.slow
 def test_few_rewards_that_agree_with_the_source_do_not_replace_the_policy():
     probes = np.random.default_rng(9).normal(size=(4000, 8))
 
