@@ -34,8 +34,9 @@ def routing():
         yield
 
 
-def test_scikit_learn_accepts_the_estimator():
-    check_estimator(TransferClassifier(), on_skip=None)
+@pytest.mark.parametrize("method", ["linucb", pytest.param("supervised", marks=pytest.mark.slow)])
+def test_scikit_learn_accepts_the_estimator(method):
+    check_estimator(TransferClassifier(method), on_skip=None)
 
 
 def test_target_rows_are_used_and_their_labels_are_not(wine):
@@ -151,7 +152,7 @@ def test_a_search_scores_labelled_rows_only(shifted, routing):
     """Before, masked rows were errors: the best score was 0.5, and of the wrong shift."""
     features, labels, domain, truth = shifted
     grid = {"shift": ["covariate", "units"]}
-    search = GridSearchCV(TransferClassifier(), grid, cv=5, error_score="raise")
+    search = GridSearchCV(TransferClassifier(), grid, cv=3, refit=False, error_score="raise")
     search.fit(features, labels, sample_domain=domain)
     assert search.cv_results_["mean_test_score"].min() > 0.9  # the source does not tell them apart
     search.fit(features, truth, sample_domain=domain)  # target labels do
