@@ -382,9 +382,18 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "Mean reward: " in told
     assert "Arms for these contexts, before and after: " in told
     assert "Left out" not in told
+    assessment = read_assessment(market / "loop/assessment.json")
+    assert (assessment.version, assessment.log_rounds) == (1, 180)
+    assert "Verdict by the most precise estimate (before: " in told
+    assert assessment.sentence in told
+    learned = "Version 1 has learned 180 target rounds."
+    assert learned in " ".join(daband("assess", "loop", cwd=market).split())
+    daband("report", "loop", cwd=market)
+    assert learned in (market / "loop/report.html").read_text()
     pay(market / "log.csv", late=0)
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "Learned 60 target rounds" in told
+    assert read_assessment(market / "loop/assessment.json").log_rounds == 240
     assert (
         "Ignored: 180 rows whose customer was learned before; new decisions need new ids." in told
     )

@@ -82,9 +82,9 @@ def test_a_choice_under_a_limit_is_assessed_with_it(daband, market):
     assert "cannot be combined with pilot" in refused.stderr
 
 
-def test_after_learning_the_verdict_is_that_of_the_chosen_policy(daband, market):
+def test_a_log_without_the_incumbent_leaves_the_verdict(daband, market):
     """The policy that has learned gets no verdict by the rewards of the source only."""
-    assert "version 1" not in daband("assess", "market").stdout
+    assert "Version 1" not in daband("assess", "market").stdout
     rows = pl.read_csv(market.parent / "new.csv")
     rewards = np.random.default_rng(0).random(len(rows))
     log = rows.with_columns(arm=pl.lit("letter"), propensity=0.5, reward=rewards)
@@ -96,9 +96,8 @@ def test_after_learning_the_verdict_is_that_of_the_chosen_policy(daband, market)
     verdict = library.trust.Choice.load(market).assessment
     deployed = library.load_deployed(market.parent / "limited.daband")
     assert deployed.assessment["advantage"] == verdict.advantage
-    for printed in (exported, daband("assess", "market")):
-        assert "version 1 has learned" in " ".join(printed.stdout.split())
-    assert "version 1 has learned" in write_choice_report(market).read_text()
+    assert "Version 1 has learned" in daband("assess", "market").stdout
+    assert "Version 1 has learned" in write_choice_report(market).read_text()
 
 
 @pytest.mark.parametrize(

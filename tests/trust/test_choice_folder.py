@@ -12,7 +12,7 @@ from daband.domains import DataOptions
 from daband.trust import Candidate, read_assessment
 from daband.trust._choice_folder import (
     assess_choice,
-    find_next_version,
+    find_next_file,
     find_policy_file,
     start_audit,
     update_audit,
@@ -39,12 +39,12 @@ def chosen(tmp_path):
 def test_the_latest_version_is_used(chosen):
     folder, choice = chosen
     assert find_policy_file(folder) == folder / "policy.safetensors"
-    number, path = find_next_version(folder)
-    assert (number, path.name) == (1, "policy-1.safetensors")
+    path = find_next_file(folder)
+    assert path.name == "policy-1.safetensors"
     path.parent.mkdir()
     choice.policy.save(path)
     assert find_policy_file(folder) == path
-    assert find_next_version(folder)[0] == 2
+    assert find_next_file(folder).name == "policy-2.safetensors"
     with pytest.raises(daband.InvalidInput, match=r"/learned .*policy\.safetensors"):
         find_policy_file(folder / "learned")
 

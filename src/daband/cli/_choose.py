@@ -37,7 +37,6 @@ from daband.trust._audit import Audit
 from daband.trust._choice_folder import (
     AUDIT_FOLDER,
     assess_choice,
-    describe_learning,
     start_audit,
     update_audit,
 )
@@ -91,8 +90,6 @@ def assess_command(
     with console.status(_SCORING_TEXT):
         assessment = assess_choice(folder, incumbent=incumbent, unit=unit)
     print_line(str(assessment))
-    if note := describe_learning(folder):
-        print_line(note, style="yellow")
     if fail_unless not in (None, assessment.verdict):
         raise typer.Exit(_OTHER_VERDICT_CODE)
 

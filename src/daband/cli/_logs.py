@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from typer import Argument, Option
@@ -17,15 +16,16 @@ from daband.base._files import check_writable, lock_folder, make_folder, write_j
 from daband.cli import _shared as shared_options
 from daband.cli._pilot import print_status
 from daband.cli._shared import print_line, show_rows_bar
+from daband.domains._contract import LoggedRounds
 from daband.domains._data_options import DataOptions
 from daband.domains.readers._parquet_log import ParquetLog, open_log
+from daband.domains.readers._reading import TARGET_PREFIX, compute_digests
 from daband.errors import InvalidInput
-from daband.logs._mean_estimates import estimate_mean
-from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
+from daband.trust._assess import compute_arm_fractions
 from daband.trust._assessment import format_number
-from daband.trust._choice_folder import find_next_version, find_policy_file
+from daband.trust._choice_folder import find_next_file, find_policy_file, update_verdict
 from daband.trust._pilot import Pilot
 
 #: The number of rounds of a log from which ``learn`` describes changes.
@@ -106,8 +106,7 @@ def learn_command(
             )
             print_status(policy, pilot, status)
         learner = _load_policy(policy)
-        version, default_path = find_next_version(policy) if is_folder else (0, policy)
-        path = out or default_path
+        path = out or (find_next_file(policy) if is_folder else policy)
         is_next_version = is_folder and out is None
         if is_next_version:
             make_folder(path.parent)
@@ -123,64 +122,57 @@ def learn_command(
             return
         learner.save(path)
         print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
-        for text in _describe_changes(policy_before, learner, parquet_log):
-            print_line(text)
+        rounds = _read_rounds(parquet_log, policy_before, id_column)
+        print_line(_describe_changes(policy_before, learner, rounds))
         n_ignored = len(parquet_log) - n_learned
         if id_column is not None and n_ignored:
             print_line(
                 f"Ignored: {n_ignored:,} rows whose {id_column} was learned before; new"
                 " decisions need new ids."
             )
+        print_line(f"Policy: {path} (version {learner.version})")
         if is_next_version:
-            print_line(f"Policy: {path} (version {version})")
+            print_line(update_verdict(policy, policy_before, learner, rounds))
             if pilot is None or pilot.find_decision() is not None:
-                folder_text = shlex.quote(str(policy))
-                print_line(f"To deploy it: daband export {folder_text} FILE --epsilon 0.1")
-        else:
-            print_line(f"Policy: {path}")
+                print_line(
+                    f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1"
+                )
 
 
-def _describe_changes(before: Policy, after: Policy, log: ParquetLog) -> Iterator[str]:
-    """Yield lines on the rewards of a target log that was learned, and on the changes of the
-    policy's decisions for the first contexts of this log.
-    """
-    batches: list[Any] = []
-    for batch in itertools.chain.from_iterable(map(log.batches, log.parts())):
-        batches.append(batch)
+def _read_rounds(log: ParquetLog, before: Policy, id_column: str | None) -> LoggedRounds:
+    """Return the first rounds of a log, without rounds that a policy has learned."""
+    batches: list[LoggedRounds] = []
+    for part, digest in compute_digests(log.parts()).items():
+        if TARGET_PREFIX + digest in before.log_parts:
+            continue
+        ids = log.read_values(part, id_column)
+        for batch in log.batches(part):
+            is_new = [i not in before._round_ids for i in itertools.islice(ids, len(batch))]
+            batches.append(batch.select(np.flatnonzero(is_new)) if is_new else batch)
         if sum(map(len, batches)) >= _MAX_SHOWN_ROUNDS:
             break
-    contexts, rewards, propensities = (
-        np.concatenate([getattr(batch, name) for batch in batches])
-        for name in ("contexts", "rewards", "propensities")
-    )
-    is_usual = propensities >= 0.5
-    for label, rows in (("a likely", is_usual), ("an unlikely (random)", ~is_usual)):
-        if rows.sum() > 1:
-            estimate = estimate_mean(rewards[rows])
-            low, high = estimate.compute_interval(0.95)
-            yield (
-                f"Mean reward: {estimate.value:.4g} ({low:.4g} to {high:.4g}) in"
-                f" {rows.sum():,} rounds with {label} arm."
-            )
+    return LoggedRounds.join(batches)
+
+
+def _describe_changes(before: Policy, after: Policy, rounds: LoggedRounds) -> str:
+    """Return the mean reward of rounds that were learned, and the changes of the policy's decisions
+    for their contexts, in words.
+    """
     fractions = [
-        np.bincount(policy.decide(contexts, "target", rule="greedy").arm, minlength=after.n_arms)
-        / len(contexts)
+        compute_arm_fractions(
+            policy.decide(rounds.contexts, "target", rule="greedy").arm, after.n_arms
+        )
         for policy in (before, after)
     ]
     names = after.arm_names or tuple(map(str, range(after.n_arms)))
-    shown_arms = np.argsort(-np.maximum(*fractions), kind="stable")[:_MAX_SHOWN_ARMS]
+    shown_arms = np.argsort(-np.max(fractions, axis=0), kind="stable")[:_MAX_SHOWN_ARMS]
     changes = [
         f"{names[arm]} {fractions[0][arm]:.0%} -> {fractions[1][arm]:.0%}" for arm in shown_arms
     ]
-    yield f"Arms for these contexts, before and after: {', '.join(changes)}."
-    if after.source_worth is not None:
-        yield f"Worth of the source: {after.source_worth}."
-    if isinstance(before, LogPolicy) and isinstance(after, LogPolicy):
-        rules = [
-            "by context" if log_policy.personalises else f"always {names[log_policy.evidence.arm]}"
-            for log_policy in (before, after)
-        ]
-        yield f"Rule: {rules[0]} -> {rules[1]}."
+    return (
+        f"Mean reward: {rounds.rewards.mean():.4g}.\n"
+        f"Arms for these contexts, before and after: {', '.join(changes)}."
+    )
 
 
 #: The file of estimates in the folder of a choice.

@@ -85,7 +85,7 @@ def export_command(
     from daband.serving._deployed_policy import load_deployed
     from daband.serving._export import export
     from daband.trust._budgets import assess_limits
-    from daband.trust._choice_folder import describe_learning, find_policy_file
+    from daband.trust._choice_folder import find_policy_file
     from daband.trust._choose import POLICY_FILE, Choice
     from daband.trust._rules import RULES_FILE
 
@@ -145,8 +145,6 @@ def export_command(
             f"Its verdict is: {assessment['verdict']} (daband assess prints the reasons).",
             style="yellow",
         )
-    if assessment is not None and policy.version:
-        print_line(describe_learning(folder), style="yellow")
     if deployed.limiter and assessment and not limited:
         print_line(
             "The verdict is for the policy without limits: it has target rewards or no data."

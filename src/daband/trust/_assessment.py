@@ -14,6 +14,7 @@ from typing import Any
 
 from daband.base._files import read_json, write_json
 from daband.errors import DataError, InvalidInput
+from daband.logs._mean_estimates import MeanEstimate
 from daband.trust._questions import Interval
 from daband.trust._reference import FULL
 
@@ -24,6 +25,8 @@ KEEP = "keep the incumbent"
 #: Level of the two-sided interval of an advantage by which verdicts are made. Each of its limits is
 #: a one-sided 90% limit.
 VERDICT_CONFIDENCE = 0.8
+#: The same level as the number of standard errors of a limit.
+LOW_QUANTILE = 1.2816
 #: Smallest number of target rewards to collect. Fewer rewards do not overrule the source unless
 #: they are clear.
 _MIN_REWARDS = 50
@@ -135,6 +138,15 @@ class Assessment:
     costs: list[float] = field(default_factory=list)
     #: Mean cost of the incumbent in the target.
     incumbent_cost: float = 0.0
+    #: Version of the policy, which counts the target logs that it has learned. Numbers from the
+    #: source are those of version 0.
+    version: int = 0
+    #: Number of target rounds that the policy has learned, by ``daband learn``.
+    log_rounds: int = 0
+    #: Advantage in these rounds, by policies that had not learned them.
+    log_advantage: float = 0.0
+    #: Inverse squared standard error of ``log_advantage``.
+    log_precision: float = 0.0
 
     @property
     def cost(self) -> float:
@@ -164,6 +176,8 @@ class Assessment:
     @property
     def _verdict_sentence(self) -> str:
         """The verdict by the rewards in one sentence."""
+        if not self.disagreement:
+            return f"Keep the incumbent: the policy makes the same choices as {self.incumbent}."
         versus = f"{self.unit} over {self.incumbent}".lstrip()
         if self.rewards:
             is_positive = self.advantage > 0.0
@@ -175,8 +189,6 @@ class Assessment:
                 f"{rewards}: {format_number(self.advantage, with_sign=True)} {versus}, at"
                 f" {'least' if is_positive else 'most'} {limit}{remark}: {self._action}."
             )
-        if not self.disagreement:
-            return f"Keep the incumbent: the policy makes the same choices as {self.incumbent}."
         expectation = (
             f"{format_number(self.advantage, with_sign=True)} {versus} is expected in the target"
         )
@@ -213,7 +225,7 @@ class Assessment:
             f"{self.source_rounds:,} {'rounds of the log' if is_log else 'held-out source rounds'}"
         )
         adjustment = ""
-        if self.effective_rounds is not None:
+        if self.effective_rounds is not None and not self.rewards:
             adjusted_gain = f"{format_number(self.advantage, with_sign=True)}{unit}"
             adjustment = (
                 f" Weighted to the target's contexts it gains {adjusted_gain}, by"
@@ -232,6 +244,15 @@ class Assessment:
         ]
         if self.disagreement:
             reasons.insert(1, self.reference)
+        if self.version:
+            gain = format_number(self.log_advantage, with_sign=True)
+            error = (self.log_precision or math.nan) ** -0.5
+            reasons.append(
+                f"Version {self.version} has learned {self.log_rounds:,} target rounds. Decided by"
+                f" policies that had not learned them, logs give {gain}{unit} over {self.incumbent}"
+                f" (standard error {format_number(error)}). The verdict uses the most"
+                " precise estimate. Numbers of the source are those of version 0."
+            )
         if is_log and self.incumbent_column is not None:
             reasons.append(
                 "The log does not show the rewards of today's choices. In it, the policy is"
@@ -319,6 +340,40 @@ class Assessment:
         if self.verdict == KEEP and advantage.value <= 0.0:
             return updated
         return updated.with_verdict()
+
+    def with_learned_rounds(self, gain: MeanEstimate, **fields: Any) -> Assessment:
+        """Return the assessment of a policy that has learned rounds of a target log.
+
+        The estimates of all logs are averaged, weighted by their inverse squared standard errors.
+        Their mean replaces the advantage as soon as it is the more precise one. Before, the verdict
+        stays, because logs with few rounds of the incumbent reveal little about the advantage.
+
+        Args:
+            gain: the advantage in these rounds. Its standard error may be infinite.
+            fields: other fields that change, such as ``log_rounds``.
+        """
+        updated = replace(self, **fields)
+        if not updated.disagreement:
+            return replace(updated, verdict=KEEP)
+        if math.isinf(gain.standard_error):
+            return updated
+        added = gain.standard_error**-2
+        precision = self.log_precision + added
+        mean = self.log_advantage + (gain.value - self.log_advantage) * added / precision
+        updated = replace(updated, log_advantage=mean, log_precision=precision)
+        margin = LOW_QUANTILE / math.sqrt(precision)
+        # the margin so far is 0 if the policy made the incumbent's choices
+        if margin >= (self.advantage - self.low or math.inf):
+            return updated
+        interval = Interval(mean, mean - margin, mean + margin)
+        return replace(
+            updated,
+            advantage=mean,
+            low=interval.low,
+            high=interval.high,
+            rewards=updated.log_rounds,
+            rewards_needed=_count_more_rewards(interval, updated.log_rounds),
+        ).with_verdict()
 
     def with_verdict(self) -> Assessment:
         """Return the assessment with the verdict that follows from its other fields.

@@ -10,11 +10,17 @@ import dataclasses
 from pathlib import Path
 
 from daband.base._files import read_bytes, write_bytes
-from daband.domains._contract import Pair
+from daband.domains._contract import LoggedRounds, Pair
 from daband.errors import InvalidInput
 from daband.policies._checkpoints import load_policy
-from daband.trust._assess import assess, get_assessed_source
-from daband.trust._assessment import Assessment, read_assessment
+from daband.policies._policy import Policy
+from daband.trust._assess import (
+    assess,
+    compute_arm_fractions,
+    estimate_learned_gain,
+    get_assessed_source,
+)
+from daband.trust._assessment import Assessment, format_number, read_assessment
 from daband.trust._audit import Audit, add_audit_rewards, answer_audit, audit, read_audit
 from daband.trust._choose import ASSESSMENT_FILE, POLICY_FILE, Choice
 
@@ -43,21 +49,9 @@ def find_policy_file(folder: Path) -> Path:
     return versions[max(versions)]
 
 
-def find_next_version(folder: Path) -> tuple[int, Path]:
-    """Return the number and the file of the next version of a choice's policy."""
-    number = max(list_versions(folder)) + 1
-    return number, folder / _LEARNED_FOLDER / f"policy-{number}.safetensors"
-
-
-def describe_learning(folder: Path) -> str:
-    """Return a note if the policy has learned since the verdict of its choice, else ""."""
-    latest = max(list_versions(folder))
-    return (
-        "The verdict is for version 0 of the policy. It does not use the target rewards that"
-        f" version {latest} has learned."
-        if latest
-        else ""
-    )
+def find_next_file(folder: Path) -> Path:
+    """Return the file of the next version of a choice's policy."""
+    return folder / _LEARNED_FOLDER / f"policy-{max(list_versions(folder)) + 1}.safetensors"
 
 
 def read_pair(choice: Choice, folder: Path) -> Pair:
@@ -88,10 +82,48 @@ def assess_choice(folder: Path, *, incumbent: str | None = None, unit: str = "")
             arm_names=pair.class_names,
             unit=assessment.unit,
         )
+        assessment = dataclasses.replace(
+            assessment,
+            version=choice.assessment.version,
+            log_rounds=choice.assessment.log_rounds,
+        )
     assessment = dataclasses.replace(assessment, unit=unit or assessment.unit)
     if assessment != choice.assessment:
         assessment.save(folder / ASSESSMENT_FILE)
     return assessment
+
+
+def update_verdict(folder: Path, earlier: Policy, policy: Policy, rounds: LoggedRounds) -> str:
+    """Update the assessment of a choice by target rounds that its latest version has learned, and
+    return the result in words.
+
+    Args:
+        folder: the folder of the choice.
+        earlier: the policy before it learned the rounds.
+        policy: the policy that has learned them.
+        rounds: the rounds.
+    """
+    assessment = read_assessment(folder / ASSESSMENT_FILE)
+    arm = assessment.incumbent_arm
+    if arm is None:
+        return f"The log does not show the arms of {assessment.incumbent}; use `daband audit`."
+    gain = estimate_learned_gain(earlier, rounds, arm)
+    arms = policy.decide(rounds.contexts, "target", rule="greedy").arm
+    updated = assessment.with_learned_rounds(
+        gain,
+        version=max(list_versions(folder)),
+        log_rounds=assessment.log_rounds + len(rounds),
+        target_contexts=len(rounds),
+        target_arms=compute_arm_fractions(arms, policy.n_arms),
+        disagreement=float((arms != arm).mean()),
+    )
+    updated.save(folder / ASSESSMENT_FILE)
+    advantage, error = map(format_number, gain[:2])
+    return (
+        f"In these rounds, decided before they were learned: {advantage} over"
+        f" {assessment.incumbent} (standard error {error}).\nVerdict by the most precise estimate"
+        f" (before: {assessment.verdict}). {updated.sentence}"
+    )
 
 
 def start_audit(folder: Path, *, budget: int, incumbent: str | int | None = None) -> Audit:
@@ -104,9 +136,7 @@ def start_audit(folder: Path, *, budget: int, incumbent: str | int | None = None
     assessment = choice.assessment
     pair = read_pair(choice, folder)
     if incumbent is None:
-        incumbent = assessment.incumbent_column
-    if incumbent is None:
-        incumbent = assessment.incumbent_arm
+        incumbent = assessment.incumbent_column or assessment.incumbent_arm
     return audit(
         load_policy(find_policy_file(folder), device="cpu"),
         target=pair.target,

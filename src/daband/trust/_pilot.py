@@ -30,7 +30,7 @@ from daband.logs._controlled_trial import (
     estimate_cost,
     estimate_effect,
 )
-from daband.trust._assessment import DEPLOY, KEEP, format_number
+from daband.trust._assessment import DEPLOY, KEEP, LOW_QUANTILE, format_number
 from daband.trust._choose import Choice
 from daband.trust._pilot_simulation import DEPLOY as DEPLOYED
 from daband.trust._pilot_simulation import KEEP as KEPT
@@ -45,8 +45,7 @@ _ROUNDS_FILE = "rounds.parquet"
 _COURSE_FILE = "course.json"
 #: Number of simulated pilots of a plan.
 _N_SIMULATED = 1000
-#: The one-sided quantile of ``Assessment.low`` in a normal and in a Cauchy distribution.
-_LOW_QUANTILE = 1.2816
+#: The one-sided quantile of ``Assessment.low`` in a Cauchy distribution.
 _CAUCHY_QUANTILE = 3.0777
 #: The quantile of a Cauchy distribution for the largest loss, which holds with 95% probability.
 _LOSS_QUANTILE = 6.3138
@@ -258,7 +257,7 @@ def plan_pilot(
     expected_effect, expected_error = 0.0, _VAGUE_EFFECT * standard_error
     if assessment is not None:
         expected_effect = assessment.advantage / fraction
-        expected_error = (assessment.advantage - assessment.low) / _LOW_QUANTILE / fraction
+        expected_error = (assessment.advantage - assessment.low) / LOW_QUANTILE / fraction
     # all of the incumbent's rewards may come from the rounds in which the two differ
     earnings = (mean - lowest) / fraction
     largest_drift = (_DRIFT if drift is None else drift) * earnings
@@ -337,7 +336,7 @@ def compute_largest_loss(expected_effect: float, expected_error: float) -> float
     Only the size of the effect is used, because a target may be the opposite of the source. The
     distribution is that of ``draw_surprises``.
     """
-    surprise = _LOSS_QUANTILE * _LOW_QUANTILE / _CAUCHY_QUANTILE * expected_error
+    surprise = _LOSS_QUANTILE * LOW_QUANTILE / _CAUCHY_QUANTILE * expected_error
     return abs(expected_effect) + surprise
 
 
@@ -347,7 +346,7 @@ def draw_surprises(rng: np.random.Generator, n: int) -> FloatArray:
     Effects in other domains are sometimes far from the assessment, so the distribution is Cauchy's
     with the quantile ``Assessment.low``. ``benchmarks/pilots.py`` compares the costs.
     """
-    return _LOW_QUANTILE / _CAUCHY_QUANTILE * rng.standard_cauchy(n)
+    return LOW_QUANTILE / _CAUCHY_QUANTILE * rng.standard_cauchy(n)
 
 
 def make_normal_draw(

@@ -14,10 +14,11 @@ from daband.base._lazy_polars import pl
 from daband.base._svg import draw_curve
 from daband.domains._contract import LoggedDomain, Pair
 from daband.logs._check_log import check_log
+from daband.policies._checkpoints import load_policy
 from daband.policies._log_policy import LogPolicy
 from daband.trust._assess import read_source_rounds
 from daband.trust._assessment import COLLECT, DEPLOY, Assessment, format_number
-from daband.trust._choice_folder import describe_learning
+from daband.trust._choice_folder import find_policy_file
 from daband.trust._choose import Choice
 from daband.trust._pilot import Pilot
 from daband.trust._rules import FIGURE_FILE
@@ -70,10 +71,9 @@ def write_choice_report(folder: Path) -> Path:
         folder=folder,
         arm_names=choice.assessment.arm_names or choice.policy.arm_names,
         arm_rows=[] if pair is None else _estimate_arm_means(choice, pair),
-        column_groups=[] if pair is None else _group_target(choice, pair),
+        column_groups=[] if pair is None else _group_target(choice, pair, folder),
         findings=findings,
         change=_describe_change(choice.assessment),
-        note=describe_learning(folder),
         confidence=_CONFIDENCE,
         files=[] if options is None else [Path(options.source).name, Path(options.target).name],
         rule_figure=figure.read_text(encoding="utf-8") if figure.is_file() else "",
@@ -146,8 +146,9 @@ def _estimate_arm_means(choice: Choice, pair: Pair) -> list[dict[str, Any]]:
     ]
 
 
-def _group_target(choice: Choice, pair: Pair) -> list[_ColumnGroups]:
-    """Return the columns on which the policy's arms depend most, with the arms of each group.
+def _group_target(choice: Choice, pair: Pair, folder: Path) -> list[_ColumnGroups]:
+    """Return the columns on which the arms of the policy's latest version depend most, with the
+    arms of each group.
 
     Groups are quarters of a number and the categories of a text. The list is empty if the policy
     always chooses one arm, or if the target is not a table.
@@ -157,7 +158,8 @@ def _group_target(choice: Choice, pair: Pair) -> list[_ColumnGroups]:
     if max(choice.assessment.target_arms) == 1.0:
         return []
     frame = choice.options.read_tables().target
-    arms = choice.policy.decide(pair.table.contexts(frame), "target", rule="greedy").arm
+    policy = load_policy(find_policy_file(folder), device="cpu")
+    arms = policy.decide(pair.table.contexts(frame), "target", rule="greedy").arm
     groups = []
     for column in pair.table.columns:
         values = frame[column.name]
@@ -175,7 +177,7 @@ def _group_target(choice: Choice, pair: Pair) -> list[_ColumnGroups]:
                 values.cast(pl.String).fill_null("missing").to_numpy(), return_inverse=True
             )
             labels = texts.tolist()
-        counts = np.zeros((len(labels), choice.policy.n_arms))
+        counts = np.zeros((len(labels), policy.n_arms))
         np.add.at(counts, (codes, arms), 1)
         sizes = counts.sum(axis=1)
         fractions = counts.sum(axis=0) / len(arms)
