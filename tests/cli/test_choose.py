@@ -139,6 +139,10 @@ def test_a_verdict_to_collect_rewards_names_both_ways_to_get_them(tmp_path):
     log.select("age").write_csv(tmp_path / "new.csv")
     columns = ("--arm", "offer", "--reward", "euros", "--propensity", "p", "--incumbent", "a")
     files = ("--source", "old.csv", "--target", "new.csv")
+    told = daband("choose", *files, *columns, "--out", "few", cwd=tmp_path)
+    assert "the target has only 400 rows, so use a pilot" in told
+    assert "daband audit" not in told
+    pl.concat([log.select("age")] * 100).write_csv(tmp_path / "new.csv")
     told = daband("choose", *files, *columns, "--out", "m", cwd=tmp_path)
     assert "Collect" in told
     assert "daband audit m --budget" in told
@@ -174,6 +178,8 @@ def test_the_command_asks_by_a_file(market):
     choice = Choice.load(market / "asked")
     assert (choice.rewards, choice.assessment.rewards) == (40, 40)
     assert choice.policy.rounds_learned == before + 40
+    told = daband("choose", *FILES, "--unit", "points", "--out", "asked", cwd=market)
+    assert choice.assessment.sentence in told  # the answers in the folder are used again
     (market / "taken").write_text("a file where the folder should be")
     assert "out taken is a file" in daband("choose", *FILES, "--out", "taken", cwd=market, code=2)
 
@@ -390,6 +396,8 @@ def test_the_daily_loop_on_the_command_line(market):
     assert learned in " ".join(daband("assess", "loop", cwd=market).split())
     daband("report", "loop", cwd=market)
     assert learned in (market / "loop/report.html").read_text()
+    told = daband("choose", *FILES, "--out", "loop", cwd=market, code=2)
+    assert "choose another --out" in told
     pay(market / "log.csv", late=0)
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "Learned 60 target rounds" in told

@@ -32,6 +32,7 @@ from daband.errors import InvalidInput
 from daband.policies._checkpoints import load_policy
 from daband.training._candidates import CandidateProgress
 from daband.training._zero_shot import evaluate
+from daband.trust._answers import QUESTIONS_FILE, Survey
 from daband.trust._assessment import COLLECT, DEPLOY, KEEP, Assessment, format_number
 from daband.trust._audit import Audit
 from daband.trust._choice_folder import (
@@ -299,6 +300,8 @@ def choose_command(
     pair = data.read(tables)
     assert pair.options is not None
     _claim_folder(folder, pair.options)
+    if (folder / QUESTIONS_FILE).is_file():
+        budget = max(budget, Survey.read(folder).budget)
     try:
         with show_candidates_bar() as show_progress, raise_on_stop():
             choice = choose(
@@ -344,6 +347,11 @@ def choose_command(
 def _claim_folder(folder: Path, data: DataOptions) -> None:
     """Write the options of the data to a folder. Raise an error if it has results of others."""
     path = make_folder(folder, "out") / DATA_FILE
+    if any(any(folder.glob(name)) for name in ("audit/audit.json", "learned/policy-*")):
+        raise InvalidInput(
+            f"{folder} has the target rewards of an audit or a log, whose verdict another choice"
+            " would replace; choose another --out"
+        )
     has_results = any(other != path for other in folder.iterdir())
     if has_results and path.is_file() and DataOptions.load(path) != data:
         raise InvalidInput(
@@ -365,14 +373,15 @@ def _print_next_steps(
     if choice.questions is not None:
         print_line(
             f"Fill in the column reward of {choice.questions} in the order of ids"
-            f" ({budget - choice.rewards} to go), and run the same command again."
+            f" ({budget - choice.rewards} to go), and run the same command again. The limits"
+            f" hold after any number of these {budget} rewards, so they are wide until most arrive."
         )
     elif choice.assessment.verdict == COLLECT:
-        budget_needed = min(choice.assessment.rewards_needed, n_contexts)
-        print_line(
-            f"To collect rewards: daband audit {quoted_folder} --budget {budget_needed} --out"
-            " questions.csv"
-        )
+        needed = choice.assessment.rewards_needed
+        command = f"daband audit {quoted_folder} --budget {needed} --out questions.csv"
+        if needed > n_contexts:
+            command = f"the target has only {n_contexts:,} rows, so use a pilot"
+        print_line(f"To collect rewards: {command}")
         print_line(
             "To collect them from live traffic, with a limit of the cost: daband pilot plan"
             f" {quoted_folder} --max-loss 1% --per-week N"

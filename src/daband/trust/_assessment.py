@@ -231,6 +231,7 @@ class Assessment:
                 f" Weighted to the target's contexts it gains {adjusted_gain}, by"
                 f" {self.effective_rounds:,.0f} effective rounds."
             )
+        constant = ", and always chooses the same arm there" if 1.0 in self.target_arms else ""
         reasons = [
             (
                 f"On {rounds} the policy gains {source_gain} over {self.incumbent} (standard error"
@@ -239,7 +240,7 @@ class Assessment:
             ),
             (
                 f"It differs from the incumbent on {self.disagreement:.0%} of"
-                f" {self.target_contexts:,} target contexts."
+                f" {self.target_contexts:,} target contexts{constant}."
             ),
         ]
         if self.disagreement:
@@ -303,7 +304,8 @@ class Assessment:
         reasons += [f"Doubt: {doubt}." for doubt in self.doubts]
         if self.verdict == COLLECT:
             reasons.append(
-                f"Collect about {self._rewards_to_collect}: daband.audit or daband.choose(ask=...)."
+                f"Collect about {self._rewards_to_collect}: daband.audit or daband.choose(ask=...),"
+                " or a pilot (daband.plan_pilot) if the target has fewer contexts."
             )
         return reasons
 
