@@ -227,7 +227,8 @@ def rules_command(
     rules_file = folder / RULES_FILE
     if rules_file.is_file() and load_policy(rules_file).version:
         raise InvalidInput(
-            f"{rules_file} has learned target logs, and would be overwritten; move or remove it"
+            f"{rules_file} is an earlier rule that has learned target logs, and a new rule would"
+            " overwrite it; move or remove it"
         )
     with console.status("Searching trees ..."):
         result = rules(

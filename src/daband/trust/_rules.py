@@ -144,7 +144,8 @@ class Rules:
         return (
             f"The tree gains {gain} +- {format_number(self.error)}{unit} over always"
             f" {self.best_arm}, at least {low}.{'' if self.proven else result} The estimated loss"
-            f" against the full policy is {loss} ({' to '.join(limits)})."
+            f" against the full policy is {loss} ({' to '.join(limits)}). The verdict is for this"
+            " rule, which is another policy than the choice's, and uses no target rewards."
         )
 
     def to_text(self) -> str:
@@ -155,8 +156,8 @@ class Rules:
             gain, low, high = map(format_number, (leaf.gain, leaf.low, leaf.high))
             lines.append(
                 f"{leaf.path}: {leaf.arm}, for {leaf.target_fraction:.0%} of the target"
-                f" ({leaf.source_fraction:.0%} of the source), gain {gain} [{low}, {high}],"
-                f" rounds: {rounds}"
+                f" ({leaf.source_fraction:.0%} of the source), gain over always {self.best_arm}"
+                f" {gain} [{low}, {high}], rounds: {rounds}"
             )
         return "\n".join(lines) + "\n"
 
