@@ -56,6 +56,27 @@ def test_a_chosen_constant_is_named():
     assert choice.rule.startswith(f"always {arm}; ")
 
 
+def test_the_arm_of_a_chosen_constant_is_the_one_that_was_assessed():
+    """Before: the rewards replaced the arm of the constant after they had been used to assess it."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(140, 2))
+    t = draw.normal(size=(200, 2))
+    pair = daband.domains.from_arrays(
+        source=(x, (np.arange(140) % 9 > 4).astype(int)),  # arm 0 is slightly better
+        target=t,
+        target_labelled=(t, np.ones(200, int)),
+        n_arms=2,
+    )
+    choice = daband.choose(
+        pair, candidates=LINEAR[:1], incumbent=1, ask=answers_of(pair), budget=80, episodes=2
+    )
+    (row,) = choice.table
+    arm = choice.policy.decide(t[:1], "target", rule="greedy").arm[0]
+    assert row["target_fractions"][arm] == 1.0
+    assert choice.rule.startswith(f"always {arm}; ")
+    assert choice.assessment.advantage < 0
+
+
 def test_a_few_target_rewards_decide_and_then_train():
     """The candidate that assumes right wins over the preferred one, and the verdict uses the
     rewards.

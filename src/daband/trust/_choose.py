@@ -89,8 +89,8 @@ class Choice:
     ('linucb', 0)
     """
 
-    #: The chosen policy, trained and deployed in the target. It has learned the target rewards, and
-    #: not the held-out source rounds, by which it is assessed.
+    #: The chosen policy, trained and deployed in the target. It has learned the target rewards,
+    #: unless it always chooses one arm, and not the held-out source rounds, by which it is assessed.
     policy: Policy
     #: The policy's advantage over the incumbent, estimated from the source and all target rewards.
     assessment: Assessment
@@ -195,8 +195,8 @@ def choose(
     its target predictions are more certain, by their mean entropy.
 
     **With target rewards** (``budget``) every reward is used to evaluate all candidates and the
-    incumbent. The candidate with the largest expected advantage is chosen, and learns from the same
-    rewards.
+    incumbent. The candidate with the largest expected advantage is chosen. It learns from the same
+    rewards, unless it always chooses one arm.
 
     Args:
         pair: the domains. Unless its source is a log, it needs ``source_test``, source rounds that
@@ -297,7 +297,9 @@ def choose(
         )[chosen_index]
         value = evidence.compute_intervals(None, budget=budget)[chosen_index]
         assessment = assessment.with_rewards(advantage, value, evidence.n_answered)
-        _learn_answers(policy, comparison.sample.contexts, survey.net_answers)
+        # Learning could change the one arm of a constant to an arm that was not assessed.
+        if not _is_constant(candidates[chosen_index]):
+            _learn_answers(policy, comparison.sample.contexts, survey.net_answers)
     policy.deploy("target")
     if candidates[chosen_index].name == "constant":
         arms = policy.decide(comparison.sample.contexts[:1], rule="greedy").arm
