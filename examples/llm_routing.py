@@ -3,10 +3,10 @@ Which language model answers which prompt, in a new domain
 ==========================================================
 
 **A router sends easy prompts to a cheap language model, and gains in our own traffic. A new domain
-starts next week. Do we route there, collect 50 judged prompts, or stay with the one model?**
+starts next week. Do we route there, collect 100 marks, or stay with the one model?**
 
 .. image:: images/sphx_glr_llm_routing_001.png
-   :alt: mean net reward in two new domains of each model, of the router, and of the choice by 50 rewards
+   :alt: mean net reward in two new domains of each model, of the router, and of the choice by 100 marks
 
 The prompts are questions of MMLU with the answers' marks of two models, a sample from RouteLLM that
 is in the package. Nothing is downloaded: the features are frequent words. daband is not another
@@ -64,7 +64,7 @@ def choose(domain, budget=0):
         source=home, target=new[domain], columns=columns, shift="covariate", source_test=0.3
     )
     ask = {"ask": judge, "budget": budget} if budget else {}
-    return daband.choose(pair, incumbent="gpt-4", directory=folder / domain, seed=2, **ask)
+    return daband.choose(pair, incumbent="gpt-4", directory=folder / domain, **ask)
 
 
 def judge(row, arm):
@@ -81,14 +81,13 @@ for domain, choice in first.items():
 # shifts between domains. **No prompt without a mark shows that the models themselves are better or
 # worse at the new domain.**
 #
-# Fifty judged prompts
-# --------------------
+# A hundred marks
+# ---------------
 #
-# Every mark is used to compare the router, both models and the other candidates. Which questions are
-# asked depends on the seed. Four seeds were tried: in sociology one of them asks for more marks, and
-# in computer science one deploys the router by an unlucky draw.
+# Every mark is used to compare the router, both models and the other candidates. A question is one
+# prompt and one model. The seed draws the questions.
 
-judged = {domain: choose(domain, budget=50) for domain in NEW_DOMAINS}
+judged = {domain: choose(domain, budget=100) for domain in NEW_DOMAINS}
 for domain, choice in judged.items():
     print(f"{domain}: {choice.candidate}; {choice.assessment.sentence}")
 
@@ -118,7 +117,7 @@ for domain in NEW_DOMAINS:
     values[domain] = {
         **{f"always {name}": mean for name, mean in zip(names, means, strict=True)},
         "router from home": get_value(first[domain], domain),
-        "after 50 marks": get_value(judged[domain], domain),
+        "after 100 marks": get_value(judged[domain], domain),
     }
     print(domain, {name: round(value, 3) for name, value in values[domain].items()})
 
@@ -130,9 +129,9 @@ for axis, (domain, bars) in zip(axes, values.items(), strict=True):
 axes[0].invert_yaxis()
 
 society, computing = (values[domain] for domain in NEW_DOMAINS)
-assert society["after 50 marks"] > society["always gpt-4"] + 0.05
+assert society["after 100 marks"] > society["always gpt-4"] + 0.05
 assert computing["router from home"] < computing["always gpt-4"] - 0.08
-assert computing["after 50 marks"] > computing["router from home"] + 0.08
+assert computing["after 100 marks"] > computing["router from home"] + 0.08
 assert judged["college_computer_science"].assessment.verdict != "deploy"
 
 # %%
