@@ -447,7 +447,9 @@ def _check_odd_rows(market):
     text = pl.when(pl.col("customer") == "new4").then(pl.lit("old")).otherwise(commas)
     new.with_columns(age=text).write_csv(market / "odd.csv", separator=";", decimal_comma=True)
     told = daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
-    assert "row 4: 'age' must be a number or None, got 'old' (str)" in told
+    assert (
+        "row 4 (line 6 in a spreadsheet): 'age' must be a number or None, got 'old' (str)" in told
+    )
     new.rename({"age": "Age"}).write_csv(market / "odd.csv")
     told = daband("decide", "v0.daband", "odd.csv", cwd=market, code=2)
     assert (
@@ -532,7 +534,9 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
     (tmp_path / "photos/7.png").unlink()
     rewarded.filter(pl.col("file") == "photos/7.png").write_csv(tmp_path / "log.csv")
     told = daband("learn", "p.safetensors", "log.csv", cwd=tmp_path, code=2)
-    assert "row 0 of 'file' names photos/7.png, which does not exist" in told
+    assert (
+        "row 0 (line 2 in a spreadsheet) of 'file' names photos/7.png, which does not exist" in told
+    )
 
 
 def test_a_log_of_pictures_is_resized_and_cropped_as_in_training(tmp_path):

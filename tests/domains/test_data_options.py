@@ -421,7 +421,7 @@ def test_a_text_that_is_to_be_a_number_is_named_with_its_row(tmp_path):
     files = _write(tmp_path, old.with_columns(price=text), new.with_columns(price=1.5))
     with pytest.raises(
         daband.InvalidInput,
-        match=r"'price' .*'950,18 €' .*row 4 .*source",
+        match=r"'price' .*'950,18 €' .*row 4 \(line 6 .*source",
     ):
         DataOptions(**files, **LOG, number=["price"]).read()
 

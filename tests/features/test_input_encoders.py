@@ -152,7 +152,7 @@ def test_what_is_no_encoder_is_named(folders, tmp_path):
     with pytest.raises(InvalidInput, match=r"encoder .*ONNX .*onnxruntime"):
         as_input_encoder(tmp_path / "bad.onnx")
     (folders["source"] / "cat" / "cat_004.png").write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"cat_004\.png' .*row 8: "):
+    with pytest.raises(DataError, match=r"cat_004\.png' .*row 8 "):
         from_images(**folders, encoder=Net(), framing=16)
 
 

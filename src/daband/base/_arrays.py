@@ -308,7 +308,7 @@ def check_clusters(clusters: ArrayLike | None, n: int) -> IntArray | None:
 
 
 def check_propensities(
-    propensities: ArrayLike, n: int | None = None, to_row: Callable[[int], int] = int
+    propensities: ArrayLike, n: int | None = None, to_row: Callable[[int], object] = int
 ) -> FloatArray:
     """Return propensities (n,) as float64. Raise an error unless each is in (0, 1].
 

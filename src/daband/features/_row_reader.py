@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from daband.features._image_layout import (
     read_pixels,
     to_eight_bits,
 )
-from daband.features._table_transform import RowWarning, TableRowReader
+from daband.features._table_transform import RowWarning, TableRowReader, row_number
 
 _BYTE_TYPES = (bytes, bytearray, memoryview)
 #: If a floating-point pixel is larger, pixels are assumed to be in 0..255 instead of 0..1.
@@ -148,7 +149,7 @@ class RowReader:
         rows = frame.to_dict("records") if package == "pandas" else frame.to_dicts()
         if not rows:
             raise InvalidInput("the frame has no rows")
-        return _read_batch(self._read_mapping, rows)
+        return _read_batch(self._read_mapping, rows, partial(row_number, frame))
 
     def _read_array(self, array: AnyArray) -> ReadRows:
         """Return the contexts and warnings of an array with one row or a batch."""
@@ -275,18 +276,20 @@ def _make_single(context: AnyArray, warnings: tuple[RowWarning, ...]) -> ReadRow
 
 
 def _read_batch(
-    read_one: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]], rows: Iterable[Any]
+    read_one: Callable[[Any], tuple[AnyArray, tuple[RowWarning, ...]]],
+    rows: Iterable[Any],
+    to_row: Callable[[int], object] = int,
 ) -> ReadRows:
     """Return the contexts and warnings of a batch. ``read_one`` reads each row.
 
-    Errors name the row.
+    ``to_row(index)`` returns the row number that an error states for an index.
     """
     results = []
     for index, row in enumerate(rows):
         try:
             results.append(read_one(row))
         except InvalidInput as error:
-            raise InvalidInput(f"row {index}: {error}") from None
+            raise InvalidInput(f"row {to_row(index)}: {error}") from None
     return ReadRows(
         np.stack([context for context, _ in results]), [warnings for _, warnings in results], False
     )

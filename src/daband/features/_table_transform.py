@@ -203,9 +203,13 @@ def read_categories(frame: Any, name: str) -> list[str | None]:
     return _read_values(frame, name, "", as_category)
 
 
-def row_number(frame: Any, row: int) -> int:
-    """Return the number that a row of a frame has in the user's table, which may have more rows."""
-    return int(frame[ROW_COLUMN][int(row)]) if ROW_COLUMN in frame.columns else int(row)
+def row_number(frame: Any, row: int) -> str:
+    """Return the number that a row of a frame has in the user's table, which may have more rows.
+
+    Rows count from 0. The text also names the line in a spreadsheet, whose header is line 1.
+    """
+    number = int(frame[ROW_COLUMN][int(row)]) if ROW_COLUMN in frame.columns else int(row)
+    return f"{number} (line {number + 2} in a spreadsheet)"
 
 
 def _read_values(

@@ -535,8 +535,8 @@ def _stack_lists(frame: pl.DataFrame, name: str, length: int) -> AnyArray:
             )
     numbers = column.explode()
     if numbers.null_count():
-        row = row_number(frame, int(numbers.is_null().arg_max() or 0) // length)
-        raise DataError(f"no value in row {row} of {name!r}; drop or fill such rows")
+        missing_row = row_number(frame, int(numbers.is_null().arg_max() or 0) // length)
+        raise DataError(f"no value in row {missing_row} of {name!r}; drop or fill such rows")
     return numbers.to_numpy().reshape(len(column), length)
 
 
