@@ -155,8 +155,8 @@ def export_command(
         )
     if deployed.pilot is not None:
         print_line(
-            f"Policy and {plan.incumbent} differ in some rounds; in these, the policy gets"
-            f" {1.0 - deployed.control:.1%}."
+            f"If the policy and {plan.incumbent} choose different arms, the policy gets"
+            f" {1.0 - deployed.control:.1%} of the rounds."
         )
         print_line(
             f"To run the pilot online, until it decides: daband serve {quoted_file} --wait SECONDS"
@@ -169,14 +169,11 @@ def export_command(
             " --control 0.1"
         )
     exploration = deployed.frozen.exploration
-    if not exploration.epsilon:
-        is_ucb = exploration.rule == "ucb"
-        statement = (
-            "It explores (ucb), always the same arm for the same row"
-            if is_ucb
-            else "It does not explore"
+    if not exploration.epsilon and not deployed.limiter:
+        print_line(
+            "It always chooses the same arm for the same row; use --epsilon 0.1 to be able to"
+            " evaluate other arms by its log."
         )
-        print_line(f"{statement}; use --epsilon 0.1 to be able to evaluate other arms by its log.")
 
 
 def _parse_fractions(texts: Sequence[str]) -> dict[str, float]:
