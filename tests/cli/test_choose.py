@@ -129,6 +129,13 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     assert "Please check: spent: its median is" in told.partition("Chosen:")[2]
 
 
+def test_columns_that_the_target_lacks_are_named_after_the_verdict(market):
+    pl.read_csv(market / "new.csv").drop("age", "city").write_csv(market / "narrow.csv")
+    files = ["narrow.csv" if word == "new.csv" else word for word in FILES]
+    told = daband("choose", *files, "--episodes", "2", "--out", "narrow", cwd=market)
+    assert "only the source has (age, city)" in told.partition("Chosen:")[2]
+
+
 def test_a_verdict_to_collect_rewards_names_both_ways_to_get_them(tmp_path):
     rng = np.random.default_rng(1)
     arms = rng.integers(2, size=400)

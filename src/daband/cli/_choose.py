@@ -28,6 +28,7 @@ from daband.cli._shared import (
     report_stop,
 )
 from daband.domains._data_options import DataOptions
+from daband.domains.readers._columns import NOT_IN_TARGET
 from daband.errors import InvalidInput
 from daband.policies._checkpoints import load_policy
 from daband.training._candidates import CandidateProgress
@@ -343,6 +344,15 @@ def choose_command(
     for notice in [] if tables is None else tables.notices:
         if notice.needs_decision:  # printed again, because training prints much
             print_line(f"Please check: {notice}", style="yellow")
+    roles = [] if tables is None else tables.column_roles
+    source_only_columns = [role.name for role in roles if role.reason.startswith(NOT_IN_TARGET)]
+    if source_only_columns:
+        print_line(
+            "Please check: no decision depends on columns that only the source has"
+            f" ({', '.join(source_only_columns)}). If they are known before a decision, add them"
+            " to the target.",
+            style="yellow",
+        )
 
 
 def _claim_folder(folder: Path, data: DataOptions) -> None:

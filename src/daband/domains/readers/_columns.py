@@ -156,6 +156,8 @@ _MAX_NEW_CATEGORY_FRACTION = 0.01
 _MAX_OUTLIER_IQRS = 1e4
 #: The smallest integer with more digits than a float represents faithfully.
 _MIN_CODE = 10.0**sys.float_info.dig
+#: Start of the reason for ignoring a column that only the source has.
+NOT_IN_TARGET = "the target has no such column"
 #: Numbers that many tables contain in place of missing values.
 _MISSING_CODES = (-99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 
@@ -354,9 +356,7 @@ def infer_columns(
             column = replace(column, is_id=False)
         if column.role in ("number", "category", "date", "text") and name not in target.columns:
             hint = did_you_mean(name, target.columns)
-            column = ColumnRole(
-                name, "ignored", f"the target has no such column{hint}", is_notable=bool(hint)
-            )
+            column = ColumnRole(name, "ignored", f"{NOT_IN_TARGET}{hint}", is_notable=bool(hint))
         is_discrete = column.role == "category" or source[name].dtype.is_integer()
         may_be_cluster = column.is_id or (is_discrete and name not in role_and_reason)
         if (
