@@ -13,7 +13,7 @@ import daband
 ROOT = Path(daband.__file__).parent
 TESTS = Path(__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text()) for path in FILES}
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 PUBLIC_MODULES = {
     "__init__.py",
     "__main__.py",
@@ -99,6 +99,10 @@ TESTS_ACROSS_MODULES = {
     "trust/test_guardrail",
     "trust/test_log_verdicts",
 }
+#: Modules of the standard library that Windows lacks.
+POSIX_MODULES = {"crypt", "fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios"}
+#: Calls in text mode depend on the system unless they state an encoding, at this position.
+ENCODING_POSITIONS = {"open": 3, "read_text": 0, "write_text": 1}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -201,8 +205,52 @@ def test_errors_are_matched_by_names_and_values():
     sentences = [
         f"{path.relative_to(TESTS)}:{node.value.lineno}"
         for path in sorted(TESTS.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.keyword) and node.arg == "match"
         if re.search(r"([a-z]{2,} ){2}[a-z]{2,}", re.sub("`.*?`", "", ast.unparse(node.value)))
     ]
     assert sentences == []
+
+
+def is_text_call_without_encoding(call: ast.Call) -> bool:
+    """Return True for a call that opens, reads or writes a file as text without an encoding."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    is_method = isinstance(call.func, ast.Attribute)
+    position = ENCODING_POSITIONS.get(name)
+    if position is None or is_method != (name != "open"):  # Image.open; our own write_text
+        return False
+    modes = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")]
+    is_binary = name == "open" and any("b" in ast.literal_eval(mode) for mode in modes)
+    has_encoding = len(call.args) > position or "encoding" in {word.arg for word in call.keywords}
+    return not is_binary and not has_encoding
+
+
+def test_files_are_read_and_written_as_utf_8_on_every_system():
+    calls = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and is_text_call_without_encoding(node)
+    }
+    assert not calls
+    for source in ("open(p)", "open(p, 'a')", "p.read_text()", "p.write_text(t)"):
+        assert is_text_call_without_encoding(ast.parse(source, mode="eval").body)
+
+
+def test_nothing_is_imported_or_used_that_windows_lacks():
+    imported = {
+        name.partition(".")[0]
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert "signal" in imported
+    assert not imported & POSIX_MODULES
+    # Windows cannot open such a file a second time, by its name
+    assert not [path for path in FILES if "NamedTemporaryFile" in path.read_text(encoding="utf-8")]

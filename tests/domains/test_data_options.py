@@ -866,3 +866,8 @@ def test_a_category_by_which_arms_are_drawn_with_other_probabilities_is_a_contex
     log = log.with_columns(lesson=pl.Series(arms))
     columns, _ = infer_columns(log, target, StatedRoles(arm="lesson", reward="marks"))
     assert (columns.cluster, columns.categorical) == (None, ("school",))
+
+
+def test_a_folder_of_targets_in_a_column_has_a_name_that_windows_allows():
+    options = DataOptions(source="old.csv", target='3:1 "b"|c', domain="ratio", label="offer")
+    assert options.name == "old-to-3-1 -b-c"

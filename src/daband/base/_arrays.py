@@ -153,7 +153,7 @@ def _get_memory_bytes() -> float:
         limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # "max" is not a number
-            limits.append(float(Path(path).read_text()))
+            limits.append(float(Path(path).read_text("utf-8")))
     return min(limits) if min(limits) < math.inf else 1 << 40
 
 

@@ -245,7 +245,7 @@ def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) 
     except Timeout:
         owner = "(unknown)"
         with contextlib.suppress(OSError):
-            owner = owner_path.read_text() or owner
+            owner = owner_path.read_text("utf-8") or owner
         raise FolderInUse(
             f"{folder} is in use by process {owner}; wait until that process has finished, or"
             " choose another folder"
@@ -254,7 +254,7 @@ def lock_folder(folder: str | Path, *, wait: bool, lock_file: str = _LOCK_FILE) 
         raise _make_write_error(path.parent, error) from None
     try:
         with contextlib.suppress(OSError):
-            owner_path.write_text(str(os.getpid()))
+            owner_path.write_text(str(os.getpid()), "utf-8")
         yield
     finally:
         _remove_file(owner_path)

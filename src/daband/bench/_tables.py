@@ -42,7 +42,7 @@ class Table:
 @cache
 def read_paper_tables() -> dict[str, Any]:
     """Return the tables of DABand's paper by name: accuracy, ablation and full_ablation."""
-    return tomllib.loads((resources.files("daband.bench") / "paper.toml").read_text())
+    return tomllib.loads((resources.files("daband.bench") / "paper.toml").read_text("utf-8"))
 
 
 def build_tables(records: Sequence[Record]) -> list[Table]:

@@ -7,6 +7,7 @@ the roles of their columns, which the command line prints.
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -101,9 +102,9 @@ class DataOptions(StatedRoles):
     @property
     def name(self) -> str:
         """The names of source and target, such as "old-to-new"."""
-        return "-to-".join(
-            Path(path).name.partition(".")[0] or "files" for path in (self.source, self.target)
-        )
+        stems = (Path(path).name.partition(".")[0] for path in (self.source, self.target))
+        # targets in a column may have characters that Windows forbids in file names
+        return "-to-".join(re.sub(r'[<>:"|?*\\]+', "-", stem) or "files" for stem in stems)
 
     @property
     def targets(self) -> list[str]:

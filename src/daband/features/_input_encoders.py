@@ -379,7 +379,7 @@ def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> In
         if not (path / "tokenizer.json").is_file():
             raise InvalidInput(f"encoder {encoder} has no tokenizer.json next to model.onnx")
         content = (path / "model.onnx").read_bytes()
-        tokenizer = (path / "tokenizer.json").read_text()
+        tokenizer = (path / "tokenizer.json").read_text("utf-8")
         return InputEncoder(path.name, OnnxProgram(content), tokenizer=tokenizer)
     import_neural()
     if not encoder_builders:

@@ -78,7 +78,7 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 #: The OpenAPI document, which is the same for all policies.
-_OPENAPI = Path(__file__).with_name("templates").joinpath("openapi.json").read_text()
+_OPENAPI = Path(__file__).with_name("templates").joinpath("openapi.json").read_text("utf-8")
 #: The templates of the page and the metrics.
 _templates = Environment(
     loader=PackageLoader("daband.service"),

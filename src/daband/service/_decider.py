@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,10 @@ class Model:
 
 def load_model(content: bytes, number: int) -> Model:
     """Return the model with this number from the content of an exported file."""
-    with tempfile.NamedTemporaryFile(suffix=".daband") as file:
-        file.write(content)
-        file.flush()
-        return Model(number, load_deployed(file.name))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.daband"
+        file.write_bytes(content)
+        return Model(number, load_deployed(file))
 
 
 def continue_counts(model: Model, old: Model) -> Model:

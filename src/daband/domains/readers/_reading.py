@@ -265,7 +265,9 @@ def _describe_long_row(path: Path) -> str:
     """Return a message about the first line of a CSV file that has more cells than the header."""
     separator, _, n_skipped_lines = _infer_csv_format(path)
     with (
-        gzip.open(path, "rt") if path.name.lower().endswith(".gz") else open(path, encoding="utf-8")
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.name.lower().endswith(".gz")
+        else open(path, encoding="utf-8")
     ) as file:
         rows = csv.reader(file, delimiter=separator)
         header = [next(rows) for _ in range(n_skipped_lines + 1)][-1]
