@@ -3,6 +3,7 @@
 import datetime
 import json
 import sqlite3
+from contextlib import closing
 from hashlib import md5
 
 import duckdb
@@ -96,9 +97,9 @@ def decide_in_duckdb(rule, rows, date_type="VARCHAR"):
 
 
 def decide_in_sqlite(rule, rows):
-    connection = sqlite3.connect(":memory:")
-    connection.create_function("md5", 1, lambda text: md5(text.encode()).hexdigest())
-    return _decide_in_sql(connection, rule, rows, {**TYPES, "id": "BIGINT"})
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.create_function("md5", 1, lambda text: md5(text.encode()).hexdigest())
+        return _decide_in_sql(connection, rule, rows, {**TYPES, "id": "BIGINT"})
 
 
 def _decide_in_sql(connection, rule, rows, types):

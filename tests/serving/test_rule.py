@@ -1,6 +1,7 @@
 """A rule gives the same arm in every language."""
 
 import sqlite3
+from contextlib import closing
 
 import duckdb
 import numpy as np
@@ -108,27 +109,27 @@ def test_booleans_in_every_language(median, tmp_path):
         (sqlite3.connect, "BOOLEAN", bool),
         (sqlite3.connect, "TEXT", lambda value: str(value).lower()),
     ):
-        connection = connect(":memory:")
-        connection.execute(f"CREATE TABLE customers (id BIGINT, member {type_name})")
-        connection.executemany(
-            "INSERT INTO customers VALUES (?, ?)",
-            [(i, None if value is None else convert(value)) for i, value in rows.iter_rows()],
-        )
-        assert [arm for (arm,) in connection.execute(query).fetchall()] == arms
+        with closing(connect(":memory:")) as connection:
+            connection.execute(f"CREATE TABLE customers (id BIGINT, member {type_name})")
+            connection.executemany(
+                "INSERT INTO customers VALUES (?, ?)",
+                [(i, None if value is None else convert(value)) for i, value in rows.iter_rows()],
+            )
+            assert [arm for (arm,) in connection.execute(query).fetchall()] == arms
 
 
 def test_a_query_of_a_table_that_has_a_column_arm(pair):
     rule = engines.make_policy(pair, 3, epsilon=0.3).rule
     rows = engines.draw_rows(N_ROWS, 5)
     _, propensities = engines.decide_in_python(rule, rows)
-    connection = sqlite3.connect(":memory:")
-    connection.create_function("md5", 1, lambda text: engines.md5(text.encode()).hexdigest())
     names = ", ".join(f'"{name}"' for name in rows.columns)
-    connection.execute(f"CREATE TABLE customers ({names}, arm)")
     marks = ", ".join("?" * len(rows.columns))
-    connection.executemany(f"INSERT INTO customers VALUES ({marks}, 'old')", rows.iter_rows())
-    cursor = connection.execute(f"SELECT propensity FROM ({rule.to_sql('customers')}) ORDER BY id")
-    assert [propensity for (propensity,) in cursor] == propensities
+    query = f"SELECT propensity FROM ({rule.to_sql('customers')}) ORDER BY id"
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.create_function("md5", 1, lambda text: engines.md5(text.encode()).hexdigest())
+        connection.execute(f"CREATE TABLE customers ({names}, arm)")
+        connection.executemany(f"INSERT INTO customers VALUES ({marks}, 'old')", rows.iter_rows())
+        assert [propensity for (propensity,) in connection.execute(query)] == propensities
 
 
 def test_a_rule_with_one_leaf():
