@@ -166,9 +166,53 @@ def test_source_rewards_are_corrected_unless_choices_by_context_are_others(offse
     rows = LogRows(x, arms, rewards, chances, np.ones(n))
     found = weigh_target_rounds(rows, is_target, K)
     shifts = found.rewards - rows.rewards
-    np.testing.assert_array_equal(shifts[is_target | (arms != 0)], 0.0)
+    np.testing.assert_array_equal(shifts[is_target], 0.0)
+    np.testing.assert_allclose(shifts[arms != 0], 0.0, atol=0.02)
     if sign < 0:
         assert found == rows
         return
     assert shifts[~is_target & (arms == 0)] == pytest.approx(offset, abs=0.1)
     np.testing.assert_allclose(found.weights[is_target], (3.0 / 4.0) ** 2)
+
+
+def draw_new_market(seed):
+    """Return a log without effects of contexts, and the mask of its target rounds, in which arm 0
+    has nearly all rounds and is worse.
+    """
+    rng = np.random.default_rng(seed)
+    n = 10_900
+    is_target = np.arange(n) >= 900
+    arms = rng.integers(0, K, n)
+    chances = np.full(n, 1 / K)
+    arms[is_target] = rng.choice(K, 10_000, p=[0.98, 0.01, 0.01])
+    chances[is_target] = np.where(arms[is_target] == 0, 0.98, 0.01)
+    rewards = np.where(is_target & (arms == 0), -0.5, 0.0) + rng.normal(size=n)
+    return LogRows(rng.normal(size=(n, 20)), arms, rewards, chances, np.ones(n)), is_target
+
+
+def test_estimates_of_effects_that_are_0_do_not_reject_a_correction():
+    """If they did, the target rounds of rare arms would count as much as all others."""
+    for seed in range(8):
+        log, is_target = draw_new_market(seed)
+        found = weigh_target_rounds(log, is_target, K)
+        shifts = (found.rewards - log.rewards)[~is_target]
+        assert shifts[log.arms[~is_target] == 0] == pytest.approx(-0.5, abs=0.15)
+        assert found.weights[is_target].max() < 0.1
+
+
+def test_many_target_rounds_correct_a_small_change():
+    """Of 3,000 rounds of an arm, 2,000 are of the target, where its mean reward is lower by 1.5
+    standard errors.
+    """
+    rng = np.random.default_rng(0)
+    is_target = np.arange(3_000) >= 1_000
+    arms = np.zeros(3_000, np.int64)
+    noise = rng.normal(size=3_000)
+    for rows in (is_target, ~is_target):
+        noise[rows] -= noise[rows].mean()
+    change = -1.5 * np.sqrt(1 / 1_000 + 1 / 2_000)
+    log = LogRows(
+        rng.normal(size=(3_000, 1)), arms, noise + change * is_target, *np.ones((2, 3_000))
+    )
+    shifts = weigh_target_rounds(log, is_target, 1).rewards - log.rewards
+    np.testing.assert_allclose(shifts[~is_target], 2 / 3 * change, rtol=0.1)

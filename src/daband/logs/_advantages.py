@@ -137,10 +137,12 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
 
     ``is_target`` is a mask (n,). A regression on the source's rounds predicts the target's rewards.
     If the mean error of an arm is not 0, with probability 99%, it is added to the source's rewards
-    of this arm. Standard errors of the log do not include the error of this mean. If the corrected
-    predictions are then worse than the arm's mean reward in the target, with probability 99%,
-    choices by context are others there, and the given log is returned: source and target rounds
-    count alike.
+    of this arm. Otherwise its product with the fraction of target rounds in the arm's rounds is
+    added, which is the best estimate if the arm's rewards are the same in both domains. Standard
+    errors of the log do not include the error of this mean. If the corrected predictions are then
+    worse than the arm's mean reward in the target, with probability 99%, also than those of
+    regressions without effects, choices by context are others there, and the given log is
+    returned: source and target rounds count alike.
 
     Otherwise target rounds count by the precision of their scores. The variance of a doubly robust
     score is about proportional to the sum of the inverse propensities of all arms, which is the
@@ -160,15 +162,20 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
     )
     n_source, n_target = np.maximum((n_source, n_target), 1.0)
     mean_errors = error_sums / n_target
+    noise = float(errors.var())
     quantile = NormalDist().inv_cdf(1.0 - (1.0 - _CONFIDENCE_LEVEL) / (2.0 * n_arms))
-    limits = quantile * np.sqrt(errors.var() * (1.0 / n_source + 1.0 / n_target))
-    shifts = mean_errors * (np.abs(mean_errors) > limits)
+    limits = quantile * np.sqrt(noise * (1.0 / n_source + 1.0 / n_target))
+    is_other = np.abs(mean_errors) > limits
+    shifts = mean_errors * np.maximum(is_other, n_target / (n_source + n_target))
     if shifts.any():
         shifted_errors = errors - shifts[log.arms]
         mean_rewards = (reward_sums / n_target)[log.arms]
         leads = np.square(log.rewards - mean_rewards) - np.square(shifted_errors)
         lead = estimate_mean(leads[is_target])
-        if lead.value < -NormalDist().inv_cdf(_CONFIDENCE_LEVEL) * lead.standard_error:
+        # the loss that estimated effects have if the true ones are 0
+        loss = noise * features.shape[1] * (is_target / n_source[log.arms]).sum() / is_target.sum()
+        quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
+        if lead.value < -loss - quantile * lead.standard_error:
             return log
         log = log._replace(rewards=log.rewards + ~is_target * shifts[log.arms])
     squares = log.propensities**-2
