@@ -470,3 +470,18 @@ def test_few_rewards_that_agree_with_the_source_do_not_replace_the_policy():
 
     gains = [measure_gain(seed) for seed in range(6)]
     assert np.mean(gains) > 0.8 * draw_effects(probes).max(axis=1).mean()
+
+
+@pytest.mark.parametrize("worth", [1.0, 0.1])
+def test_bonuses_count_source_rounds_by_their_worth(worth, tmp_path):
+    draw = draw_markets()
+    policy = daband.LogPolicy(context_shape=(2,), n_arms=2, seed=0, source_worth=worth)
+    learn_market(policy, draw(1000, 0.0, best=0.5), "source")
+    source_counts = policy.counts.copy()
+    learn_market(policy, draw(400, 0.0, best=0.5), "target")
+    rounds = policy.counts - (1 - worth) * source_counts
+    bonus = policy.decide(np.zeros((1, 2)), "target").bonus[0]
+    np.testing.assert_allclose(bonus, policy.reward_moments.scale / np.sqrt(1 + rounds))
+    daband.export(policy, tmp_path / "policy.daband")
+    deployed = daband.load_deployed(tmp_path / "policy.daband").decide([0.0, 0.0])
+    np.testing.assert_allclose(deployed.bonus, bonus)

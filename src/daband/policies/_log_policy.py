@@ -239,7 +239,7 @@ class LogPolicy(Policy):
             return head.score(self._ramps(rows), centre=moments.centre, scale=moments.scale)
         feature_step, theta = self._get_step_and_theta()
         mean = feature_step(rows) @ theta.T
-        bonus = moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
+        bonus = moments.scale * np.sqrt(1.0 / (1.0 + self._count_target_rounds()))
         return mean, np.broadcast_to(bonus, mean.shape).copy()
 
     def _freeze(self, domain: int) -> FrozenParts:
@@ -254,7 +254,7 @@ class LogPolicy(Policy):
         centred_theta[:, constant_index] -= moments.centre
         centred_theta /= moments.scale
         inverse = np.zeros((self.n_arms, n_features, n_features))
-        inverse[:, constant_index, constant_index] = 1.0 / (1.0 + self._round_counts)
+        inverse[:, constant_index, constant_index] = 1.0 / (1.0 + self._count_target_rounds())
         kind = "network" if isinstance(feature_step, TreeNetwork) else "transform"
         step: dict[str, Any] = {kind: feature_step}
         member = Member(centred_theta[:-1], inverse, new_theta=centred_theta[-1], **step)
@@ -262,6 +262,15 @@ class LogPolicy(Policy):
 
     def _get_source_worth(self) -> WorthEstimate | None:
         return self._heads[0].estimate_worth() if self._heads else None
+
+    def _count_target_rounds(self) -> FloatArray:
+        """Return the number of rounds of each arm, (K,), in which source rounds count by their
+        learned worth.
+        """
+        worth = self._heads[0].worth if self._heads else None
+        if worth is None:
+            return self._round_counts.astype(np.float64)
+        return self._round_counts - (1.0 - worth.estimate.worth) * worth.source_counts
 
     def _get_deciding_head(self) -> RidgeHead | None:
         """Return the regression with effects for each arm if it decides, otherwise None."""
