@@ -186,3 +186,18 @@ def test_routers_are_judged(tmp_path):
     (row,) = json.loads((tmp_path / "routing.json").read_text())["rows"]
     assert {len(judged) for judged in row["verdicts"].values()} == {3}
     assert min(map(min, row["values"].values())) >= min(row["singles"]) - 0.2
+
+
+@slow
+def test_six_weeks_are_simulated(script, monkeypatch):
+    six_weeks = script("six_weeks")
+    monkeypatch.setattr(six_weeks, "_N_SOURCE", 800)
+    monkeypatch.setattr(six_weeks, "_PER_WEEK", 160)
+    rows = [six_weeks.measure("same", seed) for seed in (0, 1)]
+    assert rows[0] == six_weeks.measure("same", 0)
+    summary = six_weeks.summarise(rows)["same"]
+    means = summary["mean"]
+    assert summary["markets"] == 2
+    assert all(0.12 < means[name] < 0.25 for name in six_weeks.POLICIES)
+    assert summary["difference"] == pytest.approx(means["LogPolicy"] - means["LinUCB"], abs=2e-4)
+    assert np.shape(summary["weeks"]["LogPolicy"]) == (6,)
