@@ -41,7 +41,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "rules": (tables.rules, ("rules",)),
     "service": (speed.service, ("service-load", "service-kill")),
     "tables": (tables.tables, ("full-labels",)),
-    "target-streams": (tables.target_streams, ("target-streams",)),
+    "target-streams": (tables.target_streams, ("target-streams", "six-weeks")),
     "trials": (tables.trials, ("trials",)),
     "trust": (tables.trust, ("questions", "table-verdicts")),
     "verdicts": (tables.verdicts, ("verdicts",)),

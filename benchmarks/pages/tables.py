@@ -462,18 +462,17 @@ def budgets(record: Record) -> str:
 _WORLDS = ("as is", "reversed", "drift", "shuffled")
 
 
-def target_streams(record: Record) -> str:
-    """Return the page of learning in a target against a start without the source."""
+def target_streams(record: Record, six_weeks: Record) -> str:
+    """Return the page of learning in a target: against a start without the source, and against
+    LinUCB in simulated weeks.
+    """
     rows = []
     bounds = []
     for policy, name in (("mixture", "Mixture"), ("linucb", "LinUCB")):
         for world in _WORLDS:
             for half in (1, 0) if (policy, world) == ("mixture", "as is") else (1,):
                 summary = record["summary"][f"{policy}, {world}, half {half}"]
-                fixed = [
-                    number(summary[worth][0]) if worth in summary else ""
-                    for worth in ("worth 1", "worth 0.1")
-                ]
+                fixed = number(summary["worth 1"][0]) if "worth 1" in summary else ""
                 first, last = (
                     f"{number(summary['warm'][window])} / {number(summary['cold'][window])}"
                     for window in (1, 3)
@@ -485,12 +484,11 @@ def target_streams(record: Record) -> str:
                         "untouched" if half else "prior",
                         number(summary["warm"][0]),
                         number(summary["cold"][0]),
-                        *fixed,
+                        fixed,
                         first,
                         last,
                         f"{below} of {summary['streams']}",
                         number(summary["worst difference"], sign=True),
-                        number(summary["worst difference from its own cold start"], sign=True),
                     ]
                 )
                 if (policy, world) == ("mixture", "as is"):
@@ -508,6 +506,26 @@ def target_streams(record: Record) -> str:
         prior=bounds[1],
         gains=gains,
         record=record,
+        weeks=[
+            [
+                world,
+                *(number(summary["mean"][name], 4) for name in ("LogPolicy", "LinUCB")),
+                f"{number(summary['difference'], 4, sign=True)} ± "
+                f"{number(summary['deviation of differences'], 4)}",
+                *(
+                    number(value, 4, sign=True)
+                    for value in (
+                        summary["differences by week"][0],
+                        float(np.mean(summary["differences by week"][1:])),
+                        summary["lowest in the last week"],
+                    )
+                ),
+            ]
+            for world, summary in six_weeks["summary"].items()
+        ],
+        below=sum(summary["difference"] < 0 for summary in six_weeks["summary"].values()),
+        markets=min(summary["markets"] for summary in six_weeks["summary"].values()),
+        six_weeks=six_weeks,
     )
 
 
