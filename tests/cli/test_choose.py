@@ -373,6 +373,12 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "the policy has learned the log" in told
     told = daband("export", "loop", "v0.daband", "--epsilon", "0.3", cwd=market)
     assert "daband decide v0.daband ROWS.csv --out log.csv" in told
+    told = daband("audit", "loop", "--budget", "10", "--out", "questions.csv", cwd=market)
+    assert (
+        (market / "questions.csv")
+        .read_text()
+        .startswith("id,context,customer,arm,arm_name,reward\n")
+    )
     told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)
     assert "240 rounds: contexts and arms as in training" in told
     log = pl.read_csv(market / "log.csv")
@@ -434,12 +440,6 @@ def test_the_daily_loop_on_the_command_line(market):
         in told
     )
     assert "Mean reward" in daband("evaluate-log", "v0.daband", "log.csv", cwd=market)
-    told = daband("audit", "loop", "--budget", "10", "--out", "questions.csv", cwd=market)
-    assert (
-        (market / "questions.csv")
-        .read_text()
-        .startswith("id,context,customer,arm,arm_name,reward\n")
-    )
     assert "has a column 'arm', which is needed" in daband(
         "decide", "v0.daband", "log.csv", "--out", "x.csv", cwd=market, code=2
     )

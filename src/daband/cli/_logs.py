@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +22,8 @@ from daband.domains._data_options import DataOptions
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.domains.readers._reading import TARGET_PREFIX, compute_digests
 from daband.errors import InvalidInput
+from daband.logs._mean_estimates import estimate_mean
+from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 from daband.trust._assess import compute_arm_fractions
@@ -123,7 +126,8 @@ def learn_command(
         learner.save(path)
         print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
         rounds = _read_rounds(parquet_log, policy_before, id_column)
-        print_line(_describe_changes(policy_before, learner, rounds))
+        for text in _describe_changes(policy_before, learner, rounds):
+            print_line(text)
         n_ignored = len(parquet_log) - n_learned
         if id_column is not None and n_ignored:
             print_line(
@@ -154,10 +158,19 @@ def _read_rounds(log: ParquetLog, before: Policy, id_column: str | None) -> Logg
     return LoggedRounds.join(batches)
 
 
-def _describe_changes(before: Policy, after: Policy, rounds: LoggedRounds) -> str:
-    """Return the mean reward of rounds that were learned, and the changes of the policy's decisions
-    for their contexts, in words.
+def _describe_changes(before: Policy, after: Policy, rounds: LoggedRounds) -> Iterator[str]:
+    """Yield lines on the rewards of rounds that were learned, and on the changes of the policy's
+    decisions for their contexts.
     """
+    is_usual = rounds.propensities >= 0.5
+    for label, rows in (("a likely", is_usual), ("an unlikely (random)", ~is_usual)):
+        if rows.sum() > 1:
+            estimate = estimate_mean(rounds.rewards[rows])
+            low, high = estimate.compute_interval(0.95)
+            yield (
+                f"Mean reward: {estimate.value:.4g} ({low:.4g} to {high:.4g}) in"
+                f" {rows.sum():,} rounds with {label} arm."
+            )
     fractions = [
         compute_arm_fractions(
             policy.decide(rounds.contexts, "target", rule="greedy").arm, after.n_arms
@@ -169,10 +182,15 @@ def _describe_changes(before: Policy, after: Policy, rounds: LoggedRounds) -> st
     changes = [
         f"{names[arm]} {fractions[0][arm]:.0%} -> {fractions[1][arm]:.0%}" for arm in shown_arms
     ]
-    return (
-        f"Mean reward: {rounds.rewards.mean():.4g}.\n"
-        f"Arms for these contexts, before and after: {', '.join(changes)}."
-    )
+    yield f"Arms for these contexts, before and after: {', '.join(changes)}."
+    if after.source_worth is not None:
+        yield f"Worth of the source: {after.source_worth}."
+    if isinstance(before, LogPolicy) and isinstance(after, LogPolicy):
+        rules = [
+            "by context" if log_policy.personalises else f"always {names[log_policy.evidence.arm]}"
+            for log_policy in (before, after)
+        ]
+        yield f"Rule: {rules[0]} -> {rules[1]}."
 
 
 #: The file of estimates in the folder of a choice.

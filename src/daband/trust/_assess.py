@@ -587,7 +587,7 @@ def estimate_learned_gain(
         policy.update(**learned.to_arguments(), domain="target")
         contexts = rounds.contexts[folds == fold]
         arms[folds == fold] = policy.decide(contexts, "target", rule="greedy").arm
-    scores = score_rounds(rounds, earlier.n_arms, has_arm_axis=earlier.arms == "shared")
+    scores = score_rounds(rounds, earlier.n_arms)
     gain = estimate_mean(take_chosen(scores, arms) - scores[:, incumbent_arm], clusters)
     is_incumbent = rounds.arms == incumbent_arm
     weights = ((rounds.arms == arms) ^ is_incumbent) / rounds.propensities

@@ -246,14 +246,17 @@ class Assessment:
         if self.disagreement:
             reasons.insert(1, self.reference)
         if self.version:
-            gain = format_number(self.log_advantage, with_sign=True)
-            error = (self.log_precision or math.nan) ** -0.5
-            reasons.append(
-                f"Version {self.version} has learned {self.log_rounds:,} target rounds. Decided by"
-                f" policies that had not learned them, logs give {gain}{unit} over {self.incumbent}"
-                f" (standard error {format_number(error)}). The verdict uses the most"
-                " precise estimate. Numbers of the source are those of version 0."
-            )
+            rounds = f"Version {self.version} has learned {self.log_rounds:,} target rounds."
+            if self.log_precision:
+                gain = format_number(self.log_advantage, with_sign=True)
+                error = format_number(self.log_precision**-0.5)
+                reasons.append(
+                    f"{rounds} Decided by policies that had not learned them, logs give"
+                    f" {gain}{unit} over {self.incumbent} (standard error {error}). The verdict"
+                    " uses the most precise estimate. Numbers of the source are those of version 0."
+                )
+            else:
+                reasons.append(f"{rounds} The verdict is for version 0 and does not use them.")
         if is_log and self.incumbent_column is not None:
             reasons.append(
                 "The log does not show the rewards of today's choices. In it, the policy is"

@@ -104,15 +104,19 @@ def update_verdict(folder: Path, earlier: Policy, policy: Policy, rounds: Logged
         rounds: the rounds.
     """
     assessment = read_assessment(folder / ASSESSMENT_FILE)
+    assessment = dataclasses.replace(
+        assessment,
+        version=max(list_versions(folder)),
+        log_rounds=assessment.log_rounds + len(rounds),
+    )
     arm = assessment.incumbent_arm
     if arm is None:
+        assessment.save(folder / ASSESSMENT_FILE)
         return f"The log does not show the arms of {assessment.incumbent}; use `daband audit`."
     gain = estimate_learned_gain(earlier, rounds, arm)
     arms = policy.decide(rounds.contexts, "target", rule="greedy").arm
     updated = assessment.with_learned_rounds(
         gain,
-        version=max(list_versions(folder)),
-        log_rounds=assessment.log_rounds + len(rounds),
         target_contexts=len(rounds),
         target_arms=compute_arm_fractions(arms, policy.n_arms),
         disagreement=float((arms != arm).mean()),
