@@ -7,6 +7,7 @@ in the subfolder ``audit``.
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 from daband.base._files import read_bytes, write_bytes
@@ -122,11 +123,19 @@ def update_verdict(folder: Path, earlier: Policy, policy: Policy, rounds: Logged
         disagreement=float((arms != arm).mean()),
     )
     updated.save(folder / ASSESSMENT_FILE)
-    advantage, error = map(format_number, gain[:2])
-    return (
+    advantage = f"{format_number(gain.value, with_sign=True)} {assessment.unit}".rstrip()
+    comparison = (
         f"In these rounds, decided before they were learned: {advantage} over"
-        f" {assessment.incumbent} (standard error {error}).\nVerdict by the most precise estimate"
-        f" (before: {assessment.verdict}). {updated.sentence}"
+        f" {assessment.incumbent} (standard error {format_number(gain.standard_error)})."
+    )
+    if math.isinf(gain.standard_error):
+        comparison = (
+            f"These rounds do not show what {assessment.incumbent} earns where the policy"
+            " chooses another arm."
+        )
+    return (
+        f"{comparison}\nVerdict by the most precise estimate (before: {assessment.verdict})."
+        f" {updated.sentence}"
     )
 
 
