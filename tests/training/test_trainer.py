@@ -108,6 +108,9 @@ def test_a_log_trains_a_policy(pair):
     np.testing.assert_allclose(policy.decide(probe).mean, same.decide(probe).mean, rtol=1e-8)
     assert np.isnan(run.total_regret)
     assert run.episodes[0]["regret"] is None
+    # rounds that count twice would make noise significant
+    with pytest.raises(InvalidInput, match="log .*40"):
+        daband.train(make(pair), source=Log(), episodes=5, episode_length=10)
 
 
 class TestBadInput:

@@ -180,6 +180,12 @@ def build_source_phase(
             note = (
                 f"the source's {n_contexts:,} contexts are shown {times_text}: {n_shown:,} rounds"
             )
+    elif isinstance(source, LoggedDomain) and n_episodes * length > n_contexts:
+        raise InvalidInput(
+            f"{n_episodes} episodes of {length} are {n_episodes * length:,} rounds, but the log has"
+            f" {n_contexts:,}; a logged round is learned once, so use fewer episodes, or the"
+            " default, which learns all rounds"
+        )
     return Phase(
         policy,
         "source",
