@@ -472,6 +472,18 @@ def test_support_that_is_lost_beside_an_unseen_arm_is_told():
     assert not any("instead of" in text for text in warnings)  # the missing 5% are told once
 
 
+def test_a_shift_that_the_components_of_the_log_lack_is_told():
+    """Components of the log alone have no part of column 299, which hardly varies there."""
+    rng = np.random.default_rng(0)
+    contexts, target = rng.normal(size=(2, 1_000, 300))
+    contexts[:, 299] *= 0.1
+    target[:, 299] += 8.0
+    arms = rng.integers(0, 2, 1_000)
+    log = (contexts, arms, contexts[:, 299] * arms, np.full(1_000, 0.5))
+    warnings = daband.evaluate_log(lambda x: np.tile([0.0, 1.0], (len(x), 1)), log, target).warnings
+    assert any("the log has few contexts like the target's" in text for text in warnings)
+
+
 def test_propensities_that_make_weights_without_end_and_wrong_seeds_are_refused():
     log = ([[0.0], [1.0]] * 20, [0, 1] * 20, [0.0, 1.0] * 20, [0.5] * 39 + [1e-310])
 

@@ -158,10 +158,12 @@ def move_to_target(
     _check_rows(min(len(source_contexts), len(target_contexts)))
     source_folds = assign_folds(len(source_contexts), N_FOLDS, seed)
     target_folds = assign_folds(len(target_contexts), N_FOLDS, seed + 1)
+    # components of the log alone could lack a shift between the domains
+    to_features = build_feature_map(np.concatenate([source_contexts, target_contexts]))
     density_ratios, mean_ratio = estimate_density_ratios(
-        models.to_features(source_contexts),
+        to_features(source_contexts),
         source_folds,
-        models.to_features(target_contexts),
+        to_features(target_contexts),
         target_folds,
     )
     predictions = models.predict(target_contexts, target_folds)
