@@ -139,10 +139,10 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
     If the mean error of an arm is not 0, with probability 99%, it is added to the source's rewards
     of this arm. Otherwise its product with the fraction of target rounds in the arm's rounds is
     added, which is the best estimate if the arm's rewards are the same in both domains. Standard
-    errors of the log do not include the error of this mean. If the corrected predictions are then
-    worse than the arm's mean reward in the target, with probability 99%, also than those of
-    regressions without effects, choices by context are others there, and the given log is
-    returned: source and target rounds count alike.
+    errors of the log do not include the error of this mean. The corrected predictions are then
+    compared with the arm's mean reward in the target. If they are worse by more than the estimation
+    error of effects that are 0, with probability 99%, effects differ between the domains. Source
+    and target rounds then count alike: the given log is returned.
 
     Otherwise target rounds count by the precision of their scores. The variance of a doubly robust
     score is about proportional to the sum of the inverse propensities of all arms, which is the
@@ -160,6 +160,7 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
         np.bincount(log.arms, values, minlength=n_arms)
         for values in (~is_target, is_target, is_target * errors, is_target * log.rewards)
     )
+    is_compared = is_target & (n_source > 0)[log.arms]
     n_source, n_target = np.maximum((n_source, n_target), 1.0)
     mean_errors = error_sums / n_target
     noise = float(errors.var())
@@ -167,13 +168,13 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
     limits = quantile * np.sqrt(noise * (1.0 / n_source + 1.0 / n_target))
     is_other = np.abs(mean_errors) > limits
     shifts = mean_errors * np.maximum(is_other, n_target / (n_source + n_target))
-    if shifts.any():
+    if shifts.any() and is_compared.any():
         shifted_errors = errors - shifts[log.arms]
         mean_rewards = (reward_sums / n_target)[log.arms]
         leads = np.square(log.rewards - mean_rewards) - np.square(shifted_errors)
-        lead = estimate_mean(leads[is_target])
+        lead = estimate_mean(leads[is_compared])
         # the loss that estimated effects have if the true ones are 0
-        loss = noise * features.shape[1] * (is_target / n_source[log.arms]).sum() / is_target.sum()
+        loss = noise * features.shape[1] * (1.0 / n_source[log.arms[is_compared]]).mean()
         quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
         if lead.value < -loss - quantile * lead.standard_error:
             return log
