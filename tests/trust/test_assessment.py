@@ -58,6 +58,9 @@ def test_a_version_that_learned_to_be_the_incumbent_is_not_deployed():
     same = assess_source().with_learned_rounds(MeanEstimate(0.0, math.inf), disagreement=0.0)
     assert same.verdict == "keep the incumbent"
     assert "the same choices" in same.sentence
+    assert "The verdict is for version 0" not in " ".join(same.reasons)
+    other = same.with_learned_rounds(MeanEstimate(0.0, 9.0), version=2, disagreement=0.3)
+    assert (other.verdict, other.advantage) == ("deploy", 2.0)
     assert "always chooses the same arm" in " ".join(
         assess_source().with_learned_rounds(MeanEstimate(0.0, 1.0), target_arms=[0.0, 1.0]).reasons
     )

@@ -9,6 +9,7 @@ import pytest
 
 import daband
 from daband.domains import DataOptions
+from daband.logs._mean_estimates import MeanEstimate
 from daband.trust import Candidate, read_assessment
 from daband.trust._choice_folder import (
     assess_choice,
@@ -88,3 +89,11 @@ def test_an_audit_brings_the_assessment_up_to_date(chosen, tmp_path):
     assert corrected.verdict == "keep the incumbent"
     written = json.loads((folder / "audit/audit.json").read_text())
     assert written["verdict"] == "keep the incumbent"
+    # a log that was learned later, with a more precise estimate, decides
+    precise = MeanEstimate(0.5, 0.01)
+    learned = corrected.with_learned_rounds(precise, version=1, log_rounds=900, disagreement=0.5)
+    assert (learned.rewards, learned.value) == (900, None)
+    learned.save(folder / "assessment.json")
+    assert update_audit(folder)[1] == learned
+    assert answer(lambda *_: 0.0, replace=True)[1] == learned
+    assert read_assessment(folder / "assessment.json") == learned

@@ -136,7 +136,7 @@ def learn_command(
             )
         print_line(f"Policy: {path} (version {learner.version})")
         if is_next_version:
-            print_line(update_verdict(policy, policy_before, learner, rounds))
+            print_line(update_verdict(policy, policy_before, learner, rounds, n_learned))
             if pilot is None or pilot.find_decision() is not None:
                 print_line(
                     f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1"
@@ -153,8 +153,8 @@ def _read_rounds(log: ParquetLog, before: Policy, id_column: str | None) -> Logg
         for batch in log.batches(part):
             is_new = [i not in before._round_ids for i in itertools.islice(ids, len(batch))]
             batches.append(batch.select(np.flatnonzero(is_new)) if is_new else batch)
-        if sum(map(len, batches)) >= _MAX_SHOWN_ROUNDS:
-            break
+            if sum(map(len, batches)) >= _MAX_SHOWN_ROUNDS:
+                return LoggedRounds.join(batches)
     return LoggedRounds.join(batches)
 
 

@@ -174,6 +174,11 @@ class Assessment:
         )
 
     @property
+    def is_from_log(self) -> bool:
+        """True if the advantage was estimated from learned rounds of a target log."""
+        return 0 < self.rewards == self.log_rounds
+
+    @property
     def _verdict_sentence(self) -> str:
         """The verdict by the rewards in one sentence."""
         if not self.disagreement:
@@ -255,7 +260,7 @@ class Assessment:
                     f" {gain}{unit} over {self.incumbent} (standard error {error}). The verdict"
                     " uses the most precise estimate. Numbers of the source are those of version 0."
                 )
-            else:
+            elif self.disagreement:
                 reasons.append(f"{rounds} The verdict is for version 0 and does not use them.")
         if is_log and self.incumbent_column is not None:
             reasons.append(
@@ -337,7 +342,7 @@ class Assessment:
             value=value.value,
             value_low=value.low,
             value_high=value.high,
-            rewards=self.rewards + rewards,
+            rewards=rewards if self.is_from_log else self.rewards + rewards,
             rewards_needed=_count_more_rewards(advantage, rewards),
         )
         if self.verdict == DEPLOY and advantage.high >= max(self.low, 0.0):
@@ -360,22 +365,28 @@ class Assessment:
         updated = replace(self, **fields)
         if not updated.disagreement:
             return replace(updated, verdict=KEEP)
+        # a constant policy had the incumbent's choices, and the verdict to keep it
+        unchanged = updated if self.disagreement else updated.with_verdict()
         if math.isinf(gain.standard_error):
-            return updated
+            return unchanged
         added = gain.standard_error**-2
         precision = self.log_precision + added
         mean = self.log_advantage + (gain.value - self.log_advantage) * added / precision
         updated = replace(updated, log_advantage=mean, log_precision=precision)
+        unchanged = replace(unchanged, log_advantage=mean, log_precision=precision)
         margin = LOW_QUANTILE / math.sqrt(precision)
         # the margin so far is 0 if the policy made the incumbent's choices
         if margin >= (self.advantage - self.low or math.inf):
-            return updated
+            return unchanged
         interval = Interval(mean, mean - margin, mean + margin)
         return replace(
             updated,
             advantage=mean,
             low=interval.low,
             high=interval.high,
+            value=None,
+            value_low=None,
+            value_high=None,
             rewards=updated.log_rounds,
             rewards_needed=_count_more_rewards(interval, updated.log_rounds),
         ).with_verdict()

@@ -94,7 +94,9 @@ def assess_choice(folder: Path, *, incumbent: str | None = None, unit: str = "")
     return assessment
 
 
-def update_verdict(folder: Path, earlier: Policy, policy: Policy, rounds: LoggedRounds) -> str:
+def update_verdict(
+    folder: Path, earlier: Policy, policy: Policy, rounds: LoggedRounds, n_learned: int
+) -> str:
     """Update the assessment of a choice by target rounds that its latest version has learned, and
     return the result in words.
 
@@ -102,13 +104,14 @@ def update_verdict(folder: Path, earlier: Policy, policy: Policy, rounds: Logged
         folder: the folder of the choice.
         earlier: the policy before it learned the rounds.
         policy: the policy that has learned them.
-        rounds: the rounds.
+        rounds: the rounds, or the first of many.
+        n_learned: the number of all learned rounds.
     """
     assessment = read_assessment(folder / ASSESSMENT_FILE)
     assessment = dataclasses.replace(
         assessment,
         version=max(list_versions(folder)),
-        log_rounds=assessment.log_rounds + len(rounds),
+        log_rounds=assessment.log_rounds + n_learned,
     )
     arm = assessment.incumbent_arm
     if arm is None:
@@ -180,12 +183,26 @@ def update_audit(
         if answers is None
         else answer_audit(audit_folder, answers, replace=replace)
     )
-    if not result.finished or read_assessment(assessment_file).incumbent != result.incumbent:
+    current = read_assessment(assessment_file)
+    if not result.finished or current.incumbent != result.incumbent:
         return result, None
     # The assessment without these rewards is kept, because answers may be added or replaced.
     original_file = audit_folder / "before.json"
-    if not original_file.is_file():
+    is_new = not original_file.is_file()
+    if is_new:
         write_bytes(original_file, read_bytes(assessment_file))
-    assessment = add_audit_rewards(read_assessment(original_file), audit_folder)
+    original = read_assessment(original_file)
+    assessment = add_audit_rewards(original, audit_folder)
+    has_wider_limits = assessment.advantage - assessment.low >= current.advantage - current.low
+    if (answers is None and not is_new) or (current.is_from_log and has_wider_limits):
+        return result, current
+    if current.version > original.version:
+        assessment = dataclasses.replace(
+            assessment,
+            version=current.version,
+            log_rounds=current.log_rounds,
+            log_advantage=current.log_advantage,
+            log_precision=current.log_precision,
+        )
     assessment.save(assessment_file)
     return result, assessment
