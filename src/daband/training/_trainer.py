@@ -144,9 +144,11 @@ class Trainer:
         return self
 
     def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
-        if exception_type is not None and issubclass(exception_type, KeyboardInterrupt):
-            self.save()
-        self.stop()
+        try:
+            if exception_type is not None and issubclass(exception_type, KeyboardInterrupt):
+                self.save()
+        finally:
+            self.stop()
 
     @property
     def next_episode(self) -> int:
