@@ -89,7 +89,8 @@ from daband.domains import About, from_arrays, register_pair
 @register_pair("names", about=About(summary="arms with letters of many alphabets"))
 def names(*, tiny: bool = False):
     arms = ["B\u00fcndel", "\u30ab\u30fc\u30c9"]
-    return from_arrays(source=(np.eye(60, 2), np.arange(60) % 2), target=np.eye(60, 2), class_names=arms, name="names")
+    labelled = (np.eye(60, 2), np.arange(60) % 2)
+    return from_arrays(source=labelled, target=np.eye(60, 2), target_test=labelled, class_names=arms, name="names")
 """
 
 
