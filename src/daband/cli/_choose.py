@@ -360,8 +360,8 @@ def _claim_folder(folder: Path, data: DataOptions) -> None:
     path = make_folder(folder, "out") / DATA_FILE
     if any(any(folder.glob(name)) for name in ("audit/audit.json", "learned/policy-*")):
         raise InvalidInput(
-            f"{folder} has the target rewards of an audit or a log, whose verdict another choice"
-            " would replace; choose another --out"
+            f"{folder} has an audit, or a policy that has learned a log, of which another choice"
+            " would replace the verdict; choose another --out"
         )
     has_results = any(other != path for other in folder.iterdir())
     if has_results and path.is_file() and DataOptions.load(path) != data:
@@ -390,9 +390,11 @@ def _print_next_steps(
     elif choice.assessment.verdict == COLLECT:
         needed = choice.assessment.rewards_needed
         command = f"daband audit {quoted_folder} --budget {needed} --out questions.csv"
-        if needed > n_contexts:
-            command = f"the target has only {n_contexts:,} rows, so use a pilot"
-        print_line(f"To collect rewards: {command}")
+        print_line(
+            f"To collect rewards: {command}"
+            if needed <= n_contexts
+            else f"The target has only {n_contexts:,} rows, too few to collect the rewards there."
+        )
         print_line(
             "To collect them from live traffic, with a limit of the cost: daband pilot plan"
             f" {quoted_folder} --max-loss 1% --per-week N"

@@ -106,8 +106,8 @@ class LogPolicy(Policy):
         by_context: if False, always choose the best arm.
         settings: the settings of every policy (``daband.Policy``). Contexts have at most 1,024
             numbers. ``explore`` is "doubt" by default. Bonuses fall with the number of an arm's
-            rounds. ``arms`` is "disjoint". ``seed`` also determines the
-            folds of cross-fitting.
+            rounds, in which source rounds count by their learned worth. ``arms`` is "disjoint".
+            ``seed`` also determines the folds of cross-fitting.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)

@@ -58,12 +58,12 @@ def choose_training_budget(
 ) -> tuple[int | None, int]:
     """Return the number of episodes and the length of an episode with which candidates are trained.
 
-    A given number of ``episodes`` is not changed. Otherwise policies for vectors are trained for about 4,000 rounds.
-    A smaller source is shown up to five times. A larger source or a log is shown once, in longer
-    episodes, so that the number of gradient steps stays the same. Policies for wide vectors have
-    about 8,000 rounds and up to ten passes. Images have the defaults of ``train``, because they
-    take longer to learn. For a log the number of episodes is None, as ``train`` then learns all of
-    it.
+    A given number of ``episodes`` is not changed. Otherwise policies for vectors are trained for
+    about 4,000 rounds. A smaller source is shown up to five times. A larger source or a log is
+    shown once, in longer episodes, so that the number of gradient steps stays the same. Policies
+    for wide vectors have about 8,000 rounds and up to ten passes. Images have the defaults of
+    ``train``, because they take longer to learn. For a log the number of episodes is None, as
+    ``train`` then learns all of it.
     """
     if episodes is not None:
         return check_int("episodes", episodes, minimum=1), episode_length

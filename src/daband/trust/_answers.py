@@ -32,7 +32,7 @@ from daband.domains._contract import Contexts
 from daband.domains.readers._reading import read_table
 from daband.errors import DataError, InvalidInput
 from daband.features._costs import ArmCosts
-from daband.features._table_transform import read_numbers
+from daband.features._table_transform import read_numbers, row_number
 from daband.training._work_folder import as_json, describe_difference
 from daband.trust._questions import Evidence, Questions
 
@@ -326,11 +326,12 @@ def read_answers(path: str | Path, index_arm_pairs: Sequence[tuple[int, int]]) -
     row_by_id: dict[float, int] = {}
     rows = zip(numbers["id"], numbers["reward"], strict=True)
     for row, (question_id, reward) in enumerate(rows):
-        place = f"{path}, row {row}: id {question_id:g}"
+        place = f"{path}, row {row_number(frame, row)}: id {question_id:g}"
         if question_id not in range(len(index_arm_pairs)):
             raise InvalidInput(f"{place} was not asked; answer the ids of {QUESTIONS_FILE}")
         if row_by_id.setdefault(question_id, row) != row:
-            raise InvalidInput(f"{place} is answered in row {row_by_id[question_id]} already")
+            first_row = row_number(frame, row_by_id[question_id])
+            raise InvalidInput(f"{place} is answered in row {first_row} already")
         expected_values = index_arm_pairs[int(question_id)]
         for column, expected in zip(("context", "arm"), expected_values, strict=True):
             value = numbers[column][row] if column in numbers else math.nan

@@ -306,7 +306,7 @@ class ParquetLog(LoggedDomain):
     def _all_rounds(self) -> LoggedRounds:
         """All rounds of the log."""
         n_bytes = 8 * len(self) * math.prod(self._row_shape)
-        check_memory(n_bytes, f"a source of {len(self):,} logged rounds (fit_log needs less)")
+        check_memory(n_bytes, f"{len(self):,} logged rounds in memory (fit_log needs less)")
         batches = [batch for part in self.parts() for batch in self.batches(part)]
         return LoggedRounds.join(batches)
 
