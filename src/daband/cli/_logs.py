@@ -151,6 +151,7 @@ def _read_rounds(log: ParquetLog, before: Policy, id_column: str | None) -> Logg
             continue
         ids = log.read_values(part, id_column)
         for batch in log.batches(part):
+            # empty without ids
             is_new = [i not in before._round_ids for i in itertools.islice(ids, len(batch))]
             batches.append(batch.select(np.flatnonzero(is_new)) if is_new else batch)
             if sum(map(len, batches)) >= _MAX_SHOWN_ROUNDS:

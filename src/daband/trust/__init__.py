@@ -4,7 +4,8 @@ Start with ``_assess.py``, which estimates the advantage over the incumbent with
 
 - ``_assess.py``: ``build_assessment`` estimates the advantage, ``estimate_gain_error`` its standard
   error.
-- ``_assessment.py``: ``Assessment``, whose ``with_verdict`` decides the verdict.
+- ``_assessment.py``: ``Assessment``. Its ``with_verdict`` decides the verdict, ``with_rewards`` and
+  ``with_learned_rounds`` add target rewards.
 - ``_reference.py``: the fraction of an advantage that is usually left in another domain.
 - ``_incumbent.py``: today's decisions, with which policies are compared.
 - ``_choose.py``, ``_choice_folder.py``, ``_report.py``: choose a policy among candidates, work in

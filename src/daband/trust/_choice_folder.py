@@ -128,7 +128,7 @@ def update_verdict(
     updated.save(folder / ASSESSMENT_FILE)
     advantage = f"{format_number(gain.value, with_sign=True)} {assessment.unit}".rstrip()
     comparison = (
-        f"In these rounds, decided before they were learned: {advantage} over"
+        f"In these rounds, decided by policies that had not learned them: {advantage} over"
         f" {assessment.incumbent} (standard error {format_number(gain.standard_error)})."
     )
     if math.isinf(gain.standard_error):
@@ -194,6 +194,7 @@ def update_audit(
     original = read_assessment(original_file)
     assessment = add_audit_rewards(original, audit_folder)
     has_wider_limits = assessment.advantage - assessment.low >= current.advantage - current.low
+    # The assessment stays if there are no new answers, or if learned rounds gave a more precise one.
     if (answers is None and not is_new) or (current.is_from_log and has_wider_limits):
         return result, current
     if current.version > original.version:
