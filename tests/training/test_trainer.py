@@ -109,7 +109,7 @@ def test_a_log_trains_a_policy(pair):
     assert np.isnan(run.total_regret)
     assert run.episodes[0]["regret"] is None
     # rounds that count twice would make noise significant
-    with pytest.raises(InvalidInput, match="log .*40"):
+    with pytest.raises(InvalidInput, match=r"log .*40"):
         daband.train(make(pair), source=Log(), episodes=5, episode_length=10)
 
 
