@@ -182,7 +182,7 @@ def test_questions_are_written_and_read_back(tmp_path):
     assert asked.assessment == third.assessment
     path = tmp_path / "questions.csv"
     path.write_text(path.read_text().replace("\n0,", "\n0,9", 1))
-    with pytest.raises(daband.InvalidInput, match=r"row 0: id 0 .*context 62, .*962"):
+    with pytest.raises(daband.InvalidInput, match=r"row 0 .*id 0 .*context 62, .*962"):
         daband.choose(pair, **common)
 
 

@@ -260,7 +260,9 @@ class Assessment:
                     f" {gain}{unit} over {self.incumbent} (standard error {error}). The verdict"
                     " uses the most precise estimate. Numbers of the source are those of version 0."
                 )
-            elif self.disagreement:
+            elif not self.disagreement:
+                reasons.append(rounds)
+            else:
                 reasons.append(f"{rounds} The verdict is for version 0 and does not use them.")
         if is_log and self.incumbent_column is not None:
             reasons.append(
