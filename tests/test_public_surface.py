@@ -163,22 +163,21 @@ def test_typing_and_running_know_the_same_names():
 
 @pytest.mark.slow
 def test_serving_loads_numpy_and_safetensors_alone(tmp_path):
-    """A serving image has nothing else, and a process that serves starts within moments."""
+    """A serving image has nothing else."""
     policy = daband.LinUCB(context_shape=(2,), n_arms=3, epsilon=0.1)
     daband.export(policy, tmp_path / "p.daband")
     script = f"""
-import sys, time
+import sys
 import numpy, safetensors.numpy
-before, started = set(sys.modules), time.process_time()
+before = set(sys.modules)
 import daband
-imported = time.process_time() - started
 deployed = daband.load_deployed({str(tmp_path / "p.daband")!r})
 deployed.decide([0.0, 1.0])
 allowed = {{"daband", "numpy", "safetensors", "cython_runtime"}} | set(sys.stdlib_module_names)
 new = {{name.partition(".")[0] for name in set(sys.modules) - before}} - allowed
 tops = {{name for name in new if not name.startswith("_cython")}}  # of numpy's random numbers
 rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("daband.")}}
-print(sorted(tops), sorted(rooms), imported, time.process_time() - started)
+print(sorted(tops), sorted(rooms))
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -187,6 +186,3 @@ print(sorted(tops), sorted(rooms), imported, time.process_time() - started)
     assert told.startswith("[] "), told
     assert "policies" not in told
     assert "domains" not in told
-    imported, decided = (float(number) for number in told.split()[-2:])
-    assert imported < 0.1, told
-    assert decided < 0.6, told  # CPU seconds; a busy machine makes no difference

@@ -1,7 +1,7 @@
 """One client must not stall the service: long rows, and other sites' pages."""
 
+import difflib
 import socket
-import time
 
 import numpy as np
 import polars as pl
@@ -30,16 +30,13 @@ def table_file(tmp_path_factory):
     return file
 
 
-def test_thousands_of_unknown_columns_get_a_quick_and_short_answer(table_file, sqlite_log):
+def test_thousands_of_unknown_columns_get_a_short_answer(table_file, sqlite_log):
     row = {"age": 41, "city": "Oslo"}
     with served(table_file, sqlite_log, Settings(body_bytes=1 << 22)) as client:
         client.post("/decide", json={"context": row})
-        started = time.process_time()
         refused = client.post(
             "/decide", json={"context": {**row, **{f"unknown {one}": 0 for one in range(75_000)}}}
         )
-        # client and service are one process; before, more than a second
-        assert time.process_time() - started < 0.9
         assert refused.json() == {"error": "context must have at most 1,002 columns, got 75,002"}
         unknown = {f"unknown {one}": 0 for one in range(1000)}
         warnings = [
@@ -50,14 +47,21 @@ def test_thousands_of_unknown_columns_get_a_quick_and_short_answer(table_file, s
         assert warnings[-1] == "992 more columns are not columns of training and were ignored"
 
 
-def test_a_missing_column_among_many_unknown_ones_is_found_quickly(table_file):
-    """Before, the missing one was compared with each of them: 16 s."""
-    started = time.process_time()
+def test_a_missing_column_is_compared_with_few_of_many_unknown_ones(table_file, monkeypatch):
+    """Comparing it with all 75,000 took 16 s."""
+    compared, get_close_matches = [], difflib.get_close_matches
+
+    def record(word, names, *args, **kwargs):
+        names = list(names)
+        compared.append(len(names))
+        return get_close_matches(word, names, *args, **kwargs)
+
+    monkeypatch.setattr(difflib, "get_close_matches", record)
     with pytest.raises(InvalidInput, match="no 'city'"):
         daband.load_deployed(table_file).decide(
             {"age": 41, **{f"unknown {one}": 0 for one in range(75_000)}}
         )
-    assert time.process_time() - started < 1.0
+    assert compared == [100]
 
 
 def test_an_answer_does_not_repeat_long_names(table_file, sqlite_log):

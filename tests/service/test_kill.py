@@ -29,7 +29,6 @@ def test_five_kills_lose_nothing(service_kill, log):
     assert {fault: found[fault] for fault in service_kill.FAULTS} == dict.fromkeys(
         service_kill.FAULTS, 0
     )
-    assert found["slowest_start_seconds"] < 20  # the benchmark holds 5 s; test machines may be busy
 
 
 def test_the_comparison_finds_what_is_wrong(service_kill, sqlite_log):
