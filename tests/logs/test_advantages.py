@@ -200,6 +200,20 @@ def test_estimates_of_effects_that_are_0_do_not_reject_a_correction():
         assert found.weights[is_target].max() < 0.1
 
 
+@pytest.mark.parametrize(("n_rounds", "mean"), [(2, 0.14), (20, 0.005), (60, 0.001)])
+def test_two_lucky_target_rounds_of_an_arm_do_not_correct_it(n_rounds, mean):
+    """The arm has two purchases in the target. The worst of all arms once became the best one."""
+    rng = np.random.default_rng(0)
+    is_target = np.arange(10_000) >= 8_000
+    arms = np.where(is_target, 0, rng.integers(0, 2, 10_000))
+    arms[-n_rounds:] = 1
+    rewards = (rng.random(10_000) < mean * np.where(arms == 0, 1.5, 1.0)) * 1.0
+    rewards[-n_rounds:] = np.arange(n_rounds) < 2
+    log = LogRows(rng.normal(size=(10_000, 2)), arms, rewards, *np.ones((2, 10_000)))
+    shifts = weigh_target_rounds(log, is_target, 2).rewards - log.rewards
+    assert np.abs(shifts).max() < 0.05 * (2 / n_rounds - mean)
+
+
 def test_many_target_rounds_correct_a_small_change():
     """Of 3,000 rounds of an arm, 2,000 are of the target, where its mean reward is lower by 1.5
     standard errors.

@@ -137,12 +137,14 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
 
     ``is_target`` is a mask (n,). A regression on the source's rounds predicts the target's rewards.
     If the mean error of an arm is not 0, with probability 99%, it is added to the source's rewards
-    of this arm. Otherwise its product with the fraction of target rounds in the arm's rounds is
-    added, which is the best estimate if the arm's rewards are the same in both domains. Standard
-    errors of the log do not include the error of this mean. The corrected predictions are then
-    compared with the arm's mean reward in the target. If they are worse by more than the estimation
-    error of effects that are 0, with probability 99%, effects differ between the domains. Source
-    and target rounds then count alike: the given log is returned.
+    of this arm. The limit is Bernstein's, with the largest error as the bound, because a normal
+    limit does not hold for few rounds or rare rewards. If the mean error is below it, its product
+    with the fraction of target rounds in the arm's rounds is added, which is the best estimate if
+    the arm's rewards are the same in both domains. Standard errors of the log do not include the
+    error of this mean. The corrected predictions are then compared with the arm's mean reward in
+    the target. If they are worse by more than the estimation error of effects that are 0, with
+    probability 99%, effects differ between the domains. Source and target rounds then count alike:
+    the given log is returned.
 
     Otherwise target rounds count by the precision of their scores. The variance of a doubly robust
     score is about proportional to the sum of the inverse propensities of all arms, which is the
@@ -164,8 +166,9 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
     n_source, n_target = np.maximum((n_source, n_target), 1.0)
     mean_errors = error_sums / n_target
     noise = float(errors.var())
-    quantile = NormalDist().inv_cdf(1.0 - (1.0 - _CONFIDENCE_LEVEL) / (2.0 * n_arms))
-    limits = quantile * np.sqrt(noise * (1.0 / n_source + 1.0 / n_target))
+    log_level = math.log(2.0 * n_arms / (1.0 - _CONFIDENCE_LEVEL))
+    limits = np.sqrt(2.0 * log_level * noise * (1.0 / n_source + 1.0 / n_target))
+    limits += log_level * np.abs(errors).max() / (3.0 * np.minimum(n_source, n_target))
     is_other = np.abs(mean_errors) > limits
     shifts = mean_errors * np.maximum(is_other, n_target / (n_source + n_target))
     if shifts.any() and is_compared.any():
