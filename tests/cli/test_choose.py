@@ -372,7 +372,12 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("evaluate-log", "loop", "old.csv", *columns, cwd=market, code=2)
     assert "the policy has learned the log" in told
     told = daband("export", "loop", "v0.daband", "--epsilon", "0.3", cwd=market)
-    assert "daband decide v0.daband ROWS.csv --out log.csv" in told
+    assert "daband decide v0.daband ROWS.csv --out log.csv --control 0.1" in told
+    daband("decide", "v0.daband", "new.csv", "--out", "all.csv", "--control", "0.4", cwd=market)
+    decided = pl.read_csv(market / "all.csv")
+    incumbent = ("call", "mail", "none")[load_deployed(market / "v0.daband").incumbent]
+    assert decided.filter(pl.col("arm") == incumbent)["propensity"].min() > 0.4
+    assert decided.filter(pl.col("arm") != incumbent)["propensity"].max() < 0.6
     told = daband("audit", "loop", "--budget", "10", "--out", "questions.csv", cwd=market)
     assert (
         (market / "questions.csv")
@@ -597,7 +602,7 @@ def test_what_the_columns_are_must_be_said(market):
 def test_decisions_are_shown_where_no_file_is_named(market):
     daband("choose", *FILES, "--propensity", "p", "--out", "shown", cwd=market)
     told = daband("export", "shown", "ucb.daband", "--explore", "ucb", cwd=market)
-    assert "It always chooses the same arm for the same row" in told
+    assert "The policy always chooses the same arm for the same row" in told
     told = daband("decide", "ucb.daband", "new.csv", cwd=market)
     assert "row 0: " in told
     assert "240 rows in total" in told

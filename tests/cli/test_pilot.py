@@ -10,6 +10,7 @@ import pytest
 
 import daband
 from daband.cli._main import app
+from daband.errors import InvalidInput
 from daband.trust import Pilot
 
 
@@ -75,6 +76,9 @@ def test_a_pilot_from_the_plan_to_the_decision(folder):
         )
         rows.write_csv("week.csv")
         run(runner, f"decide pilot.daband week.csv --out log{week}.csv")
+        if not week:
+            refused = runner.invoke(app, ["decide", "pilot.daband", "week.csv", "--control", "0.1"])
+            assert isinstance(refused.exception, InvalidInput)
         log = pl.read_csv(f"log{week}.csv")
         means = np.where(log["arm"] == "call", 0.5, 0.3)
         log = log.with_columns(reward=pl.Series((rng.random(1000) < means).astype(float)))

@@ -164,7 +164,7 @@ def _describe_changes(before: Policy, after: Policy, rounds: LoggedRounds) -> It
     decisions for their contexts.
     """
     is_usual = rounds.propensities >= 0.5
-    for label, rows in (("a likely", is_usual), ("an unlikely (random)", ~is_usual)):
+    for label, rows in (("a likely", is_usual), ("an unlikely", ~is_usual)):
         if rows.sum() > 1:
             estimate = estimate_mean(rounds.rewards[rows])
             low, high = estimate.compute_interval(0.95)

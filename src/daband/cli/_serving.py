@@ -149,9 +149,15 @@ def export_command(
         print_line(
             "The verdict is for the policy without limits: it has target rewards or no data."
         )
+    control = share = ""
+    differs = assessment is None or assessment["disagreement"] > 0.0
+    if deployed.incumbent is not None and differs and pilot is None and not deployed.limiter:
+        control = " --control 0.1"
+        share = f", with {deployed.arm_names[deployed.incumbent]} for a tenth of them"
     if deployed.columns is not None:
         print_line(
-            f"To decide on the rows of a file: daband decide {quoted_file} ROWS.csv --out log.csv"
+            f"To decide on the rows of a file{share}: daband decide {quoted_file} ROWS.csv --out"
+            f" log.csv{control}"
         )
     if deployed.pilot is not None:
         print_line(
@@ -162,16 +168,12 @@ def export_command(
             f"To run the pilot online, until it decides: daband serve {quoted_file} --wait SECONDS"
         )
         return
-    if deployed.incumbent is not None:
-        arm_name = deployed.arm_names[deployed.incumbent]
-        print_line(
-            f"To serve it, with {arm_name} for a tenth of the events: daband serve {quoted_file}"
-            " --control 0.1"
-        )
+    if control:
+        print_line(f"To serve events{share}: daband serve {quoted_file}{control}")
     exploration = deployed.frozen.exploration
     if not exploration.epsilon and not deployed.limiter:
         print_line(
-            "It always chooses the same arm for the same row; use --epsilon 0.1 to be able to"
+            "The policy always chooses the same arm for the same row; use --epsilon 0.1 to be able to"
             " evaluate other arms by its log."
         )
 
@@ -214,13 +216,21 @@ def decide_command(
             )
         ),
     ] = None,
+    control_fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--control",
+            help="Fraction of rows that get the incumbent's arm, so that the log compares with it;"
+            " not for a pilot, which has its own.",
+        ),
+    ] = None,
 ) -> None:
     """Decide on every row of a file, and check them for drift.
 
     The file --out is a log: fill in the column reward as rewards arrive, then use `daband learn`.
     Without --out, the decisions on the first rows are printed.
 
-    Example: daband decide market.daband week1.csv --out log1.csv
+    Example: daband decide market.daband week1.csv --out log1.csv --control 0.1
     """
     import numpy as np
 
@@ -230,6 +240,11 @@ def decide_command(
     from daband.serving._deployed_policy import load_deployed
 
     deployed = daband.load(file).as_deployed() if file.suffix == ".json" else load_deployed(file)
+    if deployed.pilot is not None and control_fraction is not None:
+        raise InvalidInput(
+            f"{file} is for a pilot, whose limit of the cost determines the fraction of the"
+            " incumbent; leave out --control"
+        )
     contexts: Any
     if rows.is_dir():
         image_paths = sorted(
@@ -274,7 +289,7 @@ def decide_command(
                 " file"
             )
     monitor = None if deployed.reference is None else deployed.monitor()
-    decision = (monitor or deployed).decide(contexts)
+    decision = (monitor or deployed).decide(contexts, control=control_fraction)
     decisions = frame.with_columns(
         arm=pl.Series(decision.arm_name),
         propensity=pl.Series(np.asarray(decision.propensity)),

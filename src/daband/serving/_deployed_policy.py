@@ -351,7 +351,7 @@ class DeployedPolicy:
         if column is None:
             if self.incumbent is None:
                 raise InvalidInput(
-                    "control needs an incumbent: use daband.export(policy, path, incumbent=arm)"
+                    "control needs an incumbent: export the file with one (incumbent=, --incumbent)"
                 )
             return np.full(len(read_rows.contexts), self.incumbent)
         rows: Any = [row] if read_rows.is_single else row

@@ -30,15 +30,15 @@ class DeployedRule(DeployedPolicy):
     def decide(
         self, row: Any, *, arms: Any = None, control: float | None = None, **options: Any
     ) -> DeployedDecision:
-        decision = super().decide(row, arms=arms, control=control, **options)
         rule = self.rule
-        if not rule.epsilon:
-            return decision
-        if arms is not None or control:
+        if rule.epsilon and (arms is not None or control):
             raise InvalidInput(
                 "a rule with epsilon decides by the ids of rows, without arms and control; export it"
                 " for these: daband export rules.json FILE"
             )
+        decision = super().decide(row, arms=arms, control=control, **options)
+        if not rule.epsilon:
+            return decision
         is_single = isinstance(decision.arm, int)
         rows: Any = [row] if is_single else row
         ids = (

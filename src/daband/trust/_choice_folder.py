@@ -131,10 +131,12 @@ def update_verdict(
         f"In these rounds, decided by policies that had not learned them: {advantage} over"
         f" {assessment.incumbent} (standard error {format_number(gain.standard_error)})."
     )
-    if math.isinf(gain.standard_error):
+    if math.isinf(gain.standard_error) and not (arms != arm).any():
+        comparison = f"The policy always chooses the arm of {assessment.incumbent}."
+    elif math.isinf(gain.standard_error):
         comparison = (
             f"These rounds do not show what {assessment.incumbent} earns where the policy"
-            " chooses another arm."
+            " chooses another arm; give some rounds its arm (--control of daband decide or serve)."
         )
     return (
         f"{comparison}\nVerdict by the most precise estimate (before: {assessment.verdict})."
