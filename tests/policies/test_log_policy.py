@@ -9,6 +9,7 @@ import daband
 from daband.base._arrays import take_chosen
 from daband.errors import NotFitted
 from daband.features._catalogue import Catalogue
+from daband.logs._advantages import CANDIDATES
 
 K = 3
 D = 4
@@ -431,6 +432,19 @@ def test_regressions_decide_only_if_the_best_arm_depends_on_contexts(effect, tmp
         assert greedy.arm.tolist() == ([0, 1] if effect else [0, 0])
         # bonuses of regressions depend on the context
         assert effect or (np.ptp(decision.bonus, axis=0) == 0.0).all()
+
+
+@pytest.mark.parametrize(("effect", "product"), [(0.35, 0.0), (0.0, 0.8)])
+def test_trees_are_chosen_if_they_clearly_gain_more_than_a_regression(effect, product):
+    """With an additive effect, the gain of trees was the largest of all by chance for these seeds."""
+    for seed in (9, 13, 16):
+        x, arms, rewards = draw_markets(seed)(600, 0.0)
+        signs = np.where(arms == 0, 1.0, -1.0)
+        rewards += signs * (effect * np.sign(x[:, 0]) + product * np.sign(x[:, 0] * x[:, 1]))
+        policy = daband.LogPolicy(context_shape=(2,), n_arms=2, seed=0)
+        policy.update(x, arms, rewards, propensities=np.full(600, 0.5))
+        assert policy.evidence.personalises
+        assert CANDIDATES[policy.evidence.candidate].endswith("trees") == (product > 0)
 
 
 def test_regressions_replace_trees_only_if_they_predict_better():

@@ -19,7 +19,9 @@ hypothesis that the log tests:
    folds, so they are averaged over three such splits.
 4. The candidate with the highest lower limit of its gain over the best arm is used if this limit is
    above 0, and if it chooses another arm in at least 100 rounds, so that its gain is approximately
-   normal. Otherwise the best arm is always chosen.
+   normal. Otherwise the best arm is always chosen. If there is such a regression, trees must gain
+   more by one standard error (the one-standard-error rule of Breiman et al. 1984), because their
+   gain is from one split only.
 5. A log that grows is tested again and again, and a limit near 0 changes its sign by chance. So once
    a gain was proven, arms are chosen by context as long as the estimated gain is positive.
 
@@ -382,7 +384,7 @@ def learn_advantages(
             target_gain = estimates[index].mean.value + change
             limits[index] = min(limits[index], target_gain)
             tested[index] = min(tested[index], target_gain)
-    candidate = int(np.argmax(limits[1:])) + 1 if n_candidates > 1 else 0
+    candidate = _choose_candidate(limits, tested, gains, mix)
     mean_scores = np.array([estimate.mean.value for estimate in mix.estimate_all(scores)])
     personalises = tested[candidate] > 0.0
     cross_fitted = np.column_stack([values[:, candidate], predictions[candidate]])
@@ -426,6 +428,26 @@ def _mask_allowed(log: LogRows, n_arms: int, offered: Mask) -> BoolArray:
     if offered is None or not counts[offered].any():
         return np.ones(n_arms, np.bool_)
     return offered
+
+
+def _choose_candidate(
+    limits: Sequence[float], tested: Sequence[float], gains: FloatArray, mix: TargetMix
+) -> int:
+    """Return the index of the candidate with the highest limit.
+
+    If there is a regression with a positive ``tested`` value, trees are chosen only if they gain
+    more than it by one standard error.
+    """
+    if len(limits) == 1:
+        return 0
+    regression = 1 + int(np.argmax(limits[1:_FIRST_TREES]))
+    if len(limits) == _FIRST_TREES:
+        return regression
+    trees = _FIRST_TREES + int(np.argmax(limits[_FIRST_TREES:]))
+    if tested[trees] > 0.0 >= tested[regression]:
+        return trees
+    lead = mix.estimate(gains[:, trees] - gains[:, regression]).mean
+    return trees if lead.value > lead.standard_error else regression
 
 
 def _compute_gain_limit(
