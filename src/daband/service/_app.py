@@ -108,7 +108,12 @@ def create_app(file: str | Path, log: str, settings: Settings | None = None) -> 
         settings: the behaviour of the service; by default ``Settings()``.
     """
     load_deployed(file)  # raises an error for a damaged file before the log is created
-    return Service(file, Store(log), settings or Settings()).app
+    store = Store(log)
+    try:
+        return Service(file, store, settings or Settings()).app
+    except BaseException:
+        store.close()
+        raise
 
 
 class Service:
