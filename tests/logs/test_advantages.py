@@ -8,9 +8,11 @@ from daband.features._piecewise import fit_ramps
 from daband.logs._advantages import (
     AdvantageModel,
     LogRows,
+    _choose_candidate,
     learn_advantages,
     weigh_target_rounds,
 )
+from daband.logs._target_mix import TargetMix
 from daband.logs._weighted_log import score_rounds
 
 K = 3
@@ -173,6 +175,17 @@ def test_source_rewards_are_corrected_unless_choices_by_context_are_others(offse
         return
     assert shifts[~is_target & (arms == 0)] == pytest.approx(offset, abs=0.1)
     np.testing.assert_allclose(found.weights[is_target], (3.0 / 4.0) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "gain", "chosen"), [(-0.1, 2.0, 1), (0.3, 0.05, 1), (0.3, 2.0, 5), (0.1, 2.0, 1)]
+)
+def test_trees_need_the_highest_limit_and_a_clear_lead(limit, gain, chosen):
+    """The regression has the limit .2; standard errors of the gains are .1."""
+    gains = np.zeros((100, 7))
+    gains[:, 5] = gain + np.tile([-1.0, 1.0], 50)
+    limits = [0.0, 0.2, -1.0, -1.0, -1.0, limit, -1.0]
+    assert _choose_candidate(limits, limits, gains, TargetMix(np.full(100, 0.01))) == chosen
 
 
 def draw_new_market(seed):

@@ -150,7 +150,7 @@ def export_command(
             "The verdict is for the policy without limits: it has target rewards or no data."
         )
     control = share = ""
-    differs = assessment is None or assessment["disagreement"] > 0.0
+    differs = incumbent or assessment is None or assessment["disagreement"] > 0.0
     if deployed.incumbent is not None and differs and pilot is None and not deployed.limiter:
         control = " --control 0.1"
         share = f", with {deployed.arm_names[deployed.incumbent]} for a tenth of them"

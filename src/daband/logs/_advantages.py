@@ -435,19 +435,17 @@ def _choose_candidate(
 ) -> int:
     """Return the index of the candidate with the highest limit.
 
-    If there is a regression with a positive ``tested`` value, trees are chosen only if they gain
-    more than it by one standard error.
+    If there is a regression with a positive ``tested`` value, trees must also gain more than it by
+    one standard error.
     """
     if len(limits) == 1:
         return 0
     regression = 1 + int(np.argmax(limits[1:_FIRST_TREES]))
-    if len(limits) == _FIRST_TREES:
-        return regression
-    trees = _FIRST_TREES + int(np.argmax(limits[_FIRST_TREES:]))
-    if tested[trees] > 0.0 >= tested[regression]:
-        return trees
-    lead = mix.estimate(gains[:, trees] - gains[:, regression]).mean
-    return trees if lead.value > lead.standard_error else regression
+    best = 1 + int(np.argmax(limits[1:]))
+    if best == regression or tested[regression] <= 0.0:
+        return best
+    lead = mix.estimate(gains[:, best] - gains[:, regression]).mean
+    return best if lead.value > lead.standard_error and tested[best] > 0.0 else regression
 
 
 def _compute_gain_limit(
