@@ -227,6 +227,22 @@ def test_two_lucky_target_rounds_of_an_arm_do_not_correct_it(n_rounds, mean):
     assert np.abs(shifts).max() < 0.05 * (2 / n_rounds - mean)
 
 
+def test_few_target_clusters_of_an_arm_do_not_correct_it():
+    """If rounds of a cluster counted as independent, every fifth arm would be corrected."""
+    n_corrected = 0
+    is_target = np.arange(6_000) >= 4_000
+    clusters = np.arange(6_000) // 20
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        arms = np.where(is_target, 0, rng.integers(0, 2, 6_000))
+        arms[-200:] = 1
+        rewards = rng.normal(size=300)[clusters] + rng.normal(size=6_000)
+        log = LogRows(rng.normal(size=(6_000, 2)), arms, rewards, *np.ones((2, 6_000)), clusters)
+        shifts = weigh_target_rounds(log, is_target, 2).rewards - log.rewards
+        n_corrected += np.abs(shifts[arms == 1]).max() > 0.2
+    assert n_corrected <= 1
+
+
 def test_many_target_rounds_correct_a_small_change():
     """Of 3,000 rounds of an arm, 2,000 are of the target, where its mean reward is lower by 1.5
     standard errors.

@@ -168,16 +168,22 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
     n_source, n_target = np.maximum((n_source, n_target), 1.0)
     mean_errors = error_sums / n_target
     noise = float(errors.var())
+    group_errors = errors
+    if log.clusters is not None:  # errors of an arm in a cluster are not independent
+        groups = np.unique(log.clusters * n_arms + log.arms, return_inverse=True)[1]
+        group_errors = np.bincount(groups, errors).astype(np.float64)
+        noise *= float(np.square(group_errors).sum() / (np.square(errors).sum() or 1.0))
     log_level = math.log(2.0 * n_arms / (1.0 - _CONFIDENCE_LEVEL))
     limits = np.sqrt(2.0 * log_level * noise * (1.0 / n_source + 1.0 / n_target))
-    limits += log_level * np.abs(errors).max() / (3.0 * np.minimum(n_source, n_target))
+    limits += log_level * np.abs(group_errors).max() / (3.0 * np.minimum(n_source, n_target))
     is_other = np.abs(mean_errors) > limits
     shifts = mean_errors * np.maximum(is_other, n_target / (n_source + n_target))
     if shifts.any() and is_compared.any():
         shifted_errors = errors - shifts[log.arms]
         mean_rewards = (reward_sums / n_target)[log.arms]
         leads = np.square(log.rewards - mean_rewards) - np.square(shifted_errors)
-        lead = estimate_mean(leads[is_compared])
+        clusters = None if log.clusters is None else log.clusters[is_compared]
+        lead = estimate_mean(leads[is_compared], clusters=clusters)
         # the loss that estimated effects have if the true ones are 0
         loss = noise * features.shape[1] * (1.0 / n_source[log.arms[is_compared]]).mean()
         quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
