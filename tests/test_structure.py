@@ -54,8 +54,9 @@ TESTED_ELSEWHERE = {
     "training/_phase",
     "trust/_pilot_simulation",
 }
-#: Folders of tests whose subject is not one package: input that is rejected, pages, research data.
-FOLDERS_ACROSS_MODULES = {"bad_input", "docs", "research_sets"}
+#: Folders of tests whose subject is not one package: input that is rejected, pages, recorded
+#: results, research data.
+FOLDERS_ACROSS_MODULES = {"bad_input", "docs", "golden", "research_sets"}
 #: Tests of what several modules do together.
 TESTS_ACROSS_MODULES = {
     "checks/test_contributing",
