@@ -5,6 +5,7 @@ nothing.
 import errno
 import io
 import os
+import stat
 import subprocess
 import sys
 import zipfile
@@ -115,6 +116,33 @@ def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, r
     monkeypatch.setattr(files.Path, "mkdir", refuse)
     with pytest.raises(DataError, match=f"/new .*: {os.strerror(number)}; {remedy}"):
         make_folder(tmp_path / "new")
+
+
+KILLED_WRITE = """
+import os, sys
+from daband.base import _files as files
+files.os.fsync = lambda _: os._exit(9)  # as a kill before the file is complete
+files.write_bytes(sys.argv[1], b"half")
+"""
+
+
+def test_the_next_write_removes_what_a_killed_write_left(tmp_path):
+    others = [".other.1.1.tmp", f".p.{os.getpid()}.1.tmp", ".p.mine.tmp"]
+    for name in others:
+        (tmp_path / name).touch()
+    path = str(tmp_path / "p")
+    assert subprocess.run([sys.executable, "-c", KILLED_WRITE, path], check=False).returncode == 9
+    assert len(list(tmp_path.iterdir())) == len(others) + 1
+    write_bytes(path, b"whole")
+    assert {entry.name for entry in tmp_path.iterdir()} == {*others, "p"}
+
+
+def test_a_write_is_durable_in_the_file_and_in_its_folder(tmp_path, monkeypatch):
+    """Without the second, a power failure may undo the rename."""
+    synced = []
+    monkeypatch.setattr(files.os, "fsync", lambda number: synced.append(os.fstat(number).st_mode))
+    write_bytes(tmp_path / "p", b"x")
+    assert [stat.S_ISDIR(mode) for mode in synced] == [False, True]
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")

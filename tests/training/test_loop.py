@@ -68,8 +68,7 @@ def test_killed_and_resumed(unbroken, episodes, tmp_path):
     told, _ = again.communicate()
     assert again.returncode == 0
     assert int(told.split()[0]) > 1, "it began anew instead of going on"
-    for leftover in tmp_path.glob(".*.tmp"):
-        leftover.unlink()
+    assert not list(tmp_path.glob(".*.tmp"))
     assert _without_seconds(tmp_path) == unbroken
 
 

@@ -125,7 +125,8 @@ def read_npz(path: str | Path) -> dict[str, Any]:
 def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     """Write a file completely or not at all.
 
-    The content is written to a temporary file, which is then renamed.
+    The content is written to a temporary file, which is then renamed. Temporary files of the same
+    name that a killed process left are removed.
 
     An existing file keeps its mode. If the path is a symbolic link, its target is written. Folders,
     devices, pipes and sockets raise an error.
@@ -133,6 +134,7 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     given_path = check_path(path)
     target, mode = _resolve_target(given_path)
     temporary_path = _make_temporary_path(target)
+    _remove_abandoned_files(target)
     try:
         with open(temporary_path, "wb") as file:
             file.write(content)
@@ -141,6 +143,7 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
         if mode is not None:
             temporary_path.chmod(mode)
         os.replace(temporary_path, target)
+        _sync_folder(target.parent)
     except OSError as error:
         _remove_file(temporary_path)
         raise _make_write_error(given_path, error) from None
@@ -201,6 +204,41 @@ def _resolve_target(given_path: Path) -> tuple[Path, int | None]:
 def _make_temporary_path(target: Path) -> Path:
     """Return a path next to ``target`` that only this process and thread uses."""
     return target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+
+
+def _remove_abandoned_files(target: Path) -> None:
+    """Remove the temporary files of ``target`` whose processes no longer run."""
+    prefix, suffix = f".{target.name}.", ".tmp"
+    with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
+        for entry in entries:
+            numbers = entry.name.removeprefix(prefix).removesuffix(suffix)
+            if entry.name == f"{prefix}{numbers}{suffix}" and not _is_running(numbers):
+                _remove_file(Path(entry.path))
+
+
+def _is_running(numbers: str) -> bool:
+    """Return False if ``numbers`` are "process.thread" of a process that no longer runs."""
+    process, _, thread = numbers.partition(".")
+    # on Windows, signal 0 would end the process
+    if os.name == "nt" or not (process.isdecimal() and thread.isdecimal()):
+        return True
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # a process of another user
+        return True
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a renamed file in this folder survive a power failure, if the system can."""
+    with contextlib.suppress(OSError):  # Windows cannot open a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:
