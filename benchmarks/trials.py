@@ -30,10 +30,10 @@ from machine import commit
 from parallel import run_jobs
 
 import daband
-from daband.domains._contract import LoggedRounds
 from daband.features._piecewise import fit_ramps
 from daband.logs._mean_estimates import estimate_mean
 from daband.logs._weighted_log import score_rounds
+from daband.rounds._rounds import Rounds
 
 EXPERIMENTS = (
     "donors-state",
@@ -62,7 +62,7 @@ class Log(NamedTuple):
         """Return doubly robust scores of every arm, (n, K)."""
         features = fit_ramps(self.contexts, 8)(self.contexts)[:, 1:]
         return score_rounds(
-            LoggedRounds(features, self.arms, self.rewards, self.propensities), self.n_arms
+            Rounds(features, self.arms, self.rewards, self.propensities), self.n_arms
         )
 
 

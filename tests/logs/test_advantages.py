@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from daband.domains._contract import LoggedRounds
 from daband.features._piecewise import fit_ramps
 from daband.logs._advantages import (
     AdvantageModel,
@@ -14,6 +13,7 @@ from daband.logs._advantages import (
 )
 from daband.logs._target_mix import TargetMix
 from daband.logs._weighted_log import score_rounds
+from daband.rounds._rounds import Rounds
 
 K = 3
 
@@ -139,7 +139,7 @@ def test_constant_columns_and_outliers():
 
 def test_scores_average_to_the_values_of_the_arms():
     x, *rounds = log(20_000, effect=1.0)
-    scores = score_rounds(LoggedRounds(x, *rounds), K)
+    scores = score_rounds(Rounds(x, *rounds), K)
     np.testing.assert_allclose(scores.mean(axis=0), [0.3, 0.0, 0.5], atol=0.06)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains._contract import LoggedRounds
 from daband.logs._doubly_robust import (
     RewardSums,
     assign_folds,
@@ -16,6 +15,7 @@ from daband.logs._doubly_robust import (
     compute_doubly_robust_scores,
 )
 from daband.logs._weighted_log import DensityRatio
+from daband.rounds._rounds import Rounds
 
 K = 3
 D = 4
@@ -254,7 +254,7 @@ class TestValues:
         assert (
             by_domain
             == daband.evaluate_log(policy, read)
-            == daband.evaluate_log(policy, LoggedRounds(*read))
+            == daband.evaluate_log(policy, Rounds(*read))
         )
         assert by_domain.domain == "source"
         assert daband.evaluate_log(policy, pair.source_test, target=pair.target).domain == "target"

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains._contract import LoggedRounds
 from daband.errors import InvalidInput
+from daband.rounds._rounds import Rounds
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_log_trains_a_policy(pair):
         def read_rounds(self, indices):
             played = arms[indices]
             paid = rounds.rewards[indices, played]
-            return LoggedRounds(
+            return Rounds(
                 rounds.contexts[indices], played, paid, np.full(len(indices), 1 / pair.n_arms)
             )
 

@@ -10,11 +10,11 @@ import pytest
 
 import daband
 from daband.domains import EvaluationDomain, from_arrays
-from daband.domains._contract import LoggedRounds
 from daband.domains.readers._arrays import ArrayRewards
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
 from daband.logs._weighted_log import score_rounds
+from daband.rounds._rounds import Rounds
 from daband.trust import read_assessment
 from daband.trust._assess import (
     SourceRounds,
@@ -449,7 +449,7 @@ def test_the_gain_in_a_learned_log_is_not_that_of_a_fit_to_its_noise(has_cluster
         contexts = rng.normal(size=(120, 8))
         arms = rng.integers(3, size=120)
         clusters = np.repeat(np.arange(60), 2) if has_clusters else None
-        rounds = LoggedRounds(
+        rounds = Rounds(
             contexts, arms, rng.normal(size=120), np.full(120, 1 / 3), clusters=clusters
         )
         policy = daband.LinUCB(context_shape=(8,), n_arms=3, alpha=0.0)
@@ -462,6 +462,6 @@ def test_the_gain_in_a_learned_log_is_not_that_of_a_fit_to_its_noise(has_cluster
 
 def test_a_log_without_the_incumbents_arm_shows_no_gain():
     contexts = np.zeros((30, 2))
-    rounds = LoggedRounds(contexts, np.ones(30, int), np.ones(30), np.ones(30))
+    rounds = Rounds(contexts, np.ones(30, int), np.ones(30), np.ones(30))
     policy = daband.LinUCB(context_shape=(2,), n_arms=2, alpha=0.0)
     assert estimate_learned_gain(policy, rounds, 0).standard_error == np.inf

@@ -228,8 +228,13 @@ MAX_REWARD = 1e100
 MAX_WEIGHT = 1e9
 
 
-def check_arms(arms: ArrayLike, n: int, n_arms: int) -> IntArray:
-    """Return arms (n,) as int64. Raise an error unless each is an integer in 0..n_arms - 1."""
+def check_arms(
+    arms: ArrayLike, n: int, n_arms: int, to_row: Callable[[int], object] = int
+) -> IntArray:
+    """Return arms (n,) as int64. Raise an error unless each is an integer in 0..n_arms - 1.
+
+    ``to_row(index)`` returns the row number that the error message states for an index.
+    """
     array = as_numpy(arms, "arm")
     if array.shape != (n,):
         raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
@@ -239,15 +244,20 @@ def check_arms(arms: ArrayLike, n: int, n_arms: int) -> IntArray:
     if n == 1 and 0 <= indices.item() < n_arms:  # a loop of single rounds needs no reductions
         return indices
     if indices.min() < 0 or indices.max() >= n_arms:
-        row = int(np.argmax((indices < 0) | (indices >= n_arms)))
-        raise InvalidInput(f"arm {int(indices[row])} in row {row} is outside 0..{n_arms - 1}")
+        index = int(np.argmax((indices < 0) | (indices >= n_arms)))
+        raise InvalidInput(
+            f"arm {int(indices[index])} in row {to_row(index)} is outside 0..{n_arms - 1}"
+        )
     return indices
 
 
-def check_rewards(rewards: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+def check_rewards(
+    rewards: ArrayLike, shape: tuple[int, ...], to_row: Callable[[int], object] = int
+) -> FloatArray:
     """Return rewards as float64.
 
-    Raise an error unless they have this shape and are in [-1e100, 1e100].
+    Raise an error unless they have this shape and are in [-1e100, 1e100]. ``to_row`` is as in
+    ``check_arms``.
     """
     array: FloatArray = as_numpy(rewards, "reward").astype(np.float64, copy=False)
     if array.shape != shape:
@@ -257,7 +267,7 @@ def check_rewards(rewards: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
         return array
     is_invalid = ~(np.abs(array) <= MAX_REWARD)  # NaN is outside every bound
     if is_invalid.any():
-        row = int(np.argwhere(is_invalid)[0, 0])
+        row = to_row(int(np.argwhere(is_invalid)[0, 0]))
         raise InvalidInput(
             f"reward must be finite and at most {MAX_REWARD:g} in absolute value, but is not in row"
             f" {row}; drop rounds without a reward"
@@ -265,10 +275,12 @@ def check_rewards(rewards: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     return array
 
 
-def check_weights(weights: ArrayLike | None, n: int) -> Weights:
+def check_weights(
+    weights: ArrayLike | None, n: int, to_row: Callable[[int], object] = int
+) -> Weights:
     """Return the weights (n,) of rounds as float64. Raise an error unless they are in [0, 1e9].
 
-    None stays None.
+    None stays None. ``to_row`` is as in ``check_arms``.
     """
     if weights is None:
         return None
@@ -277,8 +289,10 @@ def check_weights(weights: ArrayLike | None, n: int) -> Weights:
         raise InvalidInput(f"weights must have shape ({n},), got {array.shape}")
     is_invalid = ~((array >= 0.0) & (array <= MAX_WEIGHT))
     if is_invalid.any():
-        row = int(np.argmax(is_invalid))
-        raise InvalidInput(f"weights must be in [0, {MAX_WEIGHT:g}], row {row} has {array[row]:g}")
+        index = int(np.argmax(is_invalid))
+        raise InvalidInput(
+            f"weights must be in [0, {MAX_WEIGHT:g}], row {to_row(index)} has {array[index]:g}"
+        )
     return array
 
 
@@ -312,7 +326,7 @@ def check_propensities(
 ) -> FloatArray:
     """Return propensities (n,) as float64. Raise an error unless each is in (0, 1].
 
-    ``to_row(index)`` returns the row number that the error message states for an index.
+    ``to_row`` is as in ``check_arms``.
     """
     array: FloatArray = as_numpy(propensities, "propensity").astype(np.float64, copy=False)
     if array.ndim != 1 or n not in (None, len(array)):

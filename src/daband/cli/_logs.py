@@ -17,7 +17,6 @@ from daband.base._files import check_writable, lock_folder, make_folder, write_j
 from daband.cli import _shared as shared_options
 from daband.cli._pilot import print_status
 from daband.cli._shared import print_line, show_rows_bar
-from daband.domains._contract import LoggedRounds
 from daband.domains._data_options import DataOptions
 from daband.domains.readers._parquet_log import ParquetLog, open_log
 from daband.domains.readers._reading import TARGET_PREFIX, compute_digests
@@ -25,6 +24,7 @@ from daband.errors import InvalidInput
 from daband.logs._mean_estimates import estimate_mean
 from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
+from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
 from daband.trust._assess import compute_arm_fractions
 from daband.trust._assessment import format_number
@@ -143,9 +143,9 @@ def learn_command(
                 )
 
 
-def _read_rounds(log: ParquetLog, before: Policy, id_column: str | None) -> LoggedRounds:
+def _read_rounds(log: ParquetLog, before: Policy, id_column: str | None) -> Rounds:
     """Return the first rounds of a log, without rounds that a policy has learned."""
-    batches: list[LoggedRounds] = []
+    batches: list[Rounds] = []
     for part, digest in compute_digests(log.parts()).items():
         if TARGET_PREFIX + digest in before.log_parts:
             continue
@@ -155,15 +155,15 @@ def _read_rounds(log: ParquetLog, before: Policy, id_column: str | None) -> Logg
             is_new = [i not in before._round_ids for i in itertools.islice(ids, len(batch))]
             batches.append(batch.select(np.flatnonzero(is_new)) if is_new else batch)
             if sum(map(len, batches)) >= _MAX_SHOWN_ROUNDS:
-                return LoggedRounds.join(batches)
-    return LoggedRounds.join(batches)
+                return Rounds.join(batches)
+    return Rounds.join(batches)
 
 
-def _describe_changes(before: Policy, after: Policy, rounds: LoggedRounds) -> Iterator[str]:
+def _describe_changes(before: Policy, after: Policy, rounds: Rounds) -> Iterator[str]:
     """Yield lines on the rewards of rounds that were learned, and on the changes of the policy's
     decisions for their contexts.
     """
-    is_usual = rounds.propensities >= 0.5
+    is_usual = rounds.known_propensities >= 0.5
     for label, rows in (("a likely", is_usual), ("an unlikely", ~is_usual)):
         if rows.sum() > 1:
             estimate = estimate_mean(rounds.rewards[rows])

@@ -8,7 +8,6 @@ from daband.domains._contract import (
     About,
     Contexts,
     EvaluationDomain,
-    Guardrail,
     LoggedDomain,
     Pair,
     RewardDomain,
@@ -23,6 +22,7 @@ from daband.domains.readers._logs import from_log
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._tables import from_table, from_texts
 from daband.features._table_transform import TableTransform
+from daband.rounds._rounds import Guardrail
 
 __all__ = [
     "About",

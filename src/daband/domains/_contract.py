@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from textwrap import shorten
 from types import MappingProxyType
@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray, Shape, take_chosen
+from daband.base._arrays import AnyArray, FloatArray, IntArray, Shape, take_chosen
 from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
 from daband.features._shift import Shift, as_shift
+from daband.rounds._rounds import Rounds
 
 if TYPE_CHECKING:
     from daband.features._catalogue import Catalogue
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rounds:
+class FullRounds:
     """Rounds of a reward domain: contexts, and the reward of each arm.
 
     Only the training loop has the rewards of all arms. A policy gets the reward of the arm that it
@@ -72,103 +73,6 @@ class Rounds:
         if self.expected is None:
             return np.full(len(self.contexts), np.nan)
         return self.expected.max(axis=1) - take_chosen(self.expected, arms)
-
-
-@dataclass(frozen=True)
-class Guardrail:
-    """A second outcome of the rounds of a log, which a policy must not make worse.
-
-    A policy is deployed only if its mean of this outcome is proven to be at most ``margin`` worse
-    than the incumbent's.
-
-    >>> daband.domains.Guardrail([0.0, 1.0, 0.0], margin=0.01, name="-returns").margin
-    0.01
-    """
-
-    #: The outcome of each round, (B,).
-    values: FloatArray
-    #: The largest loss that is accepted, at least 0, in the unit of the outcome.
-    margin: float = 0.0
-    #: The name of the outcome. A larger outcome is better, or a smaller one if the name starts with
-    #: "-".
-    name: str = "guardrail"
-
-    def __post_init__(self) -> None:
-        values = np.asarray(self.values, np.float64)
-        if values.ndim != 1 or not np.isfinite(values).all():
-            raise InvalidInput(f"guardrail {self.name!r} must have a finite number for each round")
-        if not 0.0 <= self.margin < np.inf:
-            raise InvalidInput(f"the guardrail's margin must be at least 0, got {self.margin!r}")
-        object.__setattr__(self, "values", values)
-
-    def select(self, rows: IntArray) -> Guardrail:
-        """Return the outcome of these rounds."""
-        return replace(self, values=self.values[rows])
-
-
-@dataclass(frozen=True)
-class LoggedRounds:
-    """Rounds of a logging policy, with the reward of the chosen arm only."""
-
-    #: Contexts, (B, *C).
-    contexts: AnyArray
-    #: Chosen arms, (B,).
-    arms: IntArray
-    #: Rewards of the chosen arms, (B,).
-    rewards: FloatArray
-    #: Probability with which the logging policy chose each arm, (B,).
-    propensities: FloatArray
-    #: How much each round counts, (B,); None if each counts once.
-    weights: FloatArray | None = None
-    #: Mask of the arms that could be chosen, (B, K); None if all could.
-    offered: BoolArray | None = None
-    #: Cluster of each round, (B,), e.g. its school, if arms were drawn for clusters; None if rounds
-    #: are independent.
-    clusters: IntArray | None = None
-    #: A second outcome; None if there is none.
-    guardrail: Guardrail | None = None
-
-    def __len__(self) -> int:
-        return len(self.contexts)
-
-    def to_arguments(self) -> dict[str, Any]:
-        """Return these rounds as arguments of ``Policy.update``."""
-        return {
-            "contexts": self.contexts,
-            "arm": self.arms,
-            "reward": self.rewards,
-            "weights": self.weights,
-            "propensities": self.propensities,
-            "available": self.offered,
-            "clusters": self.clusters,
-        }
-
-    def select(self, rows: IntArray) -> LoggedRounds:
-        """Return the rounds at these indices."""
-        arrays: dict[str, Any] = {
-            name: array if array is None else array[rows]
-            for name, array in vars(self).items()
-            if name != "guardrail"
-        }
-        guardrail = None if self.guardrail is None else self.guardrail.select(rows)
-        return LoggedRounds(**arrays, guardrail=guardrail)
-
-    @classmethod
-    def join(cls, parts: Sequence[LoggedRounds]) -> LoggedRounds:
-        """Return the rounds of several logs, one log after the other.
-
-        Optional fields that one of the logs lacks are None.
-        """
-        columns = {name: [vars(part)[name] for part in parts] for name in vars(parts[0])}
-        guardrails = columns.pop("guardrail")
-        joined: dict[str, Any] = {
-            name: None if any(array is None for array in arrays) else np.concatenate(arrays)
-            for name, arrays in columns.items()
-        }
-        if None not in guardrails:
-            values = np.concatenate([guardrail.values for guardrail in guardrails])
-            joined["guardrail"] = replace(guardrails[0], values=values)
-        return cls(**joined)
 
 
 class Contexts(ABC):
@@ -286,8 +190,8 @@ class RewardDomain(FeedbackDomain):
         are known.
         """
 
-    def read_rounds(self, indices: IntArray) -> Rounds:
-        return Rounds(self.read(indices), *self.read_rewards(indices))
+    def read_rounds(self, indices: IntArray) -> FullRounds:
+        return FullRounds(self.read(indices), *self.read_rewards(indices))
 
 
 class LoggedDomain(FeedbackDomain):
@@ -298,7 +202,7 @@ class LoggedDomain(FeedbackDomain):
     log_parts: frozenset[str] = frozenset()
 
     @abstractmethod
-    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+    def read_rounds(self, indices: IntArray) -> Rounds:
         """Return the rounds at these indices."""
 
     def read(self, indices: IntArray) -> AnyArray:
@@ -307,7 +211,7 @@ class LoggedDomain(FeedbackDomain):
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         """Return the arms, rewards and propensities at these indices, each (B,)."""
         rounds = self.read_rounds(indices)
-        return rounds.arms, rounds.rewards, rounds.propensities
+        return rounds.arms, rounds.rewards, rounds.known_propensities
 
 
 class EvaluationDomain:

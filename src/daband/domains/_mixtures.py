@@ -19,13 +19,13 @@ from daband.domains._contract import (
     Contexts,
     EvaluationDomain,
     LoggedDomain,
-    LoggedRounds,
     Pair,
     RewardDomain,
     gather_rows,
 )
 from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
+from daband.rounds._rounds import Rounds
 
 P = ParamSpec("P")
 #: Fields of a pair with source data.
@@ -124,9 +124,9 @@ class MixedLog(MixedContexts, LoggedDomain):
 
     _order_seed = LoggedDomain._order_seed
 
-    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+    def read_rounds(self, indices: IntArray) -> Rounds:
         part_numbers, local_indices = _locate(self.parts, np.asarray(indices))
-        parts: list[LoggedRounds] = [
+        parts: list[Rounds] = [
             part.read_rounds(local_indices[part_numbers == number])
             for number, part in enumerate(self.parts.values())
         ]
@@ -137,7 +137,7 @@ class MixedLog(MixedContexts, LoggedDomain):
                 for part in parts
             ]
         ranks = np.argsort(np.argsort(part_numbers, kind="stable"), kind="stable")
-        return LoggedRounds.join(parts).select(ranks)
+        return Rounds.join(parts).select(ranks)
 
 
 def find_part_names(domain: Any, indices: IntArray) -> AnyArray:

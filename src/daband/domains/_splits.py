@@ -14,12 +14,7 @@ import numpy as np
 
 from daband.base._arguments import check_fraction
 from daband.base._arrays import AnyArray, FloatArray, IntArray
-from daband.domains._contract import (
-    Contexts,
-    EvaluationDomain,
-    LoggedDomain,
-    RewardDomain,
-)
+from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 
 #: The number of rows that are read at a time.

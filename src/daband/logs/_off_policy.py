@@ -19,7 +19,7 @@ import numpy as np
 from daband.base._arguments import check_int, check_probability
 from daband.base._arrays import ArrayLike, check_arms
 from daband.base._lazy_polars import pl
-from daband.domains._contract import Contexts, LoggedRounds
+from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._parquet_log import ParquetLog, open_log
@@ -49,6 +49,7 @@ from daband.logs._weighted_log import (
     move_to_target,
     weigh_log,
 )
+from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._frozen_policy import FrozenPolicy
 
@@ -135,7 +136,7 @@ def evaluate_log(
         policy: a policy, which does not change; an exported policy (``daband.load_deployed``) with
             the exploration that was exported; or a function from contexts (B, *C) to probabilities
             of arms (B, K).
-        log: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards,
+        log: ``pair.source_test``, ``Rounds``, or a tuple (contexts, arms, rewards,
             propensities). If the propensities are None, they are estimated, with a warning. For
             Parquet files, pass a folder, a glob such as ``"logs/*.parquet"``, a list of files, or a
             ``ParquetLog``; their rounds must fit into memory.
@@ -195,7 +196,7 @@ def evaluate_log(
     log_domain = read_log(log, n_policy_arms, clusters)
     n_rounds = len(log_domain)
     raise_if_learned(n_rounds if has_learned_all(policy, log_domain) else 0, n_rounds)
-    rounds: LoggedRounds = log_domain.read_rounds(np.arange(len(log_domain)))
+    rounds: Rounds = log_domain.read_rounds(np.arange(len(log_domain)))
     if id is not None and file_log is None:
         check_ids_not_learned(policy, id, n_rounds)
         if rounds.clusters is None:
@@ -208,7 +209,7 @@ def evaluate_log(
     n_arms = log_probabilities.shape[1]
     check_arms(rounds.arms, len(rounds), n_arms)
     if isinstance(log_domain, ArrayLog) and log_domain.propensity_method:
-        rare_fraction = float((rounds.propensities < _MAX_RARE_PROPENSITY).mean())
+        rare_fraction = float((rounds.known_propensities < _MAX_RARE_PROPENSITY).mean())
         remark = (
             f"; {rare_fraction:.1%} of the rounds have an arm that the log hardly ever chooses in"
             " such contexts"

@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from daband.base._arrays import AnyArray, ArrayLike, FloatArray, Mask, as_numpy, is_finite
-from daband.domains._contract import Contexts, LoggedDomain, LoggedRounds, RewardDomain
+from daband.domains._contract import Contexts, LoggedDomain, RewardDomain
 from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._reading import LogFiles
 from daband.errors import InvalidInput
 from daband.logs._policy_protocol import Policy
+from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy
 
 #: Number of contexts per call of a policy.
@@ -23,7 +24,7 @@ _BATCH_CONTEXTS = 1024
 _SUM_TOLERANCE = 1e-6
 
 #: The types of a log. Strings and paths name Parquet files, which ``evaluate_log`` reads.
-Log: TypeAlias = LoggedDomain | LoggedRounds | tuple[ArrayLike | None, ...] | LogFiles
+Log: TypeAlias = LoggedDomain | Rounds | tuple[ArrayLike | None, ...] | LogFiles
 #: A policy, an exported policy, or a function from contexts (B, *C) to probabilities of arms (B,
 #: K).
 PolicyLike: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
@@ -36,9 +37,9 @@ def read_log(log: Log, n_arms: int | None, clusters: ArrayLike | None = None) ->
     number of arms. ``clusters`` (n,) are the clusters of rounds in arrays.
     """
     arrays: Any = log
-    if isinstance(log, LoggedRounds) and clusters is None:
+    if isinstance(log, Rounds) and clusters is None:
         clusters = log.clusters
-    if isinstance(log, LoggedRounds):
+    if isinstance(log, Rounds):
         arrays = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
     if isinstance(arrays, tuple) and len(arrays) in (4, 5):
         n_log_arms = max(as_numpy(arrays[1], "log arms").max(initial=0), 0) + 1

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.base._arrays import AnyArray, FloatArray, IntArray, take_chosen
-from daband.domains._contract import LoggedRounds, gather_rows
+from daband.domains._contract import gather_rows
 from daband.errors import InvalidInput
 from daband.logs._doubly_robust import (
     RewardModel,
@@ -21,6 +21,7 @@ from daband.logs._doubly_robust import (
     build_feature_map,
     compute_doubly_robust_scores,
 )
+from daband.rounds._rounds import Rounds
 
 #: A density ratio uses squares and products of features if the smaller sample has this many rows
 #: per coefficient.
@@ -75,7 +76,7 @@ class FoldModels:
         seed: seed of the assignment of rounds to folds.
     """
 
-    def __init__(self, rounds: LoggedRounds, n_arms: int, seed: int) -> None:
+    def __init__(self, rounds: Rounds, n_arms: int, seed: int) -> None:
         _check_rows(len(rounds))
         #: The fold of each round, (n,): by cluster if there are clusters.
         self.folds: IntArray = assign_folds(len(rounds), N_FOLDS, seed)
@@ -99,7 +100,7 @@ class FoldModels:
         return predictions
 
 
-def score_rounds(rounds: LoggedRounds, n_arms: int, *, seed: int = 0) -> FloatArray:
+def score_rounds(rounds: Rounds, n_arms: int, *, seed: int = 0) -> FloatArray:
     """Return the doubly robust scores (n, K) of rounds.
 
     With fewer than 10 rounds no models are fitted, and the mean reward is predicted for every arm.
@@ -112,7 +113,7 @@ def score_rounds(rounds: LoggedRounds, n_arms: int, *, seed: int = 0) -> FloatAr
         models = FoldModels(rounds, n_arms, seed)
         predictions = models.predict(rounds.contexts, models.folds)
     scores = compute_doubly_robust_scores(
-        predictions, rounds.arms, rounds.rewards, rounds.propensities
+        predictions, rounds.arms, rounds.rewards, rounds.known_propensities
     )
     return (
         scores
@@ -121,9 +122,7 @@ def score_rounds(rounds: LoggedRounds, n_arms: int, *, seed: int = 0) -> FloatAr
     )
 
 
-def weigh_log(
-    rounds: LoggedRounds, probabilities: FloatArray, models: FoldModels
-) -> WeightedRounds:
+def weigh_log(rounds: Rounds, probabilities: FloatArray, models: FoldModels) -> WeightedRounds:
     """Return the rewards, weights and predicted rewards of a log.
 
     ``probabilities`` (n, K) are those of the policy.
@@ -176,15 +175,15 @@ def move_to_target(
     )
 
 
-def _compute_importance_weights(probabilities: FloatArray, rounds: LoggedRounds) -> FloatArray:
+def _compute_importance_weights(probabilities: FloatArray, rounds: Rounds) -> FloatArray:
     """Return the policy's probability of the logged arm, divided by its propensity, (n,)."""
     with np.errstate(over="ignore"):
-        weights: FloatArray = take_chosen(probabilities, rounds.arms) / rounds.propensities
+        weights: FloatArray = take_chosen(probabilities, rounds.arms) / rounds.known_propensities
     is_too_large = ~(weights < _MAX_WEIGHT)
     if is_too_large.any():
         row = int(np.argmax(is_too_large))
         raise InvalidInput(
-            f"log: the propensity {rounds.propensities[row]:g} gives a weight of"
+            f"log: the propensity {rounds.known_propensities[row]:g} gives a weight of"
             f" {weights[row]:.2g}, which is too large for an estimate; check that propensities are"
             " probabilities of the logged arm, and drop such rounds"
         )

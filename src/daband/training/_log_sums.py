@@ -20,12 +20,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from daband.base._arrays import use_one_blas_thread
-from daband.domains._contract import LoggedRounds
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import LogPart
 from daband.errors import DataError, InvalidInput, WorkerDied
 from daband.linear._ridge import RidgeSums
 from daband.policies._ridge import RidgePolicy
+from daband.rounds._rounds import Rounds
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,7 +44,7 @@ def sum_part(
     of the batches, so that ``n_threads``, the number of threads, does not affect the result.
     """
 
-    def sum_batch(batch: LoggedRounds) -> RidgeSums:
+    def sum_batch(batch: Rounds) -> RidgeSums:
         sums = policy.empty_sums()
         try:
             policy.add_to_sums(sums, **batch.to_arguments())

@@ -24,10 +24,10 @@ import numpy as np
 
 from daband.base._arrays import AnyArray, Arrays, FloatArray, IntArray
 from daband.base._files import read_bytes, read_npz, write_npz, write_text
-from daband.domains._contract import LoggedRounds
 from daband.errors import CheckpointError
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._thread_locks import defer_signals
+from daband.rounds._rounds import Rounds
 from daband.training._phase import ByDomain, Phase
 from daband.training._work_folder import Folder
 
@@ -269,11 +269,16 @@ def _play_rounds(phase: Phase, rounds_by_domain: ByDomain, history: History) -> 
     domain_columns: list[tuple[AnyArray, ...]] = []
     for name, rounds in rounds_by_domain:
         domain_name = name or phase.domain_name
-        if isinstance(rounds, LoggedRounds):
+        if isinstance(rounds, Rounds):
             policy.update(**rounds.to_arguments(), domain=domain_name)
             policy.log_parts |= phase.domain.by_name[name].log_parts  # type: ignore[attr-defined]
             domain_columns.append(
-                (rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities)
+                (
+                    rounds.arms,
+                    rounds.rewards,
+                    np.full(len(rounds), np.nan),
+                    rounds.known_propensities,
+                )
             )
         elif phase.has_full_feedback:
             policy.learn_full(rounds.contexts, rounds.rewards, domain_name)

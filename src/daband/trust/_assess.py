@@ -19,14 +19,7 @@ import numpy as np
 
 from daband.base._arguments import check_int, check_one_of
 from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray, take_chosen
-from daband.domains._contract import (
-    Contexts,
-    EvaluationDomain,
-    LoggedDomain,
-    LoggedRounds,
-    Pair,
-    RewardDomain,
-)
+from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
 from daband.domains._mixtures import find_part_names
 from daband.domains._source_rounds import (
     apply_by_source,
@@ -51,6 +44,7 @@ from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transform_contexts
 from daband.policies._supervised import Supervised
+from daband.rounds._rounds import Rounds
 from daband.trust._assessment import Assessment, count_rewards_needed
 from daband.trust._incumbent import Incumbent, as_incumbent, decide, make_constant_incumbent
 from daband.trust._reference import (
@@ -204,7 +198,7 @@ def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence |
         arms = rounds.logged.arms
         rewards = rounds.logged.rewards
         weights = compute_importance_weights(
-            rounds.logged.propensities,
+            rounds.logged.known_propensities,
             policy.n_arms,
             rounds.logged.offered,
             policy.propensity_power,
@@ -294,7 +288,7 @@ class SourceRounds:
     #: Name of the source domain of each context, (N,); None if there is only one.
     origins: AnyArray | None
     #: Logged arms and rewards; None if the source is not a log.
-    logged: LoggedRounds | None
+    logged: Rounds | None
     #: The cross-fitted values of the policy that has learned these rounds; None if it has not.
     values: PolicyValues | None = None
 
@@ -308,7 +302,7 @@ class SourceRounds:
         indices = domain.order(0, n, seed=seed)
         origins = find_part_names(source, indices) if len(source.by_name) > 1 else None
         rounds = domain.read_rounds(indices)
-        if isinstance(rounds, LoggedRounds):
+        if isinstance(rounds, Rounds):
             scores = score_rounds(rounds, source.n_arms, seed=seed)
             return cls(rounds.contexts, scores, origins, rounds)
         rewards = rounds.rewards
@@ -565,9 +559,7 @@ def estimate_advantage(
     }
 
 
-def estimate_learned_gain(
-    earlier: Policy, rounds: LoggedRounds, incumbent_arm: int
-) -> MeanEstimate:
+def estimate_learned_gain(earlier: Policy, rounds: Rounds, incumbent_arm: int) -> MeanEstimate:
     """Return the advantage over an arm in a target log, of the version that has learned the log.
 
     An estimate from learned rounds would be too high, so it is cross-fitted: a third of the rounds
@@ -621,14 +613,14 @@ def _forecast_guardrail(
     }
 
 
-def _describe_mismatch(policy: Policy, logged: LoggedRounds) -> list[str]:
+def _describe_mismatch(policy: Policy, logged: Rounds) -> list[str]:
     """Return a phrase if a log contradicts its propensities, with the arm that does so the most."""
     clusters = logged.clusters
     if clusters is not None:
         clusters = np.unique(clusters, return_inverse=True)[1]
     all_arms = np.ones((len(logged.arms), policy.n_arms), np.bool_)
     offered = all_arms if logged.offered is None else logged.offered
-    ratios = find_mismatches(logged.arms, logged.propensities, offered, clusters)
+    ratios = find_mismatches(logged.arms, logged.known_propensities, offered, clusters)
     if not ratios:
         return []
     arm = max(ratios, key=lambda index: abs(ratios[index] - 1.0))

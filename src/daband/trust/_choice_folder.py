@@ -11,10 +11,11 @@ import math
 from pathlib import Path
 
 from daband.base._files import read_bytes, write_bytes
-from daband.domains._contract import LoggedRounds, Pair
+from daband.domains._contract import Pair
 from daband.errors import InvalidInput
 from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
+from daband.rounds._rounds import Rounds
 from daband.trust._assess import (
     assess,
     compute_arm_fractions,
@@ -95,7 +96,7 @@ def assess_choice(folder: Path, *, incumbent: str | None = None, unit: str = "")
 
 
 def update_verdict(
-    folder: Path, earlier: Policy, policy: Policy, rounds: LoggedRounds, n_learned: int
+    folder: Path, earlier: Policy, policy: Policy, rounds: Rounds, n_learned: int
 ) -> str:
     """Update the assessment of a choice by target rounds that its latest version has learned, and
     return the result in words.

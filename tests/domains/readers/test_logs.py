@@ -7,8 +7,8 @@ import pytest
 
 import daband
 from daband.domains import Columns, from_arrays, from_log, from_table
-from daband.domains._contract import LoggedRounds
 from daband.logs._weighted_log import score_rounds
+from daband.rounds._rounds import Rounds
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(600, 4))
@@ -274,7 +274,7 @@ def test_log_files_list_the_offered_arms(tmp_path):
 
 def test_an_incumbent_that_was_not_offered_earns_as_the_log_does():
     contexts, arms, rewards, offered = offered_log()
-    rounds = LoggedRounds(contexts, arms, rewards, 1 / offered.sum(axis=1), offered=offered)
+    rounds = Rounds(contexts, arms, rewards, 1 / offered.sum(axis=1), offered=offered)
     values = score_rounds(rounds, 3).mean(axis=0)
     np.testing.assert_allclose(values, [0.0, 1.0, 2 / 3 + 0.5 * 2 / 3], atol=0.05)
 

@@ -6,25 +6,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from daband.base._arguments import check_available, check_class_names, check_int, check_one_of
+from daband.base._arguments import check_class_names, check_int, check_one_of
 from daband.base._arrays import (
     ArrayLike,
-    BoolArray,
     IntArray,
     as_numpy,
-    check_arms,
-    check_clusters,
-    check_propensities,
-    check_rewards,
-    take_chosen,
 )
-from daband.domains._contract import About, Guardrail, LoggedDomain, LoggedRounds, Pair
+from daband.domains._contract import About, LoggedDomain, Pair
 from daband.domains._mixtures import allow_several_domains
 from daband.domains._splits import hold_out
 from daband.domains.readers._arrays import (
@@ -39,6 +34,7 @@ from daband.errors import InvalidInput
 from daband.features._costs import ArmCosts
 from daband.features._shift import ShiftLike, as_shift
 from daband.linear._propensities import estimate_propensities
+from daband.rounds._rounds import Guardrail, Rounds, make_rounds
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
@@ -82,30 +78,28 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         arm_array = arm_array.astype(np.int64) if arm_array.dtype == np.bool_ else arm_array
         self.propensity_method = ""
         try:
-            checked_arms = check_arms(arm_array, len(self), n_arms)
-            checked_rewards = check_rewards(rewards, (len(self),))
-            if costs is not None:
-                checked_rewards = checked_rewards - np.array(costs.means)[checked_arms]
-            mask = None if offered is None else _check_offered(offered, checked_arms, n_arms)
-            if propensities is None:
-                propensities, self.propensity_method = estimate_propensities(
-                    self._contexts, checked_arms, n_arms, mask
-                )
-            if guardrail is not None and len(guardrail.values) != len(self):
-                raise InvalidInput(f"guardrail must have {len(self)} values")
-            self._rounds = LoggedRounds(
+            rounds = make_rounds(
                 self._contexts,
-                checked_arms,
-                checked_rewards,
-                check_propensities(propensities, len(self)),
-                offered=mask,
-                clusters=check_clusters(clusters, len(self)),
+                arm_array,
+                rewards,
+                propensities,
+                offered=offered,
+                clusters=clusters,
                 guardrail=guardrail,
+                n_arms=n_arms,
             )
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error}") from None
+        if costs is not None:
+            rounds = replace(rounds, rewards=rounds.rewards - np.array(costs.means)[rounds.arms])
+        if rounds.propensities is None:
+            estimates, self.propensity_method = estimate_propensities(
+                self._contexts, rounds.arms, n_arms, rounds.offered
+            )
+            rounds = replace(rounds, propensities=estimates)
+        self._rounds = rounds
 
-    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+    def read_rounds(self, indices: IntArray) -> Rounds:
         return self._rounds.select(indices)
 
 
@@ -300,17 +294,3 @@ def warn_estimated_propensities(method: str, *, stacklevel: int) -> None:
         " column",
         stacklevel=stacklevel,
     )
-
-
-def _check_offered(offered: ArrayLike, arms: IntArray, n_arms: int) -> BoolArray:
-    """Return the mask of offered arms, (n, K).
-
-    Raise an error if it is invalid or a chosen arm was not offered.
-    """
-    mask = check_available(offered, len(arms), n_arms, "offered arms")
-    invalid_rows = np.flatnonzero(~take_chosen(mask, arms))
-    if len(invalid_rows):
-        raise InvalidInput(
-            f"row {invalid_rows[0]} has chosen arm {arms[invalid_rows[0]]}, which was not offered"
-        )
-    return mask

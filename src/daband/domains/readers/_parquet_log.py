@@ -25,7 +25,7 @@ import numpy as np
 from daband.base._arguments import check_int
 from daband.base._arrays import MAX_WEIGHT, AnyArray, IntArray, Shape, check_clusters, check_memory
 from daband.base._lazy_polars import pl
-from daband.domains._contract import LoggedDomain, LoggedRounds
+from daband.domains._contract import LoggedDomain
 from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogFiles,
@@ -43,6 +43,7 @@ from daband.features._costs import ArmCosts
 from daband.features._image_layout import find_image_layout
 from daband.features._row_reader import ImageRule, RowReader
 from daband.features._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
+from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy
 
 #: The number of rows that are read at a time. With 32 features, they take 8 MB.
@@ -224,7 +225,7 @@ class ParquetLog(LoggedDomain):
             for start in range(0, file.n_rows, max_rows)
         ]
 
-    def batches(self, part: LogPart, max_rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
+    def batches(self, part: LogPart, max_rows: int = BATCH_ROWS) -> Iterator[Rounds]:
         """Yield the rounds of a part, at most ``max_rows`` at a time.
 
         Raise a ``DataError`` if the file is damaged.
@@ -303,14 +304,14 @@ class ParquetLog(LoggedDomain):
     # Reading the log as a domain, by index.
 
     @functools.cached_property
-    def _all_rounds(self) -> LoggedRounds:
+    def _all_rounds(self) -> Rounds:
         """All rounds of the log."""
         n_bytes = 8 * len(self) * math.prod(self._row_shape)
         check_memory(n_bytes, f"{len(self):,} logged rounds in memory (fit_log needs less)")
         batches = [batch for part in self.parts() for batch in self.batches(part)]
-        return LoggedRounds.join(batches)
+        return Rounds.join(batches)
 
-    def read_rounds(self, indices: IntArray) -> LoggedRounds:
+    def read_rounds(self, indices: IntArray) -> Rounds:
         return self._all_rounds.select(indices)
 
     # Converting frames to rounds.
@@ -356,7 +357,7 @@ class ParquetLog(LoggedDomain):
             raise DataError(f"{path} has no row, so the length of its lists is not known")
         return len(first_list[0] or ())
 
-    def _convert_rounds(self, frame: pl.DataFrame, path: str) -> LoggedRounds:
+    def _convert_rounds(self, frame: pl.DataFrame, path: str) -> Rounds:
         """Return the rounds in a frame of the file ``path``. Raise an error for an invalid
         value.
         """
@@ -410,7 +411,7 @@ class ParquetLog(LoggedDomain):
             values = frame[self.columns.cluster].cast(pl.String).to_numpy()
             clusters = check_clusters(values, len(frame))
         round_weights = weights[0] if weights else np.ones(len(frame))
-        return LoggedRounds(
+        return Rounds(
             contexts, arm_indices, rewards, propensities, round_weights, offered, clusters
         )
 

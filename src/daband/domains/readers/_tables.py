@@ -17,7 +17,7 @@ import numpy as np
 from daband.base._arguments import check_class_names
 from daband.base._arrays import AnyArray, FloatArray, IntArray, check_propensities
 from daband.base._lazy_polars import pl
-from daband.domains._contract import About, Guardrail, Pair
+from daband.domains._contract import About, Pair
 from daband.domains._mixtures import read_all_domains
 from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
@@ -54,6 +54,7 @@ from daband.features._table_transform import (
     row_number,
 )
 from daband.linear._propensities import estimate_propensities
+from daband.rounds._rounds import Guardrail
 
 
 def from_table(
