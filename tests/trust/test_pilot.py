@@ -11,6 +11,7 @@ from daband.errors import InvalidInput
 from daband.logs._controlled_trial import TrialCounts
 from daband.trust import Pilot, plan_pilot
 from daband.trust._pilot import compute_largest_loss, draw_surprises
+from daband.trust._pilot_simulation import WeekRewards, simulate_pilots
 from daband.trust._report import write_choice_report
 
 SIMPLE = {"incumbent_mean": 0.2, "reward_deviation": 0.4, "min_reward": 0.0}
@@ -137,6 +138,33 @@ def test_a_larger_drift_leaves_a_smaller_chance_of_a_proof():
     assert [plan.rule.drift for plan in (careful, usual, alike)] == [0.2, 0.1, 0.0]
     assert [plan.rule.worst_loss for plan in (careful, alike)] == [0.4, 0.2]
     assert careful.deploy + careful.keep < alike.deploy + alike.keep
+
+
+@pytest.mark.parametrize("rate", [0.0005, 0.002])
+def test_the_cost_stays_below_its_limit_if_large_rewards_are_rare(rate):
+    """A fraction of customers buys for an exponential amount; the policy sells nothing."""
+    plan = plan_pilot(
+        per_week=2000,
+        max_loss=0.05,
+        incumbent_mean=rate,
+        reward_deviation=(2.0 * rate) ** 0.5,
+        min_reward=0.0,
+    )
+    rng = np.random.default_rng(0)
+
+    def draw(_, fractions):
+        n_policy = rng.binomial(2000, fractions).astype(float)
+        counts = np.stack([n_policy, 2000.0 - n_policy], axis=1)
+        n_sales = rng.binomial(counts.astype(int), [0.0, rate])
+        sums, squares = np.zeros((2, *n_sales.shape))
+        for at in np.argwhere(n_sales):
+            amounts = rng.exponential(1.0, n_sales[tuple(at)])
+            sums[tuple(at)], squares[tuple(at)] = amounts.sum(), np.square(amounts).sum()
+        return WeekRewards(n_policy, counts, sums, squares, np.full(len(fractions), rate))
+
+    pilots = simulate_pilots(plan.rule, draw, n_pilots=300, rounds_per_week=2000.0, n_weeks=12)
+    assert (pilots.costs.max(axis=1) > plan.largest_cost).mean() <= 0.05
+    assert (pilots.costs.max(axis=1) > 0.5 * plan.largest_cost).mean() > 0.5  # it is used
 
 
 def test_the_source_limits_the_size_of_a_loss(folder):

@@ -157,17 +157,23 @@ def _sum_terms(moments: Moments) -> tuple[FloatArray, FloatArray]:
     return (factors * differences).sum(axis=-1), np.stack(variances, axis=-1)
 
 
-def estimate_cost(moments: Moments) -> tuple[FloatArray, FloatArray, FloatArray]:
+def estimate_cost(
+    moments: Moments, min_deviation: float = 0.0
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the estimated cost, its variance, and the number of the policy's rounds without it.
 
     The rewards that are missing in a group are assumed to be like the others. A group in which no
-    reward of the policy has arrived is left out.
+    reward of the policy has arrived is left out. ``min_deviation`` is the smallest standard
+    deviation of a reward from which the variance is computed.
     """
     n_rewards = moments.counts[..., 0]
     is_known = (n_rewards > 0.0) & (moments.counts[..., 1] > 0.0)
     scale = np.where(is_known, moments.n_policy / np.maximum(n_rewards, 1.0), 0.0)
     scale = scale / (1.0 - moments.fractions)
     terms, variances = _sum_terms(moments)
+    f = moments.fractions
+    floor = f * (1.0 - f) * moments.counts.sum(axis=-1) * min_deviation**2
+    variances = np.concatenate([variances, floor[..., None]], axis=-1)
     variance = (scale[..., None] ** 2 * variances).sum(axis=-2).max(axis=-1)
     n_unknown = np.where(is_known, 0.0, moments.n_policy).sum(axis=-1)
     return -(scale * terms).sum(axis=-1), variance, n_unknown
@@ -240,6 +246,9 @@ class TrialRule:
         expected_error: its standard deviation.
         min_effect: the smallest effect for which the policy should be deployed.
         reference_rounds: number of rounds in which the trial should decide.
+        reward_deviation: the standard deviation of rewards that is expected. The limit of the cost
+            assumes that rewards vary at least as much: if large rewards are rare, the first ones do
+            not show how much they vary.
         error: largest probability of each wrong decision.
     """
 
@@ -250,6 +259,7 @@ class TrialRule:
     expected_error: float = 0.0
     min_effect: float = 0.0
     reference_rounds: float = _REFERENCE_ROUNDS
+    reward_deviation: float = 0.0
     error: float = ERROR
 
     def limit_cost(self, moments: Moments) -> FloatArray:
@@ -258,7 +268,7 @@ class TrialRule:
         Rounds without any reward in their group lose ``worst_loss``.
         """
         n_policy = moments.n_policy.sum(axis=-1)
-        cost, variance, n_unknown = estimate_cost(moments)
+        cost, variance, n_unknown = estimate_cost(moments, self.reward_deviation)
         is_small = moments.counts.sum(axis=-2).min(axis=-1) < _MIN_REWARDS
         worst = n_policy * self.worst_loss
         scale = max((self.max_cost / _MIXTURE_SCALE) ** 2, _TINY)

@@ -272,6 +272,7 @@ def plan_pilot(
         expected_error=expected_error,
         min_effect=min_advantage / fraction,
         reference_rounds=planned_rounds * fraction,
+        reward_deviation=deviation,
     )
     rng = np.random.default_rng(check_int("seed", seed, minimum=0))
     draws = rng.standard_normal(_N_SIMULATED)
