@@ -3,6 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
+import sqlalchemy as sa
 
 from daband.service import Settings
 from daband.service._event_log import Store
@@ -33,6 +35,29 @@ def test_a_decision_is_logged_as_it_was_answered(exported, log):
         "[1, 2]",
         "source",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log", ["postgres"], indirect=True)
+@pytest.mark.parametrize("call", ["find_newest_file", "find_current_model"])
+def test_a_service_that_postgres_drops_while_it_opens_the_log_opens_it_again(
+    exported, log, call, monkeypatch
+):
+    original = getattr(Store, call)
+    n_calls = 0
+
+    def call_dropped(store):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 1:
+            with store._engine.begin() as connection:
+                connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        return original(store)
+
+    monkeypatch.setattr(Store, call, call_dropped)
+    with served(exported, log) as client:
+        assert client.post("/decide", json={"context": ROW}).status_code == 200
+    assert n_calls > 1
 
 
 def test_the_same_id_gives_the_same_answer_and_another_context_is_refused(exported, log):

@@ -102,6 +102,21 @@ def test_json_that_is_none_and_bodies_that_are_too_large(service):
     assert service.post("/decide", json=GOOD).status_code == 200
 
 
+@pytest.mark.parametrize("depth", [101, 252, 253, 500, 900])
+def test_json_that_is_nested_too_deeply_is_refused_with_a_reason(service, depth):
+    nested = "[" * depth + "1" + "]" * depth
+    service.post("/decide", json=GOOD)
+    for path, content in (
+        ("/decide", f'{{"context": {nested}}}'),
+        ("/decide", f'{{"context": {{"age": {nested}}}}}'),
+        ("/events/v/reward", f'{{"reward": {nested}}}'),
+        ("/arms", f'{{"arms": {nested}}}'),
+    ):
+        response = service.post(path, content=content.encode())
+        assert response.status_code == 422
+        assert "nested at most" in response.json()["error"]
+
+
 @pytest.mark.parametrize("reward", ["1", None, True, [1], "x" * 10_000])
 def test_a_reward_that_is_no_number(service, reward):
     service.post("/decide", json=GOOD)

@@ -122,6 +122,13 @@ def test_a_request_under_a_name_of_another_site_is_refused(exported, sqlite_log,
         assert "--allow-host" in refused.json()["error"]
 
 
+def test_a_request_with_two_hosts_is_refused(exported, sqlite_log):
+    """A proxy might check the other one."""
+    with served(exported, sqlite_log) as client, connect(client.base_url) as one:
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+        assert one.recv(1 << 16).split(b" ")[1] == b"400"
+
+
 def test_any_name_may_be_allowed(exported, sqlite_log):
     with served(exported, sqlite_log, Settings(hosts=("*",))) as client:
         assert client.get("/health", headers={"Host": "market.example"}).status_code == 200

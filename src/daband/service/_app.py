@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+import sqlalchemy as sa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
@@ -35,7 +36,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.base._svg import draw_curve
-from daband.errors import CheckpointError, InvalidInput
+from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.service._decider import (
     Decider,
     check_event_id,
@@ -77,6 +78,14 @@ _PAGE_HEADERS = {
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
+#: How often the log is opened, if the database drops the connection meanwhile.
+_MAX_OPEN_ATTEMPTS = 10
+#: Seconds between two attempts to open the log.
+_OPEN_RETRY_SECONDS = 1.0
+#: The codes of Postgres for a shutdown, a crash and a start that has not ended.
+_SHUTDOWN_STATES = ("57P01", "57P02", "57P03")
+#: Maximum nesting of the JSON in a request.
+_MAX_NESTING = 100
 #: The OpenAPI document, which is the same for all policies.
 _OPENAPI = Path(__file__).with_name("templates").joinpath("openapi.json").read_text("utf-8")
 #: The templates of the page and the metrics.
@@ -108,9 +117,33 @@ def create_app(file: str | Path, log: str, settings: Settings | None = None) -> 
         settings: the behaviour of the service; by default ``Settings()``.
     """
     load_deployed(file)  # raises an error for a damaged file before the log is created
+    settings = settings or Settings()
+    was_dropped = False
+    for attempts_left in reversed(range(_MAX_OPEN_ATTEMPTS)):
+        try:
+            return _open_service(file, log, settings)
+        except (DataError, sa.exc.DBAPIError) as error:
+            was_dropped |= _is_dropped_connection(error)
+            if not (was_dropped and attempts_left):
+                raise
+            _logger.warning("the log dropped the connection while it was opened; trying again")
+        time.sleep(_OPEN_RETRY_SECONDS)
+    raise AssertionError("unreachable")
+
+
+def _is_dropped_connection(error: BaseException) -> bool:
+    """Return True if the database ended a connection that was open, or if it restarts."""
+    cause = error.__cause__ if isinstance(error, DataError) else error
+    return isinstance(cause, sa.exc.DBAPIError) and (
+        cause.connection_invalidated or getattr(cause.orig, "sqlstate", None) in _SHUTDOWN_STATES
+    )
+
+
+def _open_service(file: str | Path, log: str, settings: Settings) -> Starlette:
+    """Return the application, after opening its log once."""
     store = Store(log)
     try:
-        return Service(file, store, settings or Settings()).app
+        return Service(file, store, settings).app
     except BaseException:
         store.close()
         raise
@@ -300,10 +333,12 @@ class Service:
 
         This prevents DNS rebinding attacks by pages in a browser.
         """
-        host = request.headers.get("host")
-        if host is None or "*" in self._allowed_hosts:  # browsers always send a host
+        hosts = request.headers.getlist("host")
+        if len(hosts) > 1:  # a proxy might check another one than this service
+            raise HTTPException(400, "the request has several headers Host")
+        if not hosts or "*" in self._allowed_hosts:  # browsers always send a host
             return
-        name = host
+        name = host = hosts[0]
         with suppress(ValueError):  # neither a name nor an address
             name = urlsplit(f"//{host}").hostname or ""
             if name in self._allowed_hosts:
@@ -364,13 +399,17 @@ class Service:
 
     async def _read_json(self, request: Request) -> Any:
         """Return the body of a request, parsed as JSON."""
-        body = await self._read_body(request)
+        content = await self._read_body(request)
         try:
-            return orjson.loads(body)
+            body = orjson.loads(content)
         except orjson.JSONDecodeError as error:
             raise HTTPException(
                 400, f"the body is not JSON: {error.msg} at character {error.pos}"
             ) from None
+        # the count is enough to accept nearly every request
+        if content.count(b"[") + content.count(b"{") > _MAX_NESTING:
+            _check_nesting(body)
+        return body
 
     # Decisions and rewards.
 
@@ -636,6 +675,21 @@ def _describe_decision(
             for warning in decision.warnings
         ],
     }
+
+
+def _check_nesting(body: Any) -> None:
+    """Raise an error if parsed JSON is nested too deeply to be shown and stored."""
+    level = [body]
+    for _ in range(_MAX_NESTING):
+        level = [
+            value
+            for item in level
+            if isinstance(item, dict | list)
+            for value in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise InvalidInput(f"the body must be nested at most {_MAX_NESTING} levels")
 
 
 def _make_response(

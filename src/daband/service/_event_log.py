@@ -269,7 +269,7 @@ class Store:
         except sa.exc.DBAPIError as error:
             raise DataError(
                 f"the log {hide_password(address)} cannot be opened: {error.orig}"
-            ) from None
+            ) from error
         if version not in (None, _VERSION):
             raise DataError(
                 f"the log is of version {version}, this daband reads version {_VERSION}; use another"
