@@ -101,6 +101,32 @@ def test_what_the_user_says_wins():
         infer_columns(old.select("country", "offer"), new, StatedRoles(label="offer"))
 
 
+@pytest.mark.parametrize(
+    ("old_numbers", "new_numbers", "is_id"),
+    [
+        (range(1, N + 1), range(N + 1, 2 * N + 1), True),  # consecutive
+        (range(N), range(N), True),  # row numbers of each file
+        (range(0, 40 * N, 40), range(90 * N, 130 * N, 40), True),  # other numbers in each file
+        (range(0, 4000 * N, 4000), range(7, 4000 * N, 4000), False),  # such as populations
+        ([*range(N - 1), 0], range(N, 2 * N), False),  # one is repeated
+    ],
+)
+def test_integers_that_identify_rows_are_ids_unless_the_user_says_they_are_numbers(
+    old_numbers, new_numbers, is_id
+):
+    old, new = (
+        frame.with_columns(customer=pl.Series(list(numbers)))
+        for frame, numbers in zip(frames(), (old_numbers, new_numbers), strict=True)
+    )
+    roles = StatedRoles(arm="offer", reward="euros", propensity="p")
+    columns, types = infer_columns(old, new, roles)
+    customer = next(column for column in types if column.name == "customer")
+    assert ("customer" in columns.id, "customer" in columns.context) == (is_id, not is_id)
+    assert ("--number customer" in customer.reason, customer.is_notable) == (is_id, is_id)
+    columns, _ = infer_columns(old, new, replace(roles, number=("customer",)))
+    assert ("customer" in columns.id, "customer" in columns.context) == (False, True)
+
+
 def test_many_categories_are_left_out_with_a_word_how_to_keep_them():
     text = pl.DataFrame(
         {"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150}
@@ -696,14 +722,14 @@ def test_a_category_with_a_sign_is_the_same_in_every_file(tmp_path):
     """Before: 5% was 5 in a file of percentages alone, and 5% in one that has a text besides."""
     old = pl.DataFrame(
         {
-            "age": np.arange(N),
+            "age": np.arange(N) // 2,
             "discount": ["5%", "10%", "no"] * (N // 3),
             "offer": ["1%", "2%", "none"] * (N // 3),
         }
     )
     new = pl.DataFrame(
         {
-            "age": np.arange(N),
+            "age": np.arange(N) // 2,
             "discount": ["5%", "10%"] * (N // 2),
             "offer": ["1%", "2%"] * (N // 2),
         }
@@ -774,7 +800,8 @@ def test_an_arm_that_cannot_be_told_from_another_is_refused(tmp_path):
 def test_labels_match_however_whole_numbers_are_spelled(source, target, names):
     """Before: a label of 1.0 was none of the arms 0.0 and 1.0."""
     old, new = (
-        pl.DataFrame({"age": np.arange(N), "y": labels * (N // 2)}) for labels in (source, target)
+        pl.DataFrame({"age": np.arange(N) // 2, "y": labels * (N // 2)})
+        for labels in (source, target)
     )
     columns = Columns(context=["age"], label="y")
     pair = from_table(source=old, target=new, columns=columns, class_names=names)
@@ -787,7 +814,7 @@ def test_a_policy_learns_from_the_log_that_it_wrote(tmp_path, labels):
     """Before: arms called 1.0 or True are 1 and true in the CSV file of their own decisions, and no
     arm.
     """
-    old = pl.DataFrame({"age": np.arange(N), "offer": labels * (N // 2)})
+    old = pl.DataFrame({"age": np.arange(N) // 2, "offer": labels * (N // 2)})
     pair = from_table(
         source=old, target=old.drop("offer"), columns=Columns(context=["age"], label="offer")
     )

@@ -145,6 +145,11 @@ _MIN_ROWS_PER_ARM = 3
 #: Texts are ids if more than this fraction of their values is distinct. Integers also need the name
 #: of an id column.
 _MAX_UNIQUE_FRACTION = 0.95
+#: Different integers are ids if random integers of their range would have at least this many
+#: repetitions on average.
+_MIN_EXPECTED_REPETITIONS = 5.0
+#: Fewer integers are not enough to tell ids from numbers by their values.
+_MIN_IDS = 20
 #: Maximum difference between the medians of the domains, in standard deviations, that is not
 #: reported.
 _MAX_MEDIAN_SHIFT = 2.0
@@ -491,13 +496,16 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
             name, "date", f"year, and sine and cosine of month, weekday and time of day{hint}"
         )
     if all(are_numeric):
-        if (
-            all(values.dtype.is_integer() for values in series)
-            and _ID_NAME_REGEX.search(name)
-            and identifies_rows
-        ):
+        are_integers = all(values.dtype.is_integer() for values in series)
+        if are_integers and _ID_NAME_REGEX.search(name) and identifies_rows:
             reason = f"an id: {n_distinct:,} different integers in {n_rows:,} rows"
             return ColumnRole(name, "ignored", reason, is_id=True)
+        if are_integers and _are_row_numbers(series):
+            reason = (
+                f"an id: {n_distinct:,} integers in {n_rows:,} rows, all different within a file;"
+                f" --number {name} makes it a context"
+            )
+            return ColumnRole(name, "ignored", reason, is_id=True, is_notable=True)
         return ColumnRole(name, "number", description)
     remark = "" if are_codes else _describe_texts(series)
     if any(are_numeric):
@@ -514,6 +522,27 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
         )
         return ColumnRole(name, "ignored", reason, is_notable=bool(remark))
     return ColumnRole(name, "category", f"{remark}{description}", is_notable=bool(remark))
+
+
+def _are_row_numbers(series: Sequence[pl.Series]) -> bool:
+    """Return True if integers identify rows: no file repeats one, and they are either (nearly)
+    consecutive, or in another range in each file.
+
+    Measurements with so many values in a range, such as ages, would repeat some of them.
+    """
+    if any(len(values) < _MIN_IDS or values.n_unique() < len(values) for values in series):
+        return False
+    columns = [values.cast(pl.Int64).to_numpy() for values in series]
+    both = np.concatenate(columns)
+    if len(np.unique(both)) == len(both):
+        first, *others = sorted(columns, key=np.min)
+        if others and first.max() < others[0].min():
+            return True
+        columns = [both]
+    return all(
+        len(column) ** 2 / (2 * (column.max() - column.min() + 1)) >= _MIN_EXPECTED_REPETITIONS
+        for column in columns
+    )
 
 
 def _are_dates(values: pl.Series) -> bool:
