@@ -78,41 +78,34 @@ pair = daband.domains.from_table(source=test, target=sweden, columns=columns)
 
 candidates = [daband.trust.Candidate("log", "log", preferred=True)]
 choice = daband.choose(pair, candidates=candidates, unit="euros", seed=0)
-rules = daband.rules(choice, pair=pair, max_depth=2, epsilon=0.05, id_column="customer")
+rules = daband.rules(choice, pair=pair, max_depth=2)
 print(rules.to_text())
 
 # %%
 # The view
 # --------
 #
-# The rule is a query. A random twentieth of the customers, by the MD5 of their id, gets a random
-# offer, so that the next log shows how good all offers are. The column ``propensity`` has the
-# probability of each decision. SQLite lacks ``md5``, so we register it; DuckDB and Postgres have it.
-
-from hashlib import md5
+# The rule is a query, which most databases understand. It never explores: the column ``propensity``
+# is 1. To try other offers for a few customers, export the rule (``daband.export``).
 
 query = rules.rule.to_sql("customers")
 print(query)
 database = sqlite3.connect(":memory:")
-database.create_function("md5", 1, lambda text: md5(text.encode()).hexdigest())  # noqa: S324
 database.execute("CREATE TABLE customers (customer INTEGER, age REAL, spent REAL, channel TEXT)")
 database.executemany("INSERT INTO customers VALUES (?, ?, ?, ?)", sweden.iter_rows())
 database.execute(f"CREATE VIEW offers AS {query}")
-database.execute("SELECT arm, COUNT(*), AVG(propensity) FROM offers GROUP BY arm").fetchall()
+database.execute("SELECT arm, COUNT(*) FROM offers GROUP BY arm").fetchall()
 
 # %%
 # The same decisions elsewhere
 # ----------------------------
 #
-# The function of Python, the JsonLogic of a feature flag, and ``rules.json`` give the same offers.
-# Here we compare the function of Python with the view.
+# The tree is also JSON, and the policy decides in Python. Both give the same offers as the view.
 
-namespace: dict = {}
-exec(rules.rule.to_python(), namespace)  # noqa: S102
-by_python = [namespace["choose_arm"](row) for row in sweden.iter_rows(named=True)]
-by_sql = database.execute("SELECT arm, propensity FROM offers ORDER BY customer").fetchall()
-assert by_python == by_sql
-print(rules.rule.to_python())
+by_policy = list(rules.policy.as_deployed().decide(sweden).arm_name)
+by_sql = [arm for (arm,) in database.execute("SELECT arm FROM offers ORDER BY customer")]
+assert by_policy == by_sql
+print(rules.rule.to_json())
 
 # %%
 # The truth

@@ -4,15 +4,12 @@ import datetime
 import json
 import sqlite3
 from contextlib import closing
-from hashlib import md5
 
 import duckdb
 import numpy as np
 import polars as pl
-from json_logic import jsonLogic
 
 import daband
-from daband.serving import compute_share
 from daband.serving._rule import to_state
 from daband.trust._rule_columns import list_columns
 
@@ -82,11 +79,23 @@ def make_policy(pair, seed, depth=3, **settings):
     return policy
 
 
-def decide_in_python(rule, rows):
-    space = {}
-    exec(rule.to_python(), space)
-    decisions = [space["choose_arm"](row) for row in rows.iter_rows(named=True)]
-    return [arm for arm, _ in decisions], [propensity for _, propensity in decisions]
+def decide_in_json(rule, rows):
+    """Return the arms by the JSON tree, read as ``Rule.to_json`` describes it."""
+
+    def find_arm(node, row):
+        if isinstance(node, str):
+            return node
+        value = row[node["column"]]
+        if value is None:
+            is_true = node["or_missing"]
+        elif "in" in node:
+            is_true = value in node["in"]
+        else:
+            is_true = str(value) < node["before"] if "before" in node else value < node["below"]
+        return find_arm(node["yes" if is_true else "no"], row)
+
+    tree = json.loads(json.dumps(rule.to_json()))
+    return [find_arm(tree, row) for row in rows.iter_rows(named=True)]
 
 
 def decide_in_duckdb(rule, rows, date_type="VARCHAR"):
@@ -98,7 +107,6 @@ def decide_in_duckdb(rule, rows, date_type="VARCHAR"):
 
 def decide_in_sqlite(rule, rows):
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.create_function("md5", 1, lambda text: md5(text.encode()).hexdigest())
         return _decide_in_sql(connection, rule, rows, {**TYPES, "id": "BIGINT"})
 
 
@@ -111,17 +119,8 @@ def _decide_in_sql(connection, rule, rows, types):
     else:
         marks = ", ".join("?" * len(rows.columns))
         connection.executemany(f"INSERT INTO customers VALUES ({marks})", rows.iter_rows())
-    query = f"SELECT arm, propensity FROM ({rule.to_sql('customers')}) AS q ORDER BY id"
-    decisions = connection.execute(query).fetchall()
-    return [arm for arm, _ in decisions], [float(propensity) for _, propensity in decisions]
-
-
-def decide_in_json_logic(rule, rows):
-    logic = json.loads(json.dumps(rule.to_json()))
-    return [
-        jsonLogic(logic, {**row, "share": compute_share(rule.salt, row["id"])})
-        for row in rows.iter_rows(named=True)
-    ]
+    query = f"SELECT arm FROM ({rule.to_sql('customers')}) AS q ORDER BY id"
+    return [arm for (arm,) in connection.execute(query).fetchall()]
 
 
 def decide_in_growthbook(rule, rows):
@@ -142,11 +141,7 @@ def decide_in_growthbook(rule, rows):
 
     rules = json.loads(json.dumps(rule.to_growthbook()))
     return [
-        next(
-            part["force"]
-            for part in rules
-            if holds(part["condition"], {**row, "share": compute_share(rule.salt, row["id"])})
-        )
+        next(part["force"] for part in rules if holds(part["condition"], row))
         for row in rows.iter_rows(named=True)
     ]
 

@@ -49,7 +49,6 @@ TESTED_ELSEWHERE = {
     "policies/_random",
     "policies/_registered",
     "service/_decider",
-    "serving/_deployed_rule",
     "training/_log_sums",
     "training/_phase",
     "trust/_pilot_simulation",

@@ -9,6 +9,7 @@ import pytest
 
 import daband as library
 from daband.trust._report import write_choice_report
+from tests.rule_engines import decide_in_json
 from tests.trust.test_report import make_choice
 
 
@@ -27,30 +28,30 @@ def market(choice_folder, tmp_path):
 
 
 def test_from_rules_to_decisions_and_back(daband, market):
-    options = ["--depth", "1", "--epsilon", "0.2", "--id", "customer", "--salt", "may"]
-    printed = daband("rules", "market", *options, "--sql", "--table", "people", "--out", "r.sql")
+    options = ["--depth", "1", "--sql", "--table", "people", "--out", "r.sql"]
+    printed = daband("rules", "market", *options)
     assert printed.returncode == 0, printed.stderr
     folder = market.parent
     assert 'FROM "people"' in (folder / "r.sql").read_text()
-    flags = json.loads((market / "rules.json").read_text())["flags"]
-    assert flags["arm"]["variants"] == {"coupon": "coupon", "letter": "letter"}
+    tree = json.loads((market / "rules.json").read_text())["rule"]
+    assert {tree["yes"], tree["no"]} == {"coupon", "letter"}
     rows = pl.read_csv(folder / "new.csv").with_row_index("customer")
     rows.write_csv(folder / "week.csv")
     assert daband("decide", "market/rules.json", "week.csv", "--out", "log.csv").returncode == 0
     log = pl.read_csv(folder / "log.csv")
+    assert log["propensity"].unique().to_list() == [1.0]
+    assert log["arm"].to_list() == decide_in_json(library.load(market / "rules.json").rule, rows)
+    exported = daband("export", "market/rules.json", "rules.daband", "--epsilon", "0.2")
+    assert exported.returncode == 0, exported.stderr
+    assert library.load_deployed("rules.daband").policy == "rules"
+    assert daband("decide", "rules.daband", "week.csv", "--out", "log.csv").returncode == 0
+    log = pl.read_csv(folder / "log.csv")
     assert sorted(log["propensity"].unique()) == pytest.approx([0.1, 0.9])
-    policy = library.load(market / "rules.json")
-    space = {}
-    exec(policy.rule.to_python(), space)
-    arms = [space["choose_arm"](row)[0] for row in rows.iter_rows(named=True)]
-    assert log["arm"].to_list() == arms
     rewards = np.random.default_rng(0).random(len(log))
     log.with_columns(reward=rewards).write_csv(folder / "log.csv")
     learned = daband("learn", "market/rules.json", "log.csv", "--id", "customer")
     assert learned.returncode == 0, learned.stderr
     assert library.load(market / "rules.json").rounds_learned == len(log)
-    assert daband("export", "market/rules.json", "rules.daband").returncode == 0
-    assert library.load_deployed("rules.daband").policy == "rules"
     refused = daband("rules", "market")
     assert refused.returncode == 2
     assert "has learned" in refused.stderr
@@ -102,7 +103,7 @@ def test_a_log_without_the_incumbent_leaves_the_verdict(daband, market):
 
 @pytest.mark.parametrize(
     ("option", "start"),
-    [("--text", "if age"), ("--json", "{"), ("--growthbook", "["), ("--python", "def choose_arm")],
+    [("--text", "if age"), ("--json", "{"), ("--growthbook", "[")],
 )
 def test_languages(daband, market, option, start):
     printed = daband("rules", "market", "--depth", "1", option)

@@ -33,7 +33,7 @@ def test_rewards_are_averaged_with_the_rounds_of_the_tree():
 
 
 def test_a_json_file_restores_the_policy(tmp_path):
-    policy = make_policy(epsilon=0.1, salt="x", id_column="customer")
+    policy = make_policy(epsilon=0.1)
     policy.update([[0.1, 1.0]], [1], [4.0], ids=["first"])
     policy.save(tmp_path / "rules.json")
     loaded = daband.load(tmp_path / "rules.json")

@@ -190,12 +190,11 @@ def rules_command(
     depth: Annotated[int, Option(min=1, max=3, help="Maximum number of conditions of a row.")] = 2,
     sql: Annotated[bool, Option("--sql", help="Write a CASE expression of SQL.")] = False,
     as_json: Annotated[
-        bool, Option("--json", help="Write JsonLogic; to --out a flag of flagd.")
+        bool, Option("--json", help="Write a JSON tree; to --out with the policy.")
     ] = False,
     growthbook: Annotated[
         bool, Option("--growthbook", help="Write rules of a feature of GrowthBook.")
     ] = False,
-    python: Annotated[bool, Option("--python", help="Write a Python function.")] = False,
     text: Annotated[bool, Option("--text", help="Write text; the default.")] = False,
     out: Annotated[Path | None, Option(help="The file to write; default: print.")] = None,
     table: Annotated[
@@ -204,22 +203,17 @@ def rules_command(
     min_rounds: Annotated[
         int, Option(min=1, help="Minimum number of rounds of an arm where it is chosen.")
     ] = 50,
-    epsilon: Annotated[
-        float, Option(help="Probability of a random arm, by the id of the row.")
-    ] = 0.0,
-    id_column: Annotated[str, Option("--id", help="With --epsilon: column of ids.")] = "id",
-    salt: Annotated[str, Option(help="With --epsilon: a text for other random arms.")] = "",
 ) -> None:
-    """Find the best small tree over raw columns, and write it as SQL, JsonLogic, GrowthBook's
-    conditions, Python or text.
+    """Find the best small tree over raw columns, and write it as SQL, JSON, GrowthBook's conditions
+    or text.
 
     It is one arm if the data do not prove that the tree is better. DIR gets rules.json, which
     `daband decide`, `daband learn` and `daband export` take.
 
     Example: daband rules market --depth 2 --sql --table customers --out rules.sql
     """
-    if sum((sql, as_json, growthbook, python, text)) > 1:
-        raise InvalidInput("use only one of --sql, --json, --growthbook, --python and --text")
+    if sum((sql, as_json, growthbook, text)) > 1:
+        raise InvalidInput("use only one of --sql, --json, --growthbook and --text")
     if as_json and out is not None and out.suffix != ".json":
         raise InvalidInput(f"--out must end in .json with --json, got {out}")
     choice = Choice.load(folder)
@@ -236,9 +230,6 @@ def rules_command(
             choice,
             max_depth=depth,
             min_rounds=min_rounds,
-            epsilon=epsilon,
-            id_column=id_column,
-            salt=salt,
         )
     result.save(folder)
     if sql:
@@ -247,7 +238,7 @@ def rules_command(
         rule = result.rule.to_json() if as_json else result.rule.to_growthbook()
         content = json.dumps(rule, indent=2, ensure_ascii=False) + "\n"
     else:
-        content = result.rule.to_python() if python else result.to_text()
+        content = result.to_text()
     if out is None:
         typer.echo(content, nl=False)
         if result.assessment.sentence not in content:  # the output may be a program

@@ -106,24 +106,15 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
 
 
 def save_rules(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
-    """Write a ``RulePolicy`` as a flag definition of flagd, with the policy under the key
-    ``_RULES_KEY``.
-    """
+    """Write the JSON tree of a ``RulePolicy``, and the policy under the key ``_RULES_KEY``."""
     settings, arrays = _collect(policy, replay=replay)
-    rule = policy.rule
-    flag = {
-        "state": "ENABLED",
-        "variants": {name: name for name in rule.arm_names},
-        "defaultVariant": rule.leaf_arms[-1],
-        "targeting": rule.to_json(),
-    }
     saved = {
         "version": CHECKPOINT_VERSION,
         "settings": settings,
         "notes": notes,
         "arrays": {name: [str(array.dtype), array.tolist()] for name, array in arrays.items()},
     }
-    write_json(path, {"flags": {"arm": flag}, _RULES_KEY: saved})
+    write_json(path, {"rule": policy.rule.to_json(), _RULES_KEY: saved})
 
 
 def _read_rules(path: str | Path) -> tuple[dict[str, Any], Arrays]:

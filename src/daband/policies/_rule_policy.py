@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,8 @@ from daband.policies._checkpoints import check_notes, save_rules
 from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
-from daband.serving._deployed_rule import DeployedRule, deploy_rule
+from daband.serving._deployed_policy import DeployedPolicy, load_deployed
+from daband.serving._export import export
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._rule import Rule, build_leaf_network, count_leaves, from_state, to_state
 
@@ -39,13 +41,10 @@ class RulePolicy(Policy):
     ``daband.rules(choice)`` makes one. The score of an arm is its mean reward in the leaf of the
     context, including the rounds from which the tree was learned. Rewards that are learned later
     may change the arms of leaves, but not the tree. A file with the suffix ``.json`` contains the
-    policy and its rule in JsonLogic, as a flag definition of flagd.
+    policy and its rule as a JSON tree.
 
     Args:
         tree: the tree, as ``daband.rules`` makes it; None for a tree with one leaf.
-        id_column: the column whose value determines who gets a random arm, with probability
-            ``epsilon``, if a rule is used outside daband.
-        salt: a text that makes these random arms different from those of other experiments.
         settings: the settings of every policy (``daband.Policy``). ``explore`` is "greedy" by
             default, and ``arms`` is "disjoint".
 
@@ -59,12 +58,8 @@ class RulePolicy(Policy):
     allows_shared_arms = False
     max_norm = MAX_RAW_NORM  # contexts are only compared with thresholds
 
-    def __init__(
-        self, *, tree: Any = None, id_column: str = "id", salt: str = "", **settings: Any
-    ) -> None:
+    def __init__(self, *, tree: Any = None, **settings: Any) -> None:
         super().__init__(**settings)
-        self.id_column = str(id_column)
-        self.salt = str(salt)
         self._n_inputs = math.prod(self.feature_shape)
         try:
             #: The tree.
@@ -84,12 +79,7 @@ class RulePolicy(Policy):
         self._round_counts: IntArray = np.zeros(self.n_arms, np.int64)
 
     def settings(self) -> dict[str, Any]:
-        return {
-            **super().settings(),
-            "tree": to_state(self.node),
-            "id_column": self.id_column,
-            "salt": self.salt,
-        }
+        return {**super().settings(), "tree": to_state(self.node)}
 
     @property
     def counts(self) -> IntArray:
@@ -98,9 +88,7 @@ class RulePolicy(Policy):
 
     @property
     def rule(self) -> Rule:
-        """The tree with the present arm of each leaf, which can be written as SQL, JsonLogic or
-        Python.
-        """
+        """The tree with the present arm of each leaf, which can be written as SQL or JSON."""
         names = self.arm_names or tuple(map(str, range(self.n_arms)))
         with self._locks.state:
             means = self._compute_leaf_scores()[0]
@@ -109,14 +97,7 @@ class RulePolicy(Policy):
         if catalogue is not None:
             offered = catalogue.offered[int(self.domains.is_target(self._domain_index))]
         arms = np.where(offered, means, -np.inf).argmax(axis=1)
-        return Rule(
-            self.node,
-            tuple(names[arm] for arm in arms),
-            tuple(name for name, is_offered in zip(names, offered, strict=True) if is_offered),
-            self.epsilon,
-            self.id_column,
-            self.salt,
-        )
+        return Rule(self.node, tuple(names[arm] for arm in arms))
 
     def set_prior(self, means: FloatArray, counts: FloatArray) -> None:
         """Set the mean rewards of the rounds from which the tree was learned, and their numbers,
@@ -126,11 +107,12 @@ class RulePolicy(Policy):
             self._prior_means = np.array(means, np.float64)
             self._prior_counts = np.maximum(counts, 1.0)
 
-    def as_deployed(self) -> DeployedRule:
-        """Return a deployed policy whose random arms are determined by the column of ids, as in the
-        rule.
-        """
-        return deploy_rule(self, self.rule)
+    def as_deployed(self) -> DeployedPolicy:
+        """Return the policy as ``daband.export`` writes it."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "rules.daband"
+            export(self, path)
+            return load_deployed(path)
 
     def save(
         self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True

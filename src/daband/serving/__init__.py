@@ -9,7 +9,7 @@ from daband.features._table_transform import RowWarning
 from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed
 from daband.serving._export import ExportWarning, export
 from daband.serving._monitor import Monitor, MonitorReport
-from daband.serving._rule import Rule, compute_share
+from daband.serving._rule import Rule
 
 __all__ = [
     "DeployedDecision",
@@ -19,7 +19,6 @@ __all__ = [
     "MonitorReport",
     "RowWarning",
     "Rule",
-    "compute_share",
     "export",
     "load_deployed",
 ]

@@ -1,36 +1,27 @@
-"""Write a decision tree as SQL, JsonLogic, conditions of GrowthBook, Python and text.
+"""Write a decision tree as SQL, as a JSON tree, as conditions of GrowthBook, and as text.
 
 All have the same arms for the same row:
 
-* A missing value (NULL, None, or an absent key) is on the side on which the policy's table puts it,
+* A missing value (NULL, null, or an absent key) is on the side on which the policy's table puts it,
   which replaces missing numbers by the median. The condition says so: ``age < 40 or age is
   missing``.
 * A text is compared as it is stored: a space or another case makes another category. A category
   that is a number or a boolean is compared with its usual texts. 1 and 0 are true and false.
 * A date is compared as a date or as a text in ISO format.
-
-With ``epsilon``, a part of the ids gets a uniformly drawn arm. The first 8 hexadecimal digits of
-the MD5 of ``salt:id`` decide, so that an id has the same arm in every language, and its probability
-is known. JsonLogic and GrowthBook have no hash: the caller passes the variable ``share``, which
-``compute_share`` computes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.base._arrays import FloatArray, IntArray
+from daband.errors import InvalidInput
 from daband.serving._numpy_networks import TreeNetwork, make_empty_trees
 
-#: Number of different shares.
-_N_SHARES = 1 << 32
-#: The spaces by which a line of Python or text is indented.
+#: The spaces by which a line of text is indented.
 _INDENT = "    "
 
 
@@ -163,22 +154,6 @@ def measure_depth(node: Node) -> int:
     return 0 if isinstance(node, int) else 1 + max(map(measure_depth, (node.yes, node.no)))
 
 
-def compute_share(salt: str, row_id: Any) -> float:
-    """Return the random share in [0, 1) of an id, which must be an integer or a text.
-
-    >>> from daband.serving import compute_share
-    >>> round(compute_share("spring", 42), 3)
-    0.526
-    """
-    return _hash(salt, row_id) / _N_SHARES
-
-
-def _hash(salt: str, row_id: Any) -> int:
-    """Return the first 8 hexadecimal digits of the MD5 of an id, as a number."""
-    digest = hashlib.md5(f"{salt}:{row_id}".encode(), usedforsecurity=False)
-    return int(digest.hexdigest()[:8], 16)
-
-
 @dataclass(frozen=True)
 class Rule:
     """A decision tree with an arm per leaf, which can be written in several languages."""
@@ -187,116 +162,43 @@ class Rule:
     node: Node
     #: The arm of each leaf.
     leaf_arms: tuple[str, ...]
-    #: The arms from which a part of the ids gets one at random.
-    arm_names: tuple[str, ...]
-    #: The probability of a random arm.
-    epsilon: float = 0.0
-    #: The column whose value decides who gets a random arm.
-    id_column: str = "id"
-    #: A text that makes the random arms different from those of another experiment.
-    salt: str = ""
-
-    @property
-    def limits(self) -> list[int]:
-        """For each arm, the hash below which it is the random arm, if no earlier arm is."""
-        n_arms = len(self.arm_names)
-        step = self.epsilon * _N_SHARES / n_arms
-        limits = [round(step * (index + 1)) for index in range(n_arms)] if self.epsilon else []
-        return [min(limit, _N_SHARES - 1) for limit in limits]
-
-    @property
-    def propensities(self) -> tuple[float, float]:
-        """The probability of the arm of the tree, and of each other arm."""
-        random = self.epsilon / len(self.arm_names)
-        return round(random + 1.0 - self.epsilon, 12), round(random, 12)
-
-    def explore(self, arms: IntArray, ids: Sequence[Any]) -> tuple[IntArray, FloatArray]:
-        """Return the arms and propensities (n,) of rows with these arms of the tree (n,) and ids.
-
-        Arms are indices in ``arm_names``.
-        """
-        hashes = np.array([_hash(self.salt, row_id) for row_id in ids])
-        drawn = np.searchsorted(self.limits, hashes, side="right")
-        chosen = np.where(drawn < len(self.arm_names), drawn, arms)
-        return chosen, np.where(chosen == arms, *self.propensities)
 
     def to_sql(self, table: str | None = None) -> str:
         """Return a ``CASE`` expression, or with a table a query that adds the columns arm and
         propensity.
 
-        It runs in DuckDB, SQLite, Postgres and others. With ``epsilon`` the database needs the
-        function ``md5``, which SQLite lacks: see the guide.
+        It runs in DuckDB, SQLite, Postgres and others.
         """
         case = _write_sql_case(self.node, self.leaf_arms, "")
-        draw = f"substr(md5({_quote(self.salt + ':')} || CAST({_name(self.id_column)} AS VARCHAR))"
-        draw += ", 1, 8)"
-        drawn = "".join(
-            f"WHEN {draw} < '{limit:08x}' THEN {_quote(arm)}\n"
-            for limit, arm in zip(self.limits, self.arm_names, strict=False)
-        )
         if table is None:
-            return f"CASE\n{drawn}ELSE {case}\nEND" if drawn else case
-        if not drawn:
-            return f"SELECT *, {case} AS arm, 1.0 AS propensity\nFROM {_name(table)}"
-        usual, random = self.propensities
-        arm = f"CASE\n{drawn}ELSE rule_arm END"
-        return (  # names and texts are quoted
-            f"SELECT *, {arm} AS arm,\n"  # noqa: S608
-            f"CASE WHEN rule_arm = {arm} THEN {usual!r} ELSE {random!r} END AS propensity\n"
-            f"FROM (SELECT *, {case} AS rule_arm FROM {_name(table)}) AS ruled"
-        )
+            return case
+        return f"SELECT *, {case} AS arm, 1.0 AS propensity\nFROM {_name(table)}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the rule in JsonLogic, which flagd and other providers of OpenFeature evaluate.
+    def to_json(self) -> Any:
+        """Return the tree in JSON types. A leaf is the name of its arm.
 
-        With ``epsilon``, the caller passes the variable ``share``.
+        Every other node has the keys "column", "below" (a number), "before" (a date) or "in" (a
+        list of values), "or_missing" (true if the condition is true for a missing value), and "yes"
+        and "no" with the nodes for rows for which the condition is true or false.
+
+        >>> from daband.serving import Rule
+        >>> Rule(0, ("letter",)).to_json()
+        'letter'
         """
-        branches: list[Any] = []
-        for limit, arm in zip(self.limits, self.arm_names, strict=False):
-            branches += [{"<": [{"var": "share"}, limit / _N_SHARES]}, arm]
-        return {"if": [*branches, _write_json_logic(self.node, self.leaf_arms)]}
+        return _write_json(self.node, self.leaf_arms)
 
     def to_growthbook(self) -> list[dict[str, Any]]:
         """Return the rules of a feature in GrowthBook: the first rule whose condition is true
         applies.
         """
-        rules = [
-            {"condition": {"share": {"$exists": True, "$lt": limit / _N_SHARES}}, "force": arm}
-            for limit, arm in zip(self.limits, self.arm_names, strict=False)
+        return [
+            {"condition": {"$and": conditions}, "force": self.leaf_arms[leaf]}
+            for conditions, leaf in _list_conditions(self.node)
         ]
-        for conditions, leaf in _list_conditions(self.node):
-            rules.append({"condition": {"$and": conditions}, "force": self.leaf_arms[leaf]})
-        return rules
-
-    def to_python(self) -> str:
-        """Return the source code of a function of a row, which returns the arm and its
-        propensity.
-
-        A row is a mapping from column to value. The function needs no package.
-        """
-        lines = ["def choose_arm(row):", '    """Return the arm for a row, and its propensity."""']
-        lines += _write_python(self.node, self.leaf_arms, _INDENT)
-        usual, random = self.propensities
-        if not self.epsilon:
-            return "\n".join([*lines, "    return arm, 1.0"]) + "\n"
-        key = f"{json.dumps(self.salt + ':')} + str(row[{json.dumps(self.id_column)}])"
-        lines += [
-            "    from hashlib import md5",
-            "",
-            f"    share = int(md5(({key}).encode()).hexdigest()[:8], 16)",
-            f"    for limit, drawn in {list(zip(self.limits, self.arm_names, strict=True))!r}:",
-            "        if share < limit:",
-            f"            return drawn, {usual!r} if drawn == arm else {random!r}",
-            f"    return arm, {usual!r}",
-        ]
-        return "\n".join(lines) + "\n"
 
     def to_text(self) -> str:
         """Return the rule as indented text."""
-        lines = _write_text(self.node, self.leaf_arms, "")
-        if self.epsilon:
-            lines.append(f"For {self.epsilon:.3g} of the ids: a random arm.")
-        return "\n".join(lines) + "\n"
+        return "\n".join(_write_text(self.node, self.leaf_arms, "")) + "\n"
 
 
 def _format(value: Any) -> str:
@@ -335,26 +237,30 @@ def _write_sql_case(node: Node, arms: Sequence[str], indent: str) -> str:
     return f"CASE\n{inner}WHEN {condition} THEN {yes}\n{inner}ELSE {no}\n{indent}END"
 
 
-def _write_json_logic(node: Node, arms: Sequence[str]) -> Any:
-    """Return a tree in JsonLogic, in which a missing value is null."""
+def _write_json(node: Node, arms: Sequence[str]) -> Any:
+    """Return a tree as nested mappings, as ``Rule.to_json`` describes."""
     if isinstance(node, int):
         return arms[node]
-    variable = {"var": node.column}
     is_category = node.kind == "equals"
-    condition: Any = (
-        {"in": [variable, node.forms]} if is_category else {"<": [variable, node.value]}
-    )
-    if node.or_missing:
-        condition = {"or": [{"===": [variable, None]}, condition]}
-    elif not is_category:
-        condition = {"and": [{"!==": [variable, None]}, condition]}
-    return {"if": [condition, *(_write_json_logic(child, arms) for child in (node.yes, node.no))]}
+    return {
+        "column": node.column,
+        "in" if is_category else node.kind: node.forms if is_category else node.value,
+        "or_missing": node.or_missing,
+        "yes": _write_json(node.yes, arms),
+        "no": _write_json(node.no, arms),
+    }
 
 
 def _list_conditions(node: Node) -> list[tuple[list[Any], int]]:
     """Return the conditions of GrowthBook on the way to each leaf, and the leaf."""
     if isinstance(node, int):
         return [([], node)]
+    if "." in node.column or node.column.startswith("$"):
+        raise InvalidInput(
+            f"GrowthBook cannot use column {node.column!r}: it reads a dot as the path of a nested"
+            " value, and $ as an operator. Rename the column in the data, or use SQL or the JSON"
+            " tree"
+        )
     is_category = node.kind == "equals"
     test: Any = {"$in": node.forms} if is_category else {"$lt": node.value}
     condition: Any = {node.column: test if is_category else {"$exists": True, **test}}
@@ -366,26 +272,6 @@ def _list_conditions(node: Node) -> list[tuple[list[Any], int]]:
         for test, child in sides
         for conditions, leaf in _list_conditions(child)
     ]
-
-
-def _write_python(node: Node, arms: Sequence[str], indent: str) -> list[str]:
-    """Return the lines of Python that assign the arm."""
-    if isinstance(node, int):
-        return [f"{indent}arm = {arms[node]!r}"]
-    value = f"row[{node.column!r}]"
-    is_missing = f"({value} is None or {value} != {value})"
-    conditions = {
-        "equals": f"{value} in {tuple(node.forms)!r}",
-        "before": f"str({value}) < {node.value!r}",
-        "below": f"{value} < {_format(node.value)}",
-    }
-    condition = conditions[node.kind]
-    if node.or_missing:
-        condition = f"{is_missing} or {condition}"
-    elif node.kind != "equals":
-        condition = f"not {is_missing} and {condition}"
-    yes, no = (_write_python(child, arms, indent + _INDENT) for child in (node.yes, node.no))
-    return [f"{indent}if {condition}:", *yes, f"{indent}else:", *no]
 
 
 def _write_text(node: Node, arms: Sequence[str], indent: str) -> list[str]:

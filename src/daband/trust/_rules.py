@@ -128,9 +128,7 @@ class Rules:
 
     @property
     def rule(self) -> Rule:
-        """The tree with its arms, which can be written as SQL, JsonLogic, conditions of GrowthBook
-        or Python.
-        """
+        """The tree with its arms, which can be written as SQL, JSON or conditions of GrowthBook."""
         return self.policy.rule
 
     @property
@@ -189,9 +187,6 @@ def rules(
     pair: Pair | None = None,
     max_depth: int = 2,
     min_rounds: int = 50,
-    epsilon: float = 0.0,
-    id_column: str = "id",
-    salt: str = "",
     seed: int = 0,
 ) -> Rules:
     """Return the best small tree over the raw columns of a choice's data, or the best arm if the
@@ -205,9 +200,6 @@ def rules(
             tree over the same cuts has a better estimate. The first condition of a tree of depth 3
             is one of the eight that are best for depth 2.
         min_rounds: an arm is chosen in a leaf only if it has at least as many source rounds there.
-        epsilon: the probability of a random arm, determined by the id of the row.
-        id_column: the column of ids.
-        salt: a text that makes random arms different from those of other experiments.
         seed: determines the folds of cross-fitting for rewards that are not from a log.
 
     >>> import numpy, polars
@@ -286,9 +278,6 @@ def rules(
             pair,
             tree=to_state(node) if proven else None,
             seed=choice.policy.seed,
-            epsilon=epsilon,
-            id_column=id_column,
-            salt=salt,
         )
         policy.reward_moments.restore(choice.policy.reward_moments.state())
         policy.deploy("target")
