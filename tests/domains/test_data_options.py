@@ -127,6 +127,15 @@ def test_integers_that_identify_rows_are_ids_unless_the_user_says_they_are_numbe
     assert ("customer" in columns.id, "customer" in columns.context) == (False, True)
 
 
+def test_a_reward_that_may_mean_a_missing_value_is_noticed():
+    old, new = frames()
+    old[3, "euros"] = old[5, "euros"] = -999.0
+    _, types = infer_columns(old, new, StatedRoles(arm="offer", reward="euros", propensity="p"))
+    (notice,) = (notice for notice in find_notices(old, new, types) if notice.column == "euros")
+    assert "-999 is in 2 rows" in notice.text
+    assert notice.needs_decision
+
+
 def test_many_categories_are_left_out_with_a_word_how_to_keep_them():
     text = pl.DataFrame(
         {"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150}

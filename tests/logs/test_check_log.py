@@ -1,5 +1,7 @@
 """``check_log`` names what is wrong with a log."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -61,6 +63,12 @@ def change(log, kind):
         return log.with_columns(age=pl.Series(10.0 * is_letter + rng.normal(size=n)))
     if kind == "after the reward":
         return log.with_columns(age=pl.col("euros") * 2.0)
+    if kind == "missing code":
+        return log.with_columns(
+            euros=pl.when(pl.col("customer") % 10 == 0).then(-999.0).otherwise(pl.col("euros"))
+        )
+    if kind == "tiny propensity":
+        return log.with_columns(p=pl.when(pl.col("customer") == 7).then(1e-11).otherwise(0.5))
     if kind == "ids":
         halves = log[: n // 2].with_columns(euros=pl.col("euros").reverse())
         return pl.concat([log[: n // 2], halves])
@@ -82,6 +90,8 @@ def change(log, kind):
         ("after the arm", "'age' depends strongly on the arm"),
         ("after the reward", "'age' nearly equals the reward"),
         ("ids", "customer"),
+        ("missing code", "euros: -999 is in 400 rows"),
+        ("tiny propensity", "Row 7 has a propensity of 1e-11"),
         ("drift", "drift"),
         ("truncated", "truncated"),
         ("mistyped", "19999"),
@@ -90,6 +100,26 @@ def change(log, kind):
 def test_a_mistake_is_named(kind, text):
     findings = daband.check_log(change(draw_log(), kind), COLUMNS).findings
     assert any(text in finding for finding in findings), findings
+
+
+def test_without_propensities_a_finding_does_not_speak_of_them():
+    log = change(draw_log(), "contexts")
+    findings = daband.check_log(log, replace(COLUMNS, propensity=None)).findings
+    assert findings
+    for finding in findings:
+        assert "'age'" in finding
+        assert "--propensity" in finding
+        assert "Correct the propensities" not in finding
+
+
+@pytest.mark.parametrize("time", ["10:00", "09:30", "07:20"])
+def test_a_constant_time_of_day_depends_on_nothing(time):
+    """Its sine and cosine differ from their means by rounding."""
+    rng = np.random.default_rng(9)
+    log = draw_log()
+    days = [f"2024-03-{day:02d} {time}" for day in rng.integers(1, 29, len(log))]
+    columns = Columns(["ts"], dates=["ts"], arm="offer", reward="euros", propensity="p")
+    assert daband.check_log(log.with_columns(ts=pl.Series(days)), columns).findings == ()
 
 
 def test_the_command_prints_arms_and_findings(tmp_path):
@@ -112,7 +142,12 @@ def test_the_command_reports_missing_rewards(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "value", "text"),
-    [("euros", "0,50", "'euros'.*'0,50'"), ("p", "50%", "'p'.*'50%'"), ("p", 0.0, "'p'.* 0")],
+    [
+        ("euros", "0,50", "'euros'.*'0,50'"),
+        ("p", "50%", "'p'.*'50%'"),
+        ("p", 0.0, "'p'.* 0"),
+        ("p", 1e-300, "'p'.*1e-300"),
+    ],
 )
 def test_a_value_that_is_no_number_or_probability_is_named(column, value, text):
     """Before: a decimal comma in a CSV file ended in an error of polars."""

@@ -321,10 +321,16 @@ def check_clusters(clusters: ArrayLike | None, n: int) -> IntArray | None:
     return hashes[indices]
 
 
+#: The smallest propensity of a chosen arm. A round with a smaller one would count as much as 10^12
+#: others, and sums of squares of such weights are not finite.
+MIN_PROPENSITY = 1e-12
+
+
 def check_propensities(
     propensities: ArrayLike, n: int | None = None, to_row: Callable[[int], object] = int
 ) -> FloatArray:
-    """Return propensities (n,) as float64. Raise an error unless each is in (0, 1].
+    """Return propensities (n,) as float64. Raise an error unless each is in (0, 1], and at least
+    ``MIN_PROPENSITY``.
 
     ``to_row`` is as in ``check_arms``.
     """
@@ -333,13 +339,13 @@ def check_propensities(
         raise InvalidInput(
             f"propensity must have shape ({'n' if n is None else n},), got {array.shape}"
         )
-    is_invalid = ~((array > 0.0) & (array <= 1.0))  # NaN is outside every bound
+    is_invalid = ~((array >= MIN_PROPENSITY) & (array <= 1.0))  # NaN is outside every bound
     if is_invalid.any():
         index = int(np.argmax(is_invalid))
         remedy = (
             "divide percentages by 100"
             if array[index] > 1
-            else "drop such rounds: a chosen arm has more than 0"
+            else f"drop such rounds: a chosen arm has at least {MIN_PROPENSITY:g}"
         )
         raise InvalidInput(
             f"propensity must be in (0, 1], row {to_row(index)} has {array[index]:g} ({remedy})"

@@ -14,7 +14,11 @@ import numpy as np
 
 from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.base._lazy_polars import pl
-from daband.domains.readers._columns import Columns, describe_missing_clusters
+from daband.domains.readers._columns import (
+    Columns,
+    describe_missing_clusters,
+    find_missing_codes,
+)
 from daband.domains.readers._reading import read_table
 from daband.domains.readers._tables import read_propensities, require_numbers
 from daband.errors import InvalidInput
@@ -34,6 +38,8 @@ _MAX_CAPPED_FRACTION = 0.02
 _MIN_AMOUNTS = 20
 #: Fraction of the variance of rewards that a single reward may have.
 _MAX_VARIANCE_FRACTION = 0.3
+#: A draw is suspicious if a log of this size has fewer rounds of its propensity on average.
+_MIN_EXPECTED_ROUNDS = 1e-3
 #: Minimum number of rounds of an arm.
 _MIN_ARM_ROUNDS = 50
 
@@ -148,13 +154,14 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
     )
     features = transform.apply(frame)
     propensities = (
-        np.bincount(arms)[arms] / len(arms)
+        None
         if columns.propensity is None
         else read_propensities(frame, columns.propensity, "source")
     )
     findings += _check_assignment(
         arms, arm_names.tolist(), propensities, features, transform.feature_names, clusters
     )
+    findings += [f"{notice}." for notice in find_missing_codes(columns.reward, rewards)]
     findings += _check_rewards(rewards, features, transform.feature_names, clusters)
     return LogCheck(len(frame), tuple(summaries), tuple(findings))
 
@@ -162,13 +169,34 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
 def _check_assignment(
     arms: IntArray,
     arm_names: list[str],
-    propensities: FloatArray,
+    logged_propensities: FloatArray | None,
     features: FloatArray,
     feature_names: Any,
     clusters: IntArray | None,
 ) -> list[str]:
-    """Return findings about how arms were drawn."""
+    """Return findings about how arms were drawn.
+
+    Without logged propensities, every round of an arm should have the same.
+    """
     findings = []
+    if logged_propensities is None:
+        propensities = np.bincount(arms)[arms] / len(arms)
+        expectation = "though the log has no propensities"
+        remedy = (
+            "daband estimates propensities from contexts; state them if they are known"
+            " (--propensity), or ignore the column"
+        )
+    else:
+        propensities = logged_propensities
+        expectation = "more than its propensities say"
+        remedy = "Correct the propensities, or ignore the column"
+    rarest = int(propensities.argmin())
+    if propensities[rarest] < _MIN_EXPECTED_ROUNDS / len(arms):
+        findings.append(
+            f"Row {rarest} has a propensity of {propensities[rarest]:g}: in {len(arms):,} rounds, such"
+            f" a draw hardly ever happens, and the round counts as much as"
+            f" {1.0 / propensities[rarest]:.3g} others. Correct the propensity, or drop the round."
+        )
     is_certain = propensities == 1.0
     if is_certain.any() and len(arm_names) > 1:
         findings.append(
@@ -179,7 +207,7 @@ def _check_assignment(
     for column, values in enumerate(features.T):
         total = float(values.var())
         means = np.bincount(arms, values) / np.bincount(arms)
-        if total > 0 and float(means[arms].var()) > _MAX_EXPLAINED_FRACTION * total:
+        if _is_varied(values) and float(means[arms].var()) > _MAX_EXPLAINED_FRACTION * total:
             is_suspect[column] = True
             findings.append(
                 f"{feature_names[column]!r} depends strongly on the arm: it was probably measured"
@@ -201,9 +229,9 @@ def _check_assignment(
         worst = int(np.abs(scores).argmax())
         if abs(scores[worst]) > _MAX_STANDARD_ERRORS:
             findings.append(
-                f"Arm {name!r} depends on {feature_names[worst]!r} more than its propensities say"
+                f"Arm {name!r} depends on {feature_names[worst]!r} {expectation}"
                 f" ({abs(scores[worst]):.1f} standard errors): arms were drawn by contexts, or the"
-                " column was measured afterwards. Correct the propensities, or ignore the column."
+                f" column was measured afterwards. {remedy}."
             )
     return findings
 
@@ -224,9 +252,14 @@ def find_mismatches(
     return ratios
 
 
+def _is_varied(values: FloatArray) -> bool:
+    """Return True if a feature has different values, beyond errors of rounding."""
+    return float(np.ptp(values)) > 1e-9 * float(np.abs(values).max())
+
+
 def _score_dependence(excess: FloatArray, values: FloatArray, clusters: IntArray | None) -> float:
     """Return the covariance of two columns (n,), in standard errors."""
-    if not values.std() > 0:
+    if not _is_varied(values):
         return 0.0
     covariance = estimate_mean(excess * (values - values.mean()), clusters)
     return covariance.value / max(covariance.standard_error, 1e-300)
@@ -241,7 +274,7 @@ def _check_rewards(
     if not deviation > 0:
         return ["All rewards are equal, so no arm is better than another."]
     for name, values in zip(feature_names, features.T, strict=True):
-        if values.std() > 0 and abs(np.corrcoef(values, rewards)[0, 1]) > _MAX_CORRELATION:
+        if _is_varied(values) and abs(np.corrcoef(values, rewards)[0, 1]) > _MAX_CORRELATION:
             findings.append(
                 f"{name!r} nearly equals the reward: it was probably measured after it. Ignore the"
                 " column (--drop)."

@@ -161,6 +161,7 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
     ("column", "value", "message"),
     [
         ("propensity", 0.0, "must be in (0, 1]"),
+        ("propensity", 1e-300, "at least 1e-12"),
         ("propensity", 1.5, "must be in (0, 1]"),
         ("propensity", float("nan"), "must be in (0, 1]"),
         ("arm", 3, "must be in 0..2"),

@@ -617,11 +617,13 @@ def find_notices(
         name = column.name
         if column.role == "number":
             numbers = np.concatenate([read_numbers(frame, name) for frame in frames])
-            notices += _find_missing_codes(name, numbers) or _find_outlier(name, numbers)
+            notices += find_missing_codes(name, numbers) or _find_outlier(name, numbers)
             if name not in units:
                 notices += _find_unit_change(
                     name, read_numbers(source, name), read_numbers(target, name)
                 )
+        if column.role == "reward":
+            notices += find_missing_codes(name, read_numbers(source, name, is_context=False))
         if column.role not in ("category", "arm", "label"):
             continue
         texts_by_frame = [read_categories(frame, name) for frame in frames if name in frame.columns]
@@ -694,7 +696,7 @@ def _find_unit_change(
     return [Notice(name, message, needs_decision=True)]
 
 
-def _find_missing_codes(name: str, numbers: FloatArray) -> list[Notice]:
+def find_missing_codes(name: str, numbers: FloatArray) -> list[Notice]:
     """Return notices about numbers that may mean a missing value: far from all others, or the only
     one below 0.
     """

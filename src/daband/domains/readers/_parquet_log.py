@@ -23,7 +23,15 @@ from typing import Any
 import numpy as np
 
 from daband.base._arguments import check_int
-from daband.base._arrays import MAX_WEIGHT, AnyArray, IntArray, Shape, check_clusters, check_memory
+from daband.base._arrays import (
+    MAX_WEIGHT,
+    MIN_PROPENSITY,
+    AnyArray,
+    IntArray,
+    Shape,
+    check_clusters,
+    check_memory,
+)
 from daband.base._lazy_polars import pl
 from daband.domains._contract import LoggedDomain
 from daband.domains.readers._columns import Columns
@@ -382,7 +390,11 @@ class ParquetLog(LoggedDomain):
                 f"must be in 0..{self.n_arms - 1}",
             ),
             (rewards, ~np.isnan(rewards), "must be a number"),
-            (propensities, (propensities > 0) & (propensities <= 1), "must be in (0, 1]"),
+            (
+                propensities,
+                (propensities >= MIN_PROPENSITY) & (propensities <= 1),
+                f"must be in (0, 1], and at least {MIN_PROPENSITY:g}",
+            ),
             *(
                 (w, (w >= 0) & (w <= MAX_WEIGHT), f"must be in [0, {MAX_WEIGHT:g}]")
                 for w in weights
