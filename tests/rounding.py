@@ -39,12 +39,14 @@ def nudge(patch, seed):
     """Nudge what enters policies and networks for as long as ``patch``, a pytest.MonkeyPatch,
     lasts.
     """
-    from daband.policies import _policy as module
+    from daband.policies import _policy
+    from daband.rounds import _rounds
 
-    checked = module._check_contexts
-    patch.setattr(
-        module, "_check_contexts", lambda policy, contexts: nudged(checked(policy, contexts), seed)
-    )
+    checked = _policy.check_contexts
+    for module in (_policy, _rounds):
+        patch.setattr(
+            module, "check_contexts", lambda contexts, rule: nudged(checked(contexts, rule), seed)
+        )
 
     import torch
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -226,6 +226,70 @@ MAX_REWARD = 1e100
 #: The largest weight of a round. With larger weights, the ridge penalty would be lost in double
 #: precision.
 MAX_WEIGHT = 1e9
+#: The largest Euclidean norm of a context by default. A larger context would dominate all others in
+#: a regression.
+MAX_NORM = 1e7
+#: The largest Euclidean norm of a context that a transform scales first. Squares of larger numbers
+#: could overflow.
+MAX_RAW_NORM = 1e60
+#: Types of images and flags. Contexts of these types are always finite and never too large.
+_BYTE_TYPES = (np.uint8, np.bool_)
+
+
+class ContextRule(NamedTuple):
+    """The contexts that a policy accepts."""
+
+    #: The shape of one context, or of one context per arm.
+    round_shape: Shape
+    #: The number of values of one context.
+    n_dimensions: int
+    #: The largest Euclidean norm of a context.
+    max_norm: float
+
+
+def check_contexts(contexts: ArrayLike, rule: ContextRule) -> AnyArray:
+    """Return contexts (B, *round_shape) as an array.
+
+    Raise an error if one is too large or has a NaN or infinity.
+    """
+    round_shape, n_dimensions, max_norm = rule
+    array = as_numpy(contexts, "contexts")
+    if array.shape[1:] != round_shape:
+        raise InvalidInput(
+            f"contexts must have shape (B, {', '.join(map(str, round_shape))}), got {array.shape}"
+        )
+    if array.shape[0] == 0:
+        raise InvalidInput("contexts must have at least one row, got an empty batch")
+    if array.dtype not in _BYTE_TYPES:
+        numbers = array if array.dtype.kind == "f" else array.astype(np.float64)
+        # The largest number is enough to accept nearly every batch; NaN is not within any bound.
+        if not float(np.abs(numbers).max()) <= max_norm / math.sqrt(n_dimensions):
+            _check_magnitudes(numbers, n_dimensions, max_norm)
+    return array
+
+
+def _check_magnitudes(contexts: AnyArray, n_dimensions: int, max_norm: float) -> None:
+    """Raise an error if a number is not finite, or if the norm of a context is above
+    ``max_norm``.
+    """
+    if not np.isfinite(contexts).all():
+        row = int(np.argwhere(~np.isfinite(contexts))[0][0])
+        raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
+    magnitudes = np.abs(contexts.reshape(-1, n_dimensions).astype(np.float64))
+    largest_magnitudes = np.maximum(magnitudes.max(axis=1), 1e-300)
+    with np.errstate(over="ignore"):
+        norms = largest_magnitudes * np.sqrt(
+            ((magnitudes / largest_magnitudes[:, None]) ** 2).sum(axis=1)
+        )
+    if norms.max() > max_norm:
+        largest_index = int(np.argmax(norms))
+        # with shared arms a row has a context per arm
+        row = largest_index * len(contexts) // len(magnitudes)
+        raise InvalidInput(
+            f"contexts has a norm of {norms[largest_index]:g} in row {row}, but at most"
+            f" {max_norm:g} is accepted; scale the features to similar sizes, or drop the row if it"
+            " is a mistake"
+        )
 
 
 def check_arms(

@@ -22,8 +22,8 @@ from daband.neural._accelerator import take_steps
 from daband.neural._encoder_policy import EncoderPolicy
 from daband.neural.encoders._encoder import limit_threads
 from daband.neural.encoders._frozen_encoder import freeze_encoder
-from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._registered import policies
+from daband.rounds._rounds import Rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 
 
@@ -100,10 +100,10 @@ class NeuralLinUCB(EncoderPolicy):
             self.buffers.rounds[domain].add_rounds(inputs, arms, received_rewards, weights)
         return decision
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
-        contexts, arms, rewards, *_ = rounds
+    def _learn(self, rounds: Rounds, domain: int) -> None:
+        arms, rewards = rounds.arms, rounds.rewards
         weights = self._weigh(rounds)
-        inputs = self._image_input.check_and_convert(contexts)
+        inputs = self._image_input.check_and_convert(rounds.contexts)
         features = self._encoder.encode(inputs, domain)
         with self._locks.state:  # a fork waits for it, so that its child has complete buffers
             if self._updates_skill_gate(domain):

@@ -6,93 +6,28 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import zlib
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from daband.base._arguments import check_int
 from daband.base._arrays import (
     AnyArray,
-    ArrayLike,
     Arrays,
     BoolArray,
     FloatArray,
     IntArray,
     Mask,
     Shape,
-    Weights,
-    as_numpy,
 )
 from daband.errors import InvalidInput
 
-#: The largest Euclidean norm of a context by default. A larger context would dominate all others in
-#: a regression.
-MAX_NORM = 1e7
-#: The largest Euclidean norm of a context that a transform scales first. Squares of larger numbers
-#: could overflow.
-MAX_RAW_NORM = 1e60
-#: Types of images and flags. Contexts of these types are always finite and never too large.
-_BYTE_TYPES = (np.uint8, np.bool_)
 #: The largest seed that every random generator accepts.
 _MAX_SEED = 2**62
 #: The largest importance weight. Without a limit, a few rounds could dominate a regression.
 _MAX_IMPORTANCE_WEIGHT = 10.0
-
-
-class PlayedRounds(NamedTuple):
-    """Rounds that a policy learns. B is their number."""
-
-    #: The contexts, (B, *C).
-    contexts: AnyArray
-    #: The arm that was played in each round, (B,).
-    arms: IntArray
-    #: The reward of that arm, (B,).
-    rewards: FloatArray
-    #: How much each round counts, (B,); None if each counts once.
-    weights: Weights = None
-    #: The probability with which that arm was chosen, (B,); None if it is not known.
-    propensities: FloatArray | None = None
-    #: The arms that could be chosen in each round, (B, K); None if all could.
-    available: Mask = None
-    #: The cluster of each round, (B,), as in ``check_clusters``; None if rounds are independent.
-    clusters: IntArray | None = None
-
-    def select(self, rows: BoolArray | slice) -> PlayedRounds:
-        """Return the rounds for which a mask (B,) is True, or those of a slice."""
-        arrays: list[Any] = [None if array is None else array[rows] for array in self]
-        return PlayedRounds(*arrays)
-
-
-def check_contexts(
-    contexts: ArrayLike,
-    round_shape: Shape,
-    *,
-    n_dimensions: int,
-    max_norm: float = MAX_NORM,
-) -> AnyArray:
-    """Return contexts (B, *round_shape) as an array.
-
-    Raise an error if one is too large or has a NaN or infinity.
-
-    ``round_shape`` is the shape of one context, or of one context per arm. ``n_dimensions`` is the
-    number of values of one context.
-    """
-    array = as_numpy(contexts, "contexts")
-    if array.shape[1:] != round_shape:
-        raise InvalidInput(
-            f"contexts must have shape (B, {', '.join(map(str, round_shape))}), got {array.shape}"
-        )
-    if array.shape[0] == 0:
-        raise InvalidInput("contexts must have at least one row, got an empty batch")
-    if array.dtype not in _BYTE_TYPES:
-        numbers = array if array.dtype.kind == "f" else array.astype(np.float64)
-        # The largest number is enough to accept nearly every batch; NaN is not within any bound.
-        if not float(np.abs(numbers).max()) <= max_norm / math.sqrt(n_dimensions):
-            _check_magnitudes(numbers, n_dimensions, max_norm)
-    return array
 
 
 def check_shape(shape: Sequence[int]) -> Shape:
@@ -112,30 +47,6 @@ def check_seed(seed: int) -> int:
     if check_int("seed", seed, minimum=0) > _MAX_SEED:
         raise InvalidInput(f"seed must be an integer from 0 to 2**62, got {seed}")
     return int(seed)
-
-
-def _check_magnitudes(contexts: AnyArray, n_dimensions: int, max_norm: float) -> None:
-    """Raise an error if a number is not finite, or if the norm of a context is above
-    ``max_norm``.
-    """
-    if not np.isfinite(contexts).all():
-        row = int(np.argwhere(~np.isfinite(contexts))[0][0])
-        raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
-    magnitudes = np.abs(contexts.reshape(-1, n_dimensions).astype(np.float64))
-    largest_magnitudes = np.maximum(magnitudes.max(axis=1), 1e-300)
-    with np.errstate(over="ignore"):
-        norms = largest_magnitudes * np.sqrt(
-            ((magnitudes / largest_magnitudes[:, None]) ** 2).sum(axis=1)
-        )
-    if norms.max() > max_norm:
-        largest_index = int(np.argmax(norms))
-        # with shared arms a row has a context per arm
-        row = largest_index * len(contexts) // len(magnitudes)
-        raise InvalidInput(
-            f"contexts has a norm of {norms[largest_index]:g} in row {row}, but at most"
-            f" {max_norm:g} is accepted; scale the features to similar sizes, or drop the row if it"
-            " is a mistake"
-        )
 
 
 def mask_new(ids: Iterable[Any], known_ids: Container[Any]) -> BoolArray:

@@ -65,7 +65,6 @@ from daband.logs._advantages import (
     score_log,
     weigh_target_rounds,
 )
-from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.policies._trees import (
@@ -75,6 +74,7 @@ from daband.policies._trees import (
     read_stored_rounds,
     sample_rounds,
 )
+from daband.rounds._rounds import Rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._numpy_networks import TreeNetwork
 
@@ -208,7 +208,7 @@ class LogPolicy(Policy):
             log, target, is_offered = self._collect_log()
             return score_log(log, self.n_arms, target=target, offered=is_offered, seed=self.seed)
 
-    def find_rounds(self, rounds: PlayedRounds) -> IntArray | None:
+    def find_rounds(self, rounds: Rounds) -> IntArray | None:
         """Return the index in ``rounds`` of each round that ``values`` has, (n,); None if the
         policy has learned another round.
 
@@ -293,7 +293,7 @@ class LogPolicy(Policy):
 
     # Learning.
 
-    def _make_rows(self, rounds: PlayedRounds) -> FloatArray:
+    def _make_rows(self, rounds: Rounds) -> FloatArray:
         """Return the rows of rounds, as they are stored."""
         rows = np.empty((len(rounds.arms), self._n_inputs + _N_COLUMNS))
         rows[:, :-_N_COLUMNS] = to_rows(rounds.contexts)
@@ -304,7 +304,7 @@ class LogPolicy(Policy):
         rows[:, -1] = 1.0 if rounds.weights is None else rounds.weights
         return rows
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+    def _learn(self, rounds: Rounds, domain: int) -> None:
         rows = self._make_rows(rounds)
         rows = rows[rows[:, -1] > 0]
         if not len(rows):

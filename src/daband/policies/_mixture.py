@@ -47,7 +47,7 @@ from daband.linear._ridge_head import BLOCK_ROUNDS, BlockScores
 from daband.linear._source_worth import WorthEstimate
 from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._default_members import MAX_SMALL_DIM, build_mixture_settings
-from daband.policies._incoming_rounds import PlayedRounds, SeenContexts
+from daband.policies._incoming_rounds import SeenContexts
 from daband.policies._pair_defaults import build_policy_for_pair
 from daband.policies._policy import (
     Policy,
@@ -58,6 +58,7 @@ from daband.policies._policy import (
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
+from daband.rounds._rounds import Rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Maximum number of members. The time to compute weights doubles with each member, since every
@@ -356,7 +357,7 @@ class Mixture(Policy):
 
     # Learning.
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+    def _learn(self, rounds: Rounds, domain: int) -> None:
         is_new = self._find_new_contexts(rounds.contexts, domain)
         for rows in self._split_rounds(len(is_new), domain):
             self._learn_block(rounds.select(rows), is_new[rows], domain)
@@ -394,7 +395,7 @@ class Mixture(Policy):
             self._mixture_weights.start_target()
         return is_new & (in_target == self._mixture_weights.is_in_target)
 
-    def _learn_block(self, rounds: PlayedRounds, is_new: BoolArray, domain: int) -> None:
+    def _learn_block(self, rounds: Rounds, is_new: BoolArray, domain: int) -> None:
         """Record the members' errors in the rounds ``is_new``, before all members learn."""
         members = list(self.members.values())
         features = [check_and_transform(member, rounds.contexts, domain) for member in members]
@@ -402,7 +403,7 @@ class Mixture(Policy):
             means = self._predict_by_member(features, is_new, domain)
             self._record_errors(means, rounds.arms[is_new], rounds.rewards[is_new])
         for member, member_features in zip(members, features, strict=True):
-            learn_transformed(member, rounds._replace(contexts=member_features), domain)
+            learn_transformed(member, dataclasses.replace(rounds, contexts=member_features), domain)
 
     def _learn_full_block(
         self, contexts: AnyArray, rewards: FloatArray, is_new: BoolArray, domain: int
@@ -476,7 +477,7 @@ class Mixture(Policy):
             )
             received_rewards = take_chosen(rewards[rows], decision.arm)
             for member, features in block:
-                played = PlayedRounds(features, decision.arm, received_rewards, block_weights)
+                played = Rounds(features, decision.arm, received_rewards, weights=block_weights)
                 learn_transformed(member, played, domain)
             decisions.append(decision)
             start = rows.stop

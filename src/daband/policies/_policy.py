@@ -47,19 +47,20 @@ import numpy as np
 
 from daband.base._arguments import check_available, check_class_names, check_int, check_one_of
 from daband.base._arrays import (
+    MAX_NORM,
+    MAX_RAW_NORM,
     AnyArray,
     ArrayLike,
     Arrays,
+    ContextRule,
     FloatArray,
     IntArray,
     Mask,
     Scores,
     Shape,
     Weights,
-    check_arms,
-    check_clusters,
+    check_contexts,
     check_number,
-    check_propensities,
     check_rewards,
     check_weights,
     is_finite,
@@ -84,11 +85,7 @@ from daband.linear._ridge_head import RidgeHead
 from daband.linear._source_worth import WorthEstimate
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
 from daband.policies._incoming_rounds import (
-    MAX_NORM,
-    MAX_RAW_NORM,
-    PlayedRounds,
     RoundIds,
-    check_contexts,
     check_shape,
     compute_importance_weights,
     mask_new,
@@ -96,6 +93,7 @@ from daband.policies._incoming_rounds import (
 from daband.policies._pair_defaults import build_policy_for_pair
 from daband.policies._settings import PolicySettings, build_signature, get_setting_defaults
 from daband.policies._thread_locks import Locks, defer_signals
+from daband.rounds._rounds import Rounds, make_rounds
 from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
 
 
@@ -358,7 +356,7 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+    def _learn(self, rounds: Rounds, domain: int) -> None:
         """Learn a batch of rounds, with transformed contexts.
 
         A regression weights them by ``self._weigh(rounds)``.
@@ -402,7 +400,7 @@ class Policy(ABC):
             decision = _choose_arms(self, contexts[rows], domain, mask, first_round + index, None)
             row_rewards = rewards[rows, decision.arm[0]]
             self._learn(
-                PlayedRounds(contexts[rows], decision.arm, row_rewards, row_weights), domain
+                Rounds(contexts[rows], decision.arm, row_rewards, weights=row_weights), domain
             )
             self.reward_moments.add(row_rewards, row_weights)
             decisions.append(decision)
@@ -415,16 +413,16 @@ class Policy(ABC):
         This method also updates the reward moments and the number of learned rounds.
         """
         rows, arms = np.divmod(np.arange(rewards.size), rewards.shape[1])
-        learn_transformed(self, PlayedRounds(contexts[rows], arms, rewards.ravel()), domain)
+        learn_transformed(self, Rounds(contexts[rows], arms, rewards.ravel()), domain)
 
-    def _weigh(self, rounds: PlayedRounds) -> Weights:
+    def _weigh(self, rounds: Rounds) -> Weights:
         """Return the weights (B,) of rounds in a regression: their weights times their importance
         weights; None if each round counts once.
         """
         if rounds.propensities is None:
             return rounds.weights
         weights = compute_importance_weights(
-            rounds.propensities, self.n_arms, rounds.available, self.propensity_power
+            rounds.propensities, self.n_arms, rounds.offered, self.propensity_power
         )
         return weights if rounds.weights is None else rounds.weights * weights
 
@@ -606,7 +604,7 @@ class Policy(ABC):
             )
             if self.transform is not None:
                 features = _transform(self, rounds.contexts, domain_index)
-                rounds = rounds._replace(contexts=features)
+                rounds = replace(rounds, contexts=features)
             if ids is None:
                 learn_transformed(self, rounds, domain_index)
                 return []
@@ -998,18 +996,18 @@ def check_rounds(
     propensities: ArrayLike | None = None,
     available: ArrayLike | None = None,
     clusters: ArrayLike | None = None,
-) -> PlayedRounds:
+) -> Rounds:
     """Return the rounds that ``update`` got, after checking them. Contexts are not transformed."""
-    batch = _check_contexts(policy, contexts)
-    n_rounds = len(batch)
-    return PlayedRounds(
-        batch,
-        check_arms(arm, n_rounds, policy.n_arms),
-        check_rewards(reward, (n_rounds,)),
-        None if weights is None else check_weights(weights, n_rounds),
-        None if propensities is None else check_propensities(propensities, n_rounds),
-        None if available is None else check_available(available, n_rounds, policy.n_arms),
-        check_clusters(clusters, n_rounds),
+    return make_rounds(
+        contexts,
+        arm,
+        reward,
+        propensities,
+        weights,
+        available,
+        clusters,
+        n_arms=policy.n_arms,
+        context_rule=_get_context_rule(policy),
     )
 
 
@@ -1019,7 +1017,7 @@ def is_one_hot(rewards: FloatArray) -> bool:
     return bool(has_one.all() and np.count_nonzero(rewards) == len(rewards))
 
 
-def learn_transformed(policy: Policy, rounds: PlayedRounds, domain_index: int) -> None:
+def learn_transformed(policy: Policy, rounds: Rounds, domain_index: int) -> None:
     """Learn checked rounds with transformed contexts."""
     with policy._state_lock:
         policy._learn(rounds, domain_index)
@@ -1062,14 +1060,18 @@ def _get_round_shape(policy: Policy) -> Shape:
     )
 
 
+def _get_context_rule(policy: Policy) -> ContextRule:
+    """Return which contexts the policy accepts, before its transform."""
+    return ContextRule(
+        policy.context_shape if policy.arms == "disjoint" else _get_round_shape(policy),
+        math.prod(policy.context_shape),
+        policy.max_norm if policy.transform is None else MAX_RAW_NORM,
+    )
+
+
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     """Return contexts as an array, after checking their shape and their numbers."""
-    max_norm = policy.max_norm
-    round_shape = policy.context_shape if policy.arms == "disjoint" else _get_round_shape(policy)
-    max_norm = max_norm if policy.transform is None else MAX_RAW_NORM
-    return check_contexts(
-        contexts, round_shape, n_dimensions=math.prod(policy.context_shape), max_norm=max_norm
-    )
+    return check_contexts(contexts, _get_context_rule(policy))
 
 
 def _check_request(

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, Arrays, Scores
-from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
+from daband.base._arrays import MAX_RAW_NORM, AnyArray, Arrays, Scores
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
+from daband.rounds._rounds import Rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 
 
@@ -33,7 +33,7 @@ class Random(Policy):
         moments = self.reward_moments
         return np.full(shape, moments.centre), np.full(shape, moments.scale)
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+    def _learn(self, rounds: Rounds, domain: int) -> None:
         """Do nothing: ``Policy`` updates the reward moments."""
 
     def _freeze(self, domain: int) -> FrozenParts:

@@ -23,6 +23,7 @@ import numpy as np
 
 from daband.base._arguments import check_one_of
 from daband.base._arrays import (
+    MAX_RAW_NORM,
     AnyArray,
     Arrays,
     FloatArray,
@@ -35,9 +36,10 @@ from daband.linear._joint_ridge import JointHead
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._ridge_head import RidgeHead
-from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds, RoundIds
+from daband.policies._incoming_rounds import RoundIds
 from daband.policies._policy import Policy, check_rounds, transform_contexts
 from daband.policies._registered import policies
+from daband.rounds._rounds import Rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Smallest difference between the predictions for the fixed arm of ``Constant`` and for others, in
@@ -78,7 +80,7 @@ class RidgePolicy(Policy):
             features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses
         )
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+    def _learn(self, rounds: Rounds, domain: int) -> None:
         features = self._featurise(rounds.contexts)
         self._head.learn(
             features,

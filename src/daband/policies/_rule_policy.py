@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daband.base._arrays import (
+    MAX_RAW_NORM,
     AnyArray,
     Arrays,
     FloatArray,
@@ -25,9 +26,9 @@ from daband.base._arrays import (
 )
 from daband.errors import DataError, InvalidInput
 from daband.policies._checkpoints import check_notes, save_rules
-from daband.policies._incoming_rounds import MAX_RAW_NORM, PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
+from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 from daband.serving._export import export
 from daband.serving._frozen_policy import FrozenParts, Member
@@ -158,7 +159,7 @@ class RulePolicy(Policy):
         member = Member(theta, inverse, network=build_leaf_network(self.node, self._n_inputs))
         return FrozenParts((member,), self.counts)
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+    def _learn(self, rounds: Rounds, domain: int) -> None:
         weights = self._weigh(rounds)
         round_weights = np.ones(len(rounds.arms)) if weights is None else weights
         cells = self.find_leaves(rounds.contexts), rounds.arms

@@ -29,9 +29,10 @@ from daband.base._arrays import (
     to_floats,
 )
 from daband.errors import InvalidInput
-from daband.policies._incoming_rounds import PlayedRounds, SeenContexts
+from daband.policies._incoming_rounds import SeenContexts
 from daband.policies._registered import policies
 from daband.policies._ridge import LinUCB
+from daband.rounds._rounds import Rounds
 from daband.serving._frozen_policy import FrozenParts
 
 #: The fraction of target contexts that gets pseudo-labels in each fit, in order.
@@ -130,7 +131,7 @@ class SelfTraining(LinUCB):
 
     # Learning.
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+    def _learn(self, rounds: Rounds, domain: int) -> None:
         theta = self._target_thetas.pop(domain, None)
         self._target_features.pop(domain, None)
         if theta is not None and self._head.worth is None:

@@ -40,11 +40,11 @@ from daband.linear._arm_frequencies import estimate_frequencies
 from daband.logs._mean_estimates import MeanEstimate
 from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._ensemble import fit_ensemble, make_ensemble
-from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy, learn_transformed
 from daband.policies._registered import policies
 from daband.policies._ridge import LinUCB
 from daband.policies._trees import MAX_STORED_ROUNDS, sample_rounds
+from daband.rounds._rounds import Rounds
 from daband.serving._frozen_policy import FrozenParts
 from daband.serving._numpy_networks import EnsembleNetwork
 
@@ -267,12 +267,12 @@ class Supervised(Policy):
             self._target_ensembles[domain] = make_ensemble(arrays, self._n_inputs, True)
         return self._target_ensembles[domain]
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
+    def _learn(self, rounds: Rounds, domain: int) -> None:
         rows = to_rows(rounds.contexts)
         predictions = self._predict(rows, domain)
         differences = rounds.rewards - take_chosen(predictions, rounds.arms)
         features = self._join(rows, predictions)
-        rounds = rounds._replace(contexts=features, rewards=differences)
+        rounds = dataclasses.replace(rounds, contexts=features, rewards=differences)
         learn_transformed(self._corrections, rounds, domain)
 
     def _grow(self) -> None:

@@ -32,9 +32,9 @@ from daband.base._arrays import (
     to_rows,
 )
 from daband.errors import InvalidInput
-from daband.policies._incoming_rounds import PlayedRounds
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
+from daband.rounds._rounds import Rounds
 from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._numpy_networks import TreeNetwork, make_empty_trees
 
@@ -138,8 +138,8 @@ class Trees(Policy):
 
     # Learning.
 
-    def _learn(self, rounds: PlayedRounds, domain: int) -> None:
-        contexts, arms, rewards, *_ = rounds
+    def _learn(self, rounds: Rounds, domain: int) -> None:
+        contexts, arms, rewards = rounds.contexts, rounds.arms, rounds.rewards
         weights = self._weigh(rounds)
         round_weights = np.ones(len(arms)) if weights is None else weights
         if self.arms == "shared":

@@ -18,10 +18,12 @@ from daband.base._arrays import (
     AnyArray,
     ArrayLike,
     BoolArray,
+    ContextRule,
     FloatArray,
     IntArray,
     check_arms,
     check_clusters,
+    check_contexts,
     check_propensities,
     check_rewards,
     check_weights,
@@ -160,7 +162,7 @@ class Rounds:
 
 
 def make_rounds(
-    contexts: AnyArray,
+    contexts: ArrayLike,
     arms: ArrayLike,
     rewards: ArrayLike,
     propensities: ArrayLike | None = None,
@@ -170,13 +172,16 @@ def make_rounds(
     guardrail: Guardrail | None = None,
     *,
     n_arms: int,
+    context_rule: ContextRule | None = None,
     to_row: Callable[[int], object] = int,
 ) -> Rounds:
-    """Return rounds after checking every column except the contexts, whose shape is checked by the
-    caller.
+    """Return rounds after checking every column.
 
-    ``to_row(index)`` returns the row number that an error states for an index.
+    Contexts are not checked again if ``context_rule`` is None. ``to_row(index)`` returns the row
+    number that an error states for an index.
     """
+    if context_rule is not None:
+        contexts = check_contexts(contexts, context_rule)
     n = len(contexts)
     chosen_arms = check_arms(arms, n, n_arms, to_row)
     mask = None

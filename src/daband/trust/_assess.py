@@ -39,7 +39,7 @@ from daband.logs._check_log import find_mismatches
 from daband.logs._learned_logs import has_learned_all
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
 from daband.logs._weighted_log import score_rounds
-from daband.policies._incoming_rounds import PlayedRounds, compute_importance_weights
+from daband.policies._incoming_rounds import compute_importance_weights
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
 from daband.policies._policy import Policy, transform_contexts
@@ -245,16 +245,7 @@ def read_source_rounds(
         (features,) = apply_by_source(
             lambda rows, name: [transform_contexts(policy, rows, name)], rounds.contexts, origins
         )
-        order = policy.find_rounds(
-            PlayedRounds(
-                features,
-                rounds.arms,
-                rounds.rewards,
-                rounds.weights,
-                rounds.propensities,
-                clusters=rounds.clusters,
-            )
-        )
+        order = policy.find_rounds(replace(rounds, contexts=features))
         if order is not None:
             values = policy.values
             if values is None:
