@@ -4,6 +4,9 @@ run's folder.
 
 import copy
 import json
+import re
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import pytest
 import daband
 from daband.domains import Columns, TableTransform, from_table
 from daband.errors import CheckpointError, InvalidInput
+from daband.features._table_transform import as_date
 from daband.policies import policies
 from daband.policies._checkpoints import read_checkpoint, write_checkpoint
 
@@ -94,3 +98,28 @@ def test_a_damaged_table_is_refused(pair, tmp_path, change):
     write_checkpoint(path, {**settings, "table": state}, arrays, notes)
     with pytest.raises(CheckpointError, match=r"state .*transform"):
         daband.load(path)
+
+
+def test_the_same_instant_has_the_same_features_in_every_time_zone():
+    zones = ["UTC", "Europe/Oslo", "Asia/Kolkata"]
+    instants = [
+        datetime(2024, 12, 31, 23, 30, tzinfo=UTC) + timedelta(hours=5 * i) for i in range(9)
+    ]
+    frames = [
+        pl.DataFrame({"at": [one.astimezone(ZoneInfo(zone)) for one in instants]}) for zone in zones
+    ]
+    transform = TableTransform.fit(frames[0], context=["at"], dates=["at"])
+    expected = transform.contexts([{"at": one.replace(tzinfo=None)} for one in instants])
+    for zone, frame in zip(zones, frames, strict=True):
+        np.testing.assert_array_equal(transform.apply(frame), expected)
+        np.testing.assert_array_equal(transform.apply(frame.to_pandas()), expected)
+        texts = [{"at": one.astimezone(ZoneInfo(zone)).isoformat()} for one in instants]
+        np.testing.assert_array_equal(transform.contexts(texts), expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-W22", "2024-W22-5", "2024W225", "202405311", "0001-01-01T00:00+02:00"]
+)
+def test_other_texts_are_not_dates(text):
+    with pytest.raises(daband.InvalidInput, match=re.escape(text)):
+        as_date(text, "day")

@@ -12,7 +12,8 @@ mappings and HTTP requests:
 * A category is a text. Equal numbers are the same category: ``1``, ``1.0`` and ``"1.0"`` are the
   category ``1``. A text with leading zeros is not a number here: ``"01"`` and ``"1"`` are two
   categories.
-* A date is a date, or a text such as ``2024-05-31``, ``31.05.2024`` or ``2024-05-31 18:30``.
+* A date is a date, or a text such as ``2024-05-31``, ``31.05.2024`` or ``2024-05-31 18:30``. A time
+  with a time zone or an offset is converted to UTC; other times are used as they are.
 
 ``from_table`` fits a transform, which is then ``pair.table``. ``for_pair`` copies it to
 ``policy.table``, and the file of a policy contains it. Applying a transform needs only numpy.
@@ -28,7 +29,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -60,6 +61,8 @@ _NUMBER_REGEX = re.compile(NUMBER_PATTERN)
 _ANY_NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 #: Dates with dots, which start with the day. Dates with slashes are ambiguous and not accepted.
 _DOTTED_DATE_PATTERN = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})\b")
+#: Dates that start with the year, with or without hyphens.
+_ISO_DATE_PATTERN = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)")
 #: The separators of words.
 _SEPARATOR_PATTERN = re.compile(r"[\s|,;/]+")
 _BOOLEAN_TEXTS = {"true": 1.0, "false": 0.0}
@@ -154,18 +157,27 @@ def format_value(value: Any) -> str:
 
 
 def as_date(value: Any, name: str) -> datetime | None:
-    """Return a value as a date, or None if it is missing. Errors name the column ``name``."""
+    """Return a value as a date without time zone, or None if it is missing.
+
+    A time with a time zone is converted to UTC. Errors name the column ``name``.
+    """
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
     if isinstance(value, str):
         value = as_text(value)
-    if is_missing(value) or isinstance(value, datetime):
-        return None if is_missing(value) else value
-    if isinstance(value, date):
+    if is_missing(value):
+        return None
+    if isinstance(value, date) and not isinstance(value, datetime):
         return datetime(value.year, value.month, value.day)
     try:
-        return datetime.fromisoformat(_DOTTED_DATE_PATTERN.sub(r"\3-\2-\1", value))
-    except (TypeError, ValueError):
+        instant = value
+        if not isinstance(value, datetime):
+            text = _DOTTED_DATE_PATTERN.sub(r"\3-\2-\1", value)
+            if not _ISO_DATE_PATTERN.match(text):  # such as the week 2024-W22
+                raise ValueError(text)
+            instant = datetime.fromisoformat(text)
+        return instant if instant.tzinfo is None else instant.astimezone(UTC).replace(tzinfo=None)
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(
             f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, got {value!r}"
         ) from None
