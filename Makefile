@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PEERS := mabwiser contextualbandits river vowpalwabbit "obp>=0.4.1,<0.5"
+PEERS := mabwiser contextualbandits river vowpalwabbit bayesianbandits
 
 .PHONY: setup demo test test-slow test-portable test-lowest check bench docs docs-serve dist clean
 
@@ -71,7 +71,7 @@ check: $(READY)
 bench: $(READY)
 	$(PIP) --editable '.[peers]' || for peer in $(PEERS); do $(PIP) "$$peer" || echo "$$peer does not install here"; done
 	mkdir -p runs
-	$(BIN)/python benchmarks/linear.py --json runs/benchmark-linear.json
+	$(BIN)/python benchmarks/bandits.py --jobs 2 --out runs/bandits.json
 
 # The site, in build/docs. Tutorials are executed, a warning is an error, every local link is followed, and every
 # page is looked at in a browser where there is one.

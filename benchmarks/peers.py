@@ -1,426 +1,396 @@
-"""Define an adapter per bandit library, so that all of them play the same rounds through their
-public API.
+"""Wrap bandit libraries in one interface, through which ``bandits.py`` plays them.
 
-A context is a row of a numpy array. `encode` converts it to the input of the library, such as an
-array of one row, a dictionary or a line of text. The benchmark measures both: with `encode` in each
-call, and with all contexts encoded before.
+Rewards are scaled to [0, 1] by the known range of each problem. Contexts have a column of ones in
+front, except for libraries that add an intercept themselves. Each class has the settings among
+which ``bandits.py`` chooses on a seed of its own.
 """
 
+from __future__ import annotations
+
 import importlib
-import importlib.metadata
-import importlib.util
+import logging
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+Array = NDArray[Any]
 
 
-class Adapter(ABC):
-    """A linear bandit of one library: `n_arms` arms, contexts of `n_dimensions`, exploration
-    `alpha`, ridge 1.
-    """
+class Peer(ABC):
+    """A bandit of one library, with ``n_arms`` arms and contexts of ``width`` columns."""
 
     name: ClassVar[str]
     package: ClassVar[str]
-    """The name of the distribution on PyPI."""
-    module: ClassVar[str]
-    linucb: ClassVar[bool] = True
-    """True if it computes the ridge statistics and confidence bonuses of LinUCB; other
-    methods need less work.
-    """
-    episodes: ClassVar[bool] = False
-    """True if it is measured on episodes. Libraries without a batch interface are as fast
-    as round by round.
-    """
-    batch: ClassVar[str] = "loop over single choices; no batch interface"
-    note: ClassVar[str] = ""
+    #: The settings to choose from: values by name.
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    #: The number of rounds that are chosen before their rewards are learned.
+    block: ClassVar[int] = 1
+    has_own_intercept: ClassVar[bool] = False
 
     @abstractmethod
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None: ...
-
-    def encode(self, row: FloatArray) -> Any:
-        """Return one context (d,) as the input of `select` and `update`."""
-        return row[np.newaxis]
+    def __init__(self, width: int, n_arms: int, seed: int, **setting: Any) -> None: ...
 
     @abstractmethod
-    def select(self, context: Any) -> int:
-        """Choose an arm for one encoded context."""
+    def choose(self, contexts: Array) -> Array:
+        """Return the chosen arm of each context of a block."""
 
     @abstractmethod
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        """Learn the reward of the arm that `select` returned last, for the same context."""
+    def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:
+        """Learn the rewards of the block that was chosen last."""
 
-    def play(self, contexts: FloatArray, rewards: FloatArray) -> None:
-        """Play rounds one after the other, and learn after each.
+    @classmethod
+    def list_settings(cls) -> list[dict[str, Any]]:
+        """Return all combinations of the grid."""
+        return [dict(zip(cls.grid, values, strict=True)) for values in product(*cls.grid.values())]
 
-        Rewards (N, K) are those of every arm.
-        """
-        for row, arm_rewards in zip(contexts, rewards, strict=True):
-            context = self.encode(row)
-            arm = self.select(context)
-            self.update(context, arm, float(arm_rewards[arm]))
-
-    def encode_batch(self, contexts: FloatArray) -> Any:
-        """Return contexts (N, d) as the input of `score`."""
-        return [self.encode(row) for row in contexts]
-
-    def score(self, batch: Any) -> Any:
-        """Choose an arm for every context of the batch, without learning, in the fastest way the
-        library offers.
-        """
-        return [self.select(context) for context in batch]
-
-    def close(self) -> None:
-        """Free the resources that the library holds outside Python."""
-        return
+    @classmethod
+    def find_problem(cls) -> str | None:
+        """Return why the library cannot be used here, or None if it can."""
+        try:
+            version(cls.package)
+            peer = cls(2, 2, 0, **cls.list_settings()[0])
+            peer.learn(np.ones((1, 2)), peer.choose(np.ones((1, 2))), np.ones(1))
+        except PackageNotFoundError:
+            return "not installed"
+        # a library that breaks here must not stop the others
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
 
 
-class Daband(Adapter):
-    """This library."""
+class _VowpalWabbit(Peer):
+    """An exploration of Vowpal Wabbit on one weight vector per arm.
 
-    name = "daband LinUCB"
-    package = "daband"
-    module = "daband"
-    episodes = True
-    batch = "select(contexts)"
-    note = "validation included; returns means, widths and propensities of all arms"
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
-        import daband
-
-        # The other libraries do not standardise rewards.
-        settings: dict[str, Any] = {
-            "alpha": alpha,
-            "ridge": 1.0,
-            "seed": seed,
-            "standardise_rewards": False,
-        }
-        self.policy = daband.LinUCB(context_shape=(n_dimensions,), n_arms=n_arms, **settings)
-
-    def select(self, context: Any) -> int:
-        return int(self.policy.select(context).arm[0])
-
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        self.policy.update(context, np.array([arm]), np.array([reward]))
-
-    def play(self, contexts: FloatArray, rewards: FloatArray) -> None:
-        self.policy.play(contexts, rewards)
-
-    def encode_batch(self, contexts: FloatArray) -> Any:
-        return contexts
-
-    def score(self, batch: Any) -> Any:
-        return self.policy.select(batch).arm
-
-
-class OpenBanditPipeline(Adapter):
-    """The Open Bandit Pipeline's LinUCB."""
-
-    name = "obp LinUCB"
-    package = "obp"
-    module = "obp"
-    note = (
-        "recomputes every arm's coefficients at each choice, copies all inverses at each update;"
-        " ridge is always 1"
-    )
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
-        from obp.policy import LinUCB
-
-        self.policy = LinUCB(dim=n_dimensions, n_actions=n_arms, epsilon=alpha, random_state=seed)
-
-    def select(self, context: Any) -> int:
-        return int(self.policy.select_action(context)[0])
-
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        self.policy.update_params(arm, reward, context)
-
-
-class River(Adapter):
-    """river's LinUCBDisjoint, with the parameters that make its posterior the ridge regression of
-    LinUCB.
+    An action has one feature, its name, and the weights are those of its products with the context's
+    columns. Interactions are the products of two columns.
     """
 
-    name = "river LinUCBDisjoint"
-    package = "river"
-    module = "river"
-    note = (
-        "the bonus is alpha * sqrt(1 + width^2): the predictive deviation, not the width; takes"
-        " dictionaries"
-    )
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:  # noqa: ARG002
-        from river.bandit import LinUCBDisjoint
-
-        # river's alpha and beta are precisions of the prior and of the noise: their ratio is the
-        # ridge, and 1 / sqrt(beta) multiplies the bonus.
-        self.policy: Any = LinUCBDisjoint(alpha=1.0 / alpha**2, beta=1.0 / alpha**2, seed=seed)
-        self.arms = list(range(n_arms))
-
-    def encode(self, row: FloatArray) -> Any:
-        return dict(enumerate(row.tolist()))
-
-    def select(self, context: Any) -> int:
-        return int(self.policy.pull(self.arms, context=context))
-
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        self.policy.update(arm, context, reward)
-
-
-class ContextualBandits(Adapter):
-    """The LinUCB of contextualbandits, with its Sherman-Morrison updates."""
-
-    name = "contextualbandits LinUCB"
-    package = "contextualbandits"
-    module = "contextualbandits"
-    batch = "predict(contexts)"
-    note = "float32, its default and its fastest; refuses 0 as a seed, so seeds start at 1 here"
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:  # noqa: ARG002
-        from contextualbandits.online import LinUCB
-
-        self.policy = LinUCB(
-            nchoices=n_arms,
-            alpha=alpha,
-            lambda_=1.0,
-            fit_intercept=False,
-            method="sm",
-            random_state=seed + 1,
-            njobs=1,
-        )
-
-    def select(self, context: Any) -> int:
-        return int(self.policy.predict(context)[0])
-
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        self.policy.partial_fit(context, np.array([arm]), np.array([reward]))
-
-    def encode_batch(self, contexts: FloatArray) -> Any:
-        return contexts
-
-    def score(self, batch: Any) -> Any:
-        return self.policy.predict(batch)
-
-
-class MabWiser(Adapter):
-    """mabwiser's LinUCB."""
-
-    name = "mabwiser LinUCB"
-    package = "mabwiser"
-    module = "mabwiser"
-    batch = "predict(contexts)"
-    note = (
-        "inverts A anew at each update; an arm's inverse starts as ridge * I, which is right for"
-        " ridge 1 only"
-    )
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
-        from mabwiser.mab import MAB, LearningPolicy
-
-        self.policy = MAB(
-            arms=list(range(n_arms)),
-            learning_policy=LearningPolicy.LinUCB(alpha=alpha, l2_lambda=1.0),
-            seed=seed,
-        )
-        # It refuses to predict before a fit: a context of zeros leaves every arm at its prior.
-        self.policy.fit(decisions=[0], rewards=[0.0], contexts=np.zeros((1, n_dimensions)))
-
-    def select(self, context: Any) -> int:
-        return int(self.policy.predict(context))
-
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        self.policy.partial_fit([arm], [reward], context)
-
-    def encode_batch(self, contexts: FloatArray) -> Any:
-        return contexts
-
-    def score(self, batch: Any) -> Any:
-        return self.policy.predict(batch)
-
-
-class VowpalWabbit(Adapter):
-    """SquareCB over Vowpal Wabbit's linear model with one weight vector per arm, the text interface
-    of its tutorials.
-
-    It has no LinUCB. SquareCB was the quickest of its linear policies that learn this problem;
-    RegCB, the optimistic one, earns a little more and is slower. Costs are centred, which earns it
-    more than negative rewards do; learning rate and gamma are the best of those tried.
-    """
-
-    name = "vw squarecb, text"
     package = "vowpalwabbit"
-    module = "vowpalwabbit"
-    linucb = False
-    note = (
-        "no widths: gradient steps, O(K d) per round; contexts parsed from text at select and again"
-        " at update"
-    )
-    arguments: ClassVar[str] = (
-        "--quiet --cb_explore_adf --squarecb --gamma_scale 30 -l 2 -q xA --ignore_linear x"
-        " --noconstant"
-    )
+    arguments: ClassVar[str]
+    products: ClassVar[str] = "-q xA"
 
-    prefix: ClassVar[str] = "shared |x "
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:  # noqa: ARG002
+    def __init__(self, width: int, n_arms: int, seed: int, **setting: Any) -> None:  # noqa: ARG002
         import vowpalwabbit
 
-        self.line = self.prefix + " ".join(f"{i}:%.7g" for i in range(n_dimensions))
-        self.workspace = vowpalwabbit.Workspace(f"{self.arguments} --random_seed {seed + 1}")
-        self.actions = [f"|A a{arm}" for arm in range(n_arms)]
-        self.arms = range(n_arms)
-        self.draw = random.Random(seed)
-        self.probabilities: list[float] = []
-
-    def encode(self, row: FloatArray) -> Any:
-        # one format for the whole line: the quickest way found
-        return self.line % tuple(row.tolist())
-
-    def select(self, context: Any) -> int:
-        self.probabilities = self.workspace.predict([context, *self.actions])
-        return self.draw.choices(self.arms, self.probabilities)[0]
-
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        lines = [context, *self.actions]
-        lines[arm + 1] = f"0:{0.5 - reward:.7g}:{self.probabilities[arm]:.7g} {self.actions[arm]}"
-        self.workspace.learn(lines)
-
-    def close(self) -> None:
-        self.workspace.finish()
-
-
-class VowpalWabbitParsedOnce(VowpalWabbit):
-    """The same policy, which keeps the parsed examples from select until update.
-
-    This is its fastest correct use.
-    """
-
-    name = "vw squarecb, parsed once"
-    note = "as above, but the examples that select parsed are kept, labelled and learned from"
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
-        super().__init__(n_dimensions, n_arms, alpha, seed)
-        self.examples: list[Any] = []
-
-    def select(self, context: Any) -> int:
-        self.examples = self.workspace.parse([context, *self.actions])
-        self.probabilities = self.workspace.predict(self.examples)
-        return self.draw.choices(self.arms, self.probabilities)[0]
-
-    def update(self, context: Any, arm: int, reward: float) -> None:  # noqa: ARG002
-        self.examples[arm + 1].set_label_string(
-            f"0:{0.5 - reward:.7g}:{self.probabilities[arm]:.7g}"
+        self.workspace = vowpalwabbit.Workspace(
+            f"--quiet --cb_explore_adf --noconstant --ignore_linear x {self.products}"
+            f" --random_seed {seed + 1} {self.arguments.format(**setting)}"
         )
+        self.actions = [f"|A a{arm}" for arm in range(n_arms)]
+        self.random = random.Random(seed)
+
+    def choose(self, contexts: Array) -> Array:
+        (row,) = contexts
+        features = " ".join(f"{column}:{row[column]:.6g}" for column in np.flatnonzero(row))
+        # the parsed examples are kept and learned from, which is its fastest use
+        self.examples = self.workspace.parse([f"shared |x {features}", *self.actions])
+        self.probabilities = self.workspace.predict(self.examples)
+        arms = self.random.choices(range(len(self.actions)), self.probabilities)
+        return np.array(arms)
+
+    def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:  # noqa: ARG002
+        probability = self.probabilities[arms[0]]
+        label = f"0:{1.0 - rewards[0]:.6g}:{probability:.6g}"
+        self.examples[arms[0] + 1].set_label_string(label)
         self.workspace.learn(self.examples)
         self.workspace.finish_example(self.examples)
 
-    def score(self, batch: Any) -> Any:
-        return [super(VowpalWabbitParsedOnce, self).select(context) for context in batch]
+
+class SquareCb(_VowpalWabbit):
+    """Inverse gap weighting."""
+
+    name = "vowpalwabbit squarecb"
+    arguments = "--squarecb --gamma_scale {gamma} -l {rate}"
+    grid: ClassVar = {"gamma": (10, 100, 1000), "rate": (0.3, 2)}
 
 
-class VowpalWabbitEpsilonGreedy(VowpalWabbit):
-    """Epsilon-greedy over one linear regression per arm, the cheapest contextual bandit of Vowpal
-    Wabbit.
+class SquareCbProducts(SquareCb):
+    """Inverse gap weighting with interactions."""
+
+    name = "vowpalwabbit squarecb, interactions"
+    products = "-q xA --interactions xxA"
+
+
+class RegCb(_VowpalWabbit):
+    """The optimistic RegCB."""
+
+    name = "vowpalwabbit regcb"
+    arguments = "--regcbopt --mellowness {mellowness} -l {rate} --cb_type mtr"
+    grid: ClassVar = {"mellowness": (0.1, 0.01, 0.001), "rate": (0.3, 2)}
+
+
+class RegCbProducts(RegCb):
+    """The optimistic RegCB with interactions."""
+
+    name = "vowpalwabbit regcb, interactions"
+    products = "-q xA --interactions xxA"
+
+
+class Epsilon(_VowpalWabbit):
+    """The greedy choice, and uniform exploration."""
+
+    name = "vowpalwabbit epsilon"
+    arguments = "--epsilon {epsilon} -l {rate}"
+    grid: ClassVar = {"epsilon": (0.01, 0.05), "rate": (0.3, 2)}
+
+
+class EpsilonProducts(Epsilon):
+    """The greedy choice and uniform exploration, with interactions."""
+
+    name = "vowpalwabbit epsilon, interactions"
+    products = "-q xA --interactions xxA"
+
+
+class BayesianBandits(Peer):
+    """Thompson sampling over one Bayesian regression per arm."""
+
+    name = "bayesianbandits LinTS"
+    package = "bayesianbandits"
+    grid: ClassVar = {"beta": (3.0, 30.0, 300.0)}
+
+    def __init__(self, width: int, n_arms: int, seed: int, **setting: Any) -> None:  # noqa: ARG002
+        from bayesianbandits import Arm, ContextualAgent, NormalRegressor, ThompsonSampling
+
+        arms: list[Any] = [
+            Arm(arm, learner=NormalRegressor(alpha=1.0, **setting)) for arm in range(n_arms)
+        ]
+        self.agent: Any = ContextualAgent(arms, ThompsonSampling(), random_seed=seed)
+
+    def choose(self, contexts: Array) -> Array:
+        return np.array(self.agent.pull(contexts))
+
+    def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:
+        self.agent.select_for_update(int(arms[0])).update(contexts, rewards)
+
+
+class ContextualBandits(Peer):
+    """The LinUCB of contextualbandits."""
+
+    name = "contextualbandits LinUCB"
+    package = "contextualbandits"
+    grid: ClassVar = {"alpha": (0.03, 0.1, 0.3, 1.0)}
+    has_own_intercept = True
+
+    def __init__(self, width: int, n_arms: int, seed: int, **setting: Any) -> None:  # noqa: ARG002
+        from contextualbandits.online import LinUCB
+
+        # it refuses 0 as a seed
+        self.policy = LinUCB(n_arms, random_state=seed + 1, njobs=1, **setting)
+
+    def choose(self, contexts: Array) -> Array:
+        return np.asarray(self.policy.predict(contexts)).astype(int)
+
+    def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:
+        self.policy.partial_fit(contexts, arms, rewards)
+
+
+class BootstrappedTrees(Peer):
+    """Thompson sampling over bootstrapped boosted trees, fitted again when the rounds have grown by
+    a half.
     """
 
-    name = "vw epsilon-greedy, text"
-    note = (
-        "one gradient step on one arm per round, no widths and no directed exploration: see its"
-        " reward"
+    name = "contextualbandits bootstrapped trees"
+    package = "contextualbandits"
+    grid: ClassVar = {"n_samples": (5, 10)}
+    block = 64
+    has_own_intercept = True
+
+    def __init__(self, width: int, n_arms: int, seed: int, n_samples: int) -> None:  # noqa: ARG002
+        from contextualbandits.online import BootstrappedTS
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        trees = HistGradientBoostingRegressor(max_iter=50, random_state=seed)
+        self.policy: Any = BootstrappedTS(
+            trees, n_arms, n_samples, random_state=seed + 1, njobs_arms=1, beta_prior=None
+        )
+        self.random, self.n_arms = np.random.default_rng(seed), n_arms
+        self.rounds: list[tuple[Array, Array, Array]] = []
+        self.n_fitted, self.n_learned = 0, 0
+
+    def choose(self, contexts: Array) -> Array:
+        if not self.n_fitted:
+            return self.random.integers(self.n_arms, size=len(contexts))
+        return np.asarray(self.policy.predict(contexts)).astype(int)
+
+    def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:
+        self.rounds.append((contexts, arms, rewards))
+        self.n_learned += len(arms)
+        if self.n_learned >= max(128, 1.5 * self.n_fitted):
+            self.policy.fit(*map(np.concatenate, zip(*self.rounds, strict=True)))
+            self.n_fitted = self.n_learned
+
+
+class MabWiser(Peer):
+    """The LinUCB of mabwiser."""
+
+    name = "mabwiser LinUCB"
+    package = "mabwiser"
+    grid: ClassVar = {"alpha": (0.03, 0.1, 0.3, 1.0)}
+
+    def __init__(self, width: int, n_arms: int, seed: int, alpha: float) -> None:
+        from mabwiser.mab import MAB, LearningPolicy
+
+        self.policy = MAB(list(range(n_arms)), LearningPolicy.LinUCB(alpha), seed=seed)
+        # It refuses to predict before a fit: a context of zeros leaves every arm at its prior.
+        self.policy.fit(decisions=[0], rewards=[0.0], contexts=np.zeros((1, width)))
+
+    def choose(self, contexts: Array) -> Array:
+        return np.array([self.policy.predict(contexts)])
+
+    def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:
+        self.policy.partial_fit(arms, rewards, contexts)
+
+
+class River(Peer):
+    """The LinUCB of river."""
+
+    name = "river LinUCBDisjoint"
+    package = "river"
+    grid: ClassVar = {"precision": (10.0, 100.0, 1000.0)}
+
+    def __init__(self, width: int, n_arms: int, seed: int, precision: float) -> None:  # noqa: ARG002
+        from river.bandit import LinUCBDisjoint
+
+        # the precisions of the prior and of the noise: the ridge is 1
+        self.policy: Any = LinUCBDisjoint(alpha=precision, beta=precision, seed=seed)
+        self.arms = list(range(n_arms))
+
+    def choose(self, contexts: Array) -> Array:
+        self.context = dict(enumerate(contexts[0].tolist()))
+        return np.array([self.policy.pull(self.arms, context=self.context)])
+
+    def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:  # noqa: ARG002
+        self.policy.update(int(arms[0]), self.context, float(rewards[0]))
+
+
+class _Calvera(Peer):
+    """A neural bandit of calvera: one network for all arms, whose input has the context in the
+    columns of the arm.
+
+    Its benchmark scripts set the network (128, 128) and the training after every 256 rounds.
+    """
+
+    package = "calvera"
+    block = 16
+    interval: ClassVar[int] = 256
+    grid: ClassVar = {"learning_rate": (1e-3,)}
+
+    def __init__(self, width: int, n_arms: int, seed: int, **setting: Any) -> None:
+        import torch
+
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
+        self.torch, self.n_arms = torch, n_arms
+        self.bandit: Any = self.build(width * n_arms, setting)
+        self.n_learned = 0
+
+    @abstractmethod
+    def build(self, n_inputs: int, setting: dict[str, Any]) -> Any:
+        """Return the bandit."""
+
+    def build_network(self, n_inputs: int, n_outputs: int) -> Any:
+        """Return two hidden layers of 128 units."""
+        nn = self.torch.nn
+        layers = [nn.Linear(n_inputs, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(128, n_outputs))
+
+    def arguments(self, setting: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments that its bandits share."""
+        from calvera.utils.data_storage import AllDataRetrievalStrategy, TensorDataBuffer
+
+        return {
+            "buffer": TensorDataBuffer(AllDataRetrievalStrategy()),
+            "min_samples_required_for_training": self.interval,
+            "initial_train_steps": 0,
+            "train_batch_size": 32,
+            **setting,
+        }
+
+    def choose(self, contexts: Array) -> Array:
+        n_rows, width = contexts.shape
+        spread = np.zeros((n_rows, self.n_arms, self.n_arms, width), np.float32)
+        spread[:, range(self.n_arms), range(self.n_arms)] = contexts[:, None]
+        self.inputs = self.torch.tensor(spread.reshape(n_rows, self.n_arms, -1))
+        self.bandit.eval()
+        chosen, _ = self.bandit.forward(self.inputs)
+        return chosen.argmax(dim=1).numpy()
+
+    def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:  # noqa: ARG002
+        from lightning.pytorch import Trainer
+
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        inputs = self.inputs[range(len(arms)), arms].unsqueeze(1)
+        received = self.torch.tensor(rewards, dtype=self.torch.float32).unsqueeze(1)
+        self.bandit.record_feedback(inputs, received)
+        before, self.n_learned = self.n_learned, self.n_learned + len(arms)
+        if self.n_learned // self.interval > before // self.interval:
+            self.bandit.train()
+            Trainer(
+                max_epochs=1,
+                max_steps=256,
+                accelerator="cpu",
+                logger=False,
+                enable_progress_bar=False,
+                enable_checkpointing=False,
+                enable_model_summary=False,
+                gradient_clip_val=20.0,
+            ).fit(self.bandit)
+
+
+class NeuralLinear(_Calvera):
+    """Thompson sampling over the last layer of a network."""
+
+    name = "calvera NeuralLinear"
+
+    def build(self, n_inputs: int, setting: dict[str, Any]) -> Any:
+        from calvera.bandits import NeuralLinearBandit
+
+        network = self.build_network(n_inputs, 64)
+        return NeuralLinearBandit(network=network, n_embedding_size=64, **self.arguments(setting))
+
+
+class NeuralUcb(_Calvera):
+    """Optimism by the gradients of a network."""
+
+    name = "calvera NeuralUCB"
+    grid: ClassVar = {"learning_rate": (1e-3,), "exploration_rate": (1e-3, 1e-1)}
+    kind: ClassVar[str] = "NeuralUCBBandit"
+
+    def build(self, n_inputs: int, setting: dict[str, Any]) -> Any:
+        bandit = getattr(importlib.import_module("calvera.bandits"), self.kind)
+        arguments = self.arguments(setting)
+        network = self.build_network(n_inputs, 1)
+        return bandit(n_features=n_inputs, network=network, weight_decay=1e-5, **arguments)
+
+
+class NeuralTs(NeuralUcb):
+    """Thompson sampling by the gradients of a network."""
+
+    name = "calvera NeuralTS"
+    kind = "NeuralTSBandit"
+
+
+def list_peers() -> Iterable[type[Peer]]:
+    """Return the classes of all libraries."""
+    return (
+        SquareCb,
+        SquareCbProducts,
+        RegCb,
+        RegCbProducts,
+        Epsilon,
+        EpsilonProducts,
+        BayesianBandits,
+        ContextualBandits,
+        BootstrappedTrees,
+        MabWiser,
+        River,
+        NeuralLinear,
+        NeuralUcb,
+        NeuralTs,
     )
-    arguments = "--quiet --cb_explore {n_arms} --epsilon 0.05 --cb_type dm -l 0.5 --noconstant"
-    prefix = "|x "
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:
-        self.arguments = VowpalWabbitEpsilonGreedy.arguments.format(n_arms=n_arms)  # type: ignore[misc]
-        super().__init__(n_dimensions, n_arms, alpha, seed)
-
-    def select(self, context: Any) -> int:
-        self.probabilities = self.workspace.predict(context)
-        return self.draw.choices(self.arms, self.probabilities)[0]
-
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        self.workspace.learn(f"{arm + 1}:{-reward:.7g}:{self.probabilities[arm]:.7g} {context}")
-
-
-class BareNumpy(Adapter):
-    """LinUCB in a dozen lines of numpy, without checks, to measure the arithmetic only."""
-
-    name = "bare numpy loop"
-    package = "numpy"
-    module = "numpy"
-    episodes = True
-    batch = "one matrix product"
-    note = "not a library: no validation, no random ties"
-
-    def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:  # noqa: ARG002
-        self.alpha = alpha
-        self.inverse = np.tile(np.eye(n_dimensions), (n_arms, 1, 1))
-        self.moment = np.zeros((n_arms, n_dimensions))
-        self.theta = np.zeros((n_arms, n_dimensions))
-
-    def encode(self, row: FloatArray) -> Any:
-        return row
-
-    def select(self, context: Any) -> int:
-        width = np.sqrt((self.inverse @ context) @ context)
-        return int(np.argmax(self.theta @ context + self.alpha * width))
-
-    def update(self, context: Any, arm: int, reward: float) -> None:
-        inverse = self.inverse[arm]
-        direction = inverse @ context
-        inverse -= np.outer(direction, direction / (1.0 + direction @ context))
-        self.moment[arm] += reward * context
-        self.theta[arm] = inverse @ self.moment[arm]
-
-    def encode_batch(self, contexts: FloatArray) -> Any:
-        return contexts
-
-    def score(self, batch: Any) -> Any:
-        n_arms, n_dimensions, _ = self.inverse.shape
-        projected = batch @ self.inverse.transpose(1, 0, 2).reshape(
-            n_dimensions, n_arms * n_dimensions
-        )
-        squared = np.einsum(
-            "bkd,bd->bk", projected.reshape(len(batch), n_arms, n_dimensions), batch
-        )
-        return np.argmax(batch @ self.theta.T + self.alpha * np.sqrt(squared), axis=1)
-
-
-ADAPTERS: tuple[type[Adapter], ...] = (
-    Daband,
-    OpenBanditPipeline,
-    VowpalWabbit,
-    VowpalWabbitParsedOnce,
-    VowpalWabbitEpsilonGreedy,
-    River,
-    ContextualBandits,
-    MabWiser,
-    BareNumpy,
-)
-
-
-def missing(adapter: type[Adapter]) -> str | None:
-    """Return the reason why the adapter's library cannot be used here, or None if it can."""
-    if importlib.util.find_spec(adapter.module) is None:
-        return "not installed"
-    try:
-        importlib.import_module(adapter.module)
-        adapter(n_dimensions=2, n_arms=2, alpha=0.5, seed=0).close()
-    # a peer that breaks here must not stop the others from being measured
-    except Exception as error:
-        return f"does not work here: {type(error).__name__}: {error}"
-    return None
-
-
-def version(adapter: type[Adapter]) -> str:
-    """Return the version of the adapter's library.
-
-    Metadata of an older source tree may differ, so it comes second.
-    """
-    module_version = getattr(importlib.import_module(adapter.module), "__version__", None)
-    return str(module_version or importlib.metadata.version(adapter.package))

@@ -34,7 +34,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "latency": (speed.latency, ("latency",)),
     "members": (images.members, ("members",)),
     "paper-digit": (images.paper_digit, ("attribution",)),
-    "performance": (speed.performance, ("choose-cost", "waiting", "linear")),
+    "performance": (speed.performance, ("choose-cost", "waiting")),
     "pilots": (tables.pilots, ("pilots",)),
     "pretrained": (images.pretrained, ("pretrained",)),
     "routing": (tables.routing, ("routing",)),

@@ -31,29 +31,28 @@ def script(monkeypatch):
 
 
 @slow
-def test_linear_writes_every_metric(tmp_path):
-    path = tmp_path / "new" / "linear.json"
-    printed = run("linear.py", "--quick", "--only", "daband,bare numpy", "--json", path)
-    document = json.loads(path.read_text())
-    assert "bare numpy loop" in printed
-    for metric, result in document["results"].items():
-        assert min(result["values"]["daband LinUCB"]) > 0, metric
+def test_bandits_are_played_once(tmp_path):
+    path = tmp_path / "new" / "bandits.json"
+    options = ["--rounds", 512, "--problems", "wheel .5", "--methods", "LinUCB", "--out", path]
+    assert "wheel .5 LinUCB 1" in run("bandits.py", "--seeds", "0-1", *options)
+    assert run("bandits.py", "--seeds", "0-1", *options) == ""
+    first, second = json.loads(path.read_text())["runs"]
+    assert (first["seed"], second["seed"]) == (0, 1)
+    assert 0 < first["regret"] == first["curve"][-1] < 1
 
 
-@pytest.mark.exact_contexts
-def test_the_bare_loop_is_linucb_too(script):
-    """After the same rounds both give the same scores; ties in the first rounds are random."""
-    peers = script("peers")
-    rng = np.random.default_rng(0)
-    ours, bare = (adapter(8, 3, 0.3, 0) for adapter in (peers.Daband, peers.BareNumpy))
-    contexts = rng.normal(size=(60, 8))
-    arms = rng.integers(0, 3, 60)
-    rewards = rng.random(60)
-    for context, arm, reward in zip(contexts, arms, rewards, strict=True):
-        for policy in (ours, bare):
-            policy.update(policy.encode(context), int(arm), float(reward))
-    fresh = rng.normal(size=(20, 8))
-    np.testing.assert_array_equal(np.asarray(ours.score(fresh)), bare.score(fresh))
+def test_rewards_of_bandits_are_around_the_expected(script):
+    bandits = script("bandits")
+    for name in ("wheel .9", "linear", "quadratic", "sinus"):
+        problem = bandits.make_problem(name, 0)
+        np.testing.assert_allclose(
+            problem.rewards.mean(axis=0), problem.expected.mean(axis=0), atol=0.02
+        )
+        best = problem.expected.argmax(axis=1)
+        assert problem.measure_regret(best).sum() == 0
+        arms = np.random.default_rng(0).integers(problem.expected.shape[1], size=len(best))
+        ratio = problem.measure_regret(arms).mean() / problem.random_regret
+        assert ratio == pytest.approx(1, abs=0.05)
 
 
 @slow

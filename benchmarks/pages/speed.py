@@ -19,32 +19,14 @@ LOG_ROWS = {
 }
 
 
-def performance(choosing: Record, waiting: Record, linear: Record) -> str:
+def performance(choosing: Record, waiting: Record) -> str:
     """Return the page of training speed."""
     waits = [
         [f"`choose` on {run['rows']:,} rows of {run['columns']} columns", f"{run['seconds']:.0f}"]
         for run in choosing["runs"]
     ]
     waits.append(["`daband demo`", f"{waiting['demo']['seconds']:.0f}"])
-    metrics = [
-        metric for metric in linear["results"] if metric.startswith(("one by one", "batch scoring"))
-    ]
-    rows = [
-        [
-            name.removesuffix(" LinUCB"),
-            *[f"{median(linear['results'][metric]['values'][name]):,.0f}" for metric in metrics],
-        ]
-        for name in linear["libraries"]
-    ]
-    return fill(
-        "performance",
-        waits=waits,
-        rows=rows,
-        head=["", *metrics],
-        choosing=choosing,
-        waiting=waiting,
-        linear=linear,
-    )
+    return fill("performance", waits=waits, choosing=choosing, waiting=waiting)
 
 
 def install(record: Record) -> str:
