@@ -142,7 +142,7 @@ def audit(
     """Ask for at most ``budget`` target rewards, and estimate the policy's advantage over the
     incumbent.
 
-    The policy does not change. The interval is for the mean over the contexts in ``target``. It
+    The policy does not change. The interval is for contexts of which ``target`` is a sample. It
     holds after any number of answers, and is wider before all answers have arrived. If the policy
     and the incumbent make the same choices, the advantage is 0 and nothing is asked.
 

@@ -26,6 +26,10 @@ pooled residuals, and of the variance that the design predicts from the source r
 weight is large if the source rewards are skewed, such as rare purchases: n answers can miss by
 chance all rewards of a kind whose frequency is below 3.7 / n, so their own variance says little.
 
+The contexts are a sample of the target. So the variance of their mean gain is added, which is the
+only variance once all questions are answered. Without it, 200 answers about a few hundred contexts
+would give an interval for these contexts, in which the gain of later contexts is too seldom.
+
 The intervals also hold after any number of answers of a planned budget N. Let S be the sum of the
 errors of n answers, in units of its standard deviation at n = N. An interval from n < N answers
 misses if abs(S) > c, and the last one if abs(S) > d. By Levy's inequality, which reflects the errors
@@ -306,8 +310,13 @@ class Evidence:
                 intervals hold even if answers are collected until one excludes 0.
         """
         values, covariance = self.estimate_advantages(baseline)
+        n_contexts = len(self.questions.probabilities)
+        levels = 1.0 - (1.0 - confidence) * np.array([1.0 - _EARLY_FRACTION, _EARLY_FRACTION])
         if self.is_complete:
-            values, half_widths = self._compute_exact_values(baseline), np.zeros(len(values))
+            values = self._compute_exact_gains(baseline).mean(axis=1)
+            variances = self._estimate_context_variances(baseline)
+            quantile = _find_error_quantiles(np.diag(variances), n_contexts - 1.0, levels)[0]
+            half_widths = quantile * np.sqrt(variances)
         elif not len(self.rewards):
             arms = self.questions.candidate_arms
             is_same = (
@@ -322,29 +331,51 @@ class Evidence:
                 + _DESIGN_VARIANCE_ANSWERS
                 + self.questions.source_answers
             )
-            error_probabilities = (1.0 - confidence) * np.array(
-                [1.0 - _EARLY_FRACTION, _EARLY_FRACTION]
-            )
-            quantile, early_quantile = _find_error_quantiles(
-                covariance, degrees_of_freedom, 1.0 - error_probabilities
-            )
+            quantile, early_quantile = _find_error_quantiles(covariance, degrees_of_freedom, levels)
+            factor = 1.0
             if self.n_answered < budget:
-                quantile = (quantile + early_quantile) / 2.0 * math.sqrt(budget / self.n_answered)
-            half_widths = quantile * np.sqrt(covariance.diagonal())
+                factor = (1.0 + early_quantile / quantile) / 2.0
+                factor *= math.sqrt(budget / self.n_answered)
+            variances = factor**2 * covariance.diagonal()
+            variances += self._estimate_context_variances(baseline)
+            half_widths = quantile * np.sqrt(variances)
         estimates = zip(values, values - half_widths, values + half_widths, strict=True)
         return [Interval(*map(float, estimate)) for estimate in estimates]
 
-    def _compute_exact_values(self, baseline: int | None) -> FloatArray:
-        """Return the values, (C,), or the advantages over the baseline.
+    def _compute_exact_gains(self, baseline: int | None) -> FloatArray:
+        """Return the value of each context, (C, L), or the advantage over the baseline.
 
         Every question must be answered.
         """
         reward_by_question = np.full(self.questions.predicted_rewards.shape, np.nan)
         reward_by_question[self.context_indices, self.arms] = self.rewards
-        values = reward_by_question[
-            np.arange(len(reward_by_question)), self.questions.candidate_arms
-        ].mean(axis=1)
-        return values if baseline is None else values - values[baseline]
+        return _compute_gains(reward_by_question, self.questions.candidate_arms, baseline)
+
+    def _estimate_context_variances(self, baseline: int | None) -> FloatArray:
+        """Return upper limits of the variances (C,) of the mean gains of the L contexts, which are a
+        sample of the target.
+
+        No context has answers for two arms, so their rewards are assumed to be opposite: the
+        standard deviation of the difference is twice that of one reward. The deviation of the gain
+        is also at most that of the predicted gain plus that of the difference between the errors.
+        """
+        questions = self.questions
+        all_arms = questions.candidate_arms
+        n_contexts = all_arms.shape[1]
+        if self.is_complete:
+            return self._compute_exact_gains(baseline).var(axis=1, ddof=1) / n_contexts
+        predictions = questions.predicted_rewards
+        residuals = self.rewards - predictions[self.context_indices, self.arms]
+        fractions = np.ones(len(all_arms))
+        factor = 1.0
+        if baseline is not None:
+            fractions = (all_arms != all_arms[baseline]).mean(axis=1)
+            factor = 2.0
+        deviations = factor * np.sqrt(fractions)
+        by_predictions = _compute_gains(predictions, all_arms, baseline).std(axis=1)
+        by_predictions += deviations * math.sqrt(np.square(residuals).mean())
+        limits = np.minimum(deviations * self.rewards.std(), by_predictions)
+        return np.square(limits) / n_contexts
 
     def choose_candidate(self, default: int, source_values: FloatArray) -> int:
         """Return the index of the candidate with the largest posterior advantage over the default.
@@ -362,7 +393,7 @@ class Evidence:
         if not len(self.rewards):
             return default
         if self.is_complete:
-            return int(self._compute_exact_values(None)[:n_eligible].argmax())
+            return int(self._compute_exact_gains(None).mean(axis=1)[:n_eligible].argmax())
         all_estimates, full_covariance = self.estimate_advantages(default)
         estimates = all_estimates[:n_eligible]
         error_covariance = full_covariance[:n_eligible, :n_eligible]
@@ -388,6 +419,16 @@ class Evidence:
         cautious_advantages = posterior_means - _N_CAUTION_DEVIATIONS * posterior_deviations
         cautious_advantages[default] = 0.0
         return int(cautious_advantages.argmax())
+
+
+def _compute_gains(
+    rewards: FloatArray, candidate_arms: IntArray, baseline: int | None
+) -> FloatArray:
+    """Return the reward of each candidate's arm for each context, (C, L), minus the baseline's, from
+    the rewards (L, K) of all arms.
+    """
+    values: FloatArray = rewards[np.arange(len(rewards)), candidate_arms]
+    return values if baseline is None else values - values[baseline]
 
 
 def _compute_weight_moments(
