@@ -35,10 +35,9 @@ from typing import Any
 
 import httpx
 import numpy as np
-import sqlalchemy as sa
 
 import daband
-from daband.service._event_log import Store
+from daband.ledger._store import Store
 
 DIMENSIONS = 32
 ARMS = 10
@@ -253,8 +252,7 @@ def _compare(
     models = store.list_models()
     damaged = 0
     if store.backend == "sqlite":
-        with store._connect_to_read() as connection:
-            damaged = int(connection.execute(sa.text("PRAGMA integrity_check")).scalar() != "ok")
+        damaged = int(store.read("PRAGMA integrity_check")[0][0] != "ok")
     store.close()
     logged = {event.event_id: event for event in events}
     reward_of = {row.event.event_id: row.reward for row in rewards}

@@ -35,7 +35,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from daband.service._event_log import Event, Reward, Store, Writer
+from daband.ledger._store import Event, Reward, Store
+from daband.service._writer import Writer
 
 CLIENTS = 16
 
@@ -59,7 +60,7 @@ def bare_app(log: str) -> Starlette:
         context = orjson.dumps(given["context"]).decode()
         now = time.time()
         event = Event(
-            given["event_id"], now, "online", "source", 0, 3, 0.91, context, None, "0" * 32
+            given["event_id"], now, "policy", "source", 0, 3, 0.91, context, None, "0" * 32
         )
         await request.app.state.writer.write([event])
         answer = {
@@ -68,7 +69,7 @@ def bare_app(log: str) -> Starlette:
             "arm_name": "3",
             "propensity": 0.91,
             "model": 0,
-            "mode": "online",
+            "role": "policy",
             "repeated": False,
             "warnings": [],
         }

@@ -8,7 +8,7 @@ import daband
 from daband.domains import Columns, DataOptions
 from daband.errors import InvalidInput
 from daband.features._costs import ArmCosts
-from daband.service._event_log import Event, LoggedReward
+from daband.ledger._store import Event, LoggedReward
 from daband.service._log_readers import subtract_costs
 from daband.trust._report import write_choice_report
 
@@ -128,9 +128,9 @@ def test_a_target_log_is_learned_and_evaluated_net(tmp_path):
 def test_a_service_subtracts_costs_of_gross_rewards():
     costs = ArmCosts((2.0, 0.5), ("", "price"))
     events = [
-        Event("a", 0.0, "online", "target", 0, 0, 0.5, None, None, None),
-        Event("b", 0.0, "online", "target", 0, 1, 0.5, '{"price": 0.75}', None, None),
-        Event("c", 0.0, "online", "target", 0, 1, 0.5, None, None, None),
+        Event("a", 0.0, "policy", "target", 0, 0, 0.5, None, None, None),
+        Event("b", 0.0, "policy", "target", 0, 1, 0.5, '{"price": 0.75}', None, None),
+        Event("c", 0.0, "policy", "target", 0, 1, 0.5, None, None, None),
     ]
     entries = [LoggedReward(1, 1, 3.0, "given", 0.0, event) for event in events]
     assert [entry.reward for entry in subtract_costs(entries, costs)] == [1.0, 2.25, 2.5]

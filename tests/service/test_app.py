@@ -4,10 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
+from daband.ledger._store import Store
 from daband.service import Settings
-from daband.service._event_log import Store
 from tests.service.conftest import ARMS, DIM, served, write_policy
 
 ROW = [0.5] * DIM
@@ -50,8 +49,7 @@ def test_a_service_that_postgres_drops_while_it_opens_the_log_opens_it_again(
         nonlocal n_calls
         n_calls += 1
         if n_calls == 1:
-            with store._engine.begin() as connection:
-                connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
+            store.read("SELECT pg_terminate_backend(pg_backend_pid())")
         return original(store)
 
     monkeypatch.setattr(Store, call, call_dropped)

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 import daband
+from daband.ledger._store import Store
 from daband.service import Settings, Tokens
 from daband.service._decider import load_model, with_added_arms
-from daband.service._event_log import Store
 from daband.service._worker import Worker
 from tests.service.conftest import served
 

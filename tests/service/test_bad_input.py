@@ -12,8 +12,8 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
+from daband.ledger._store import Store
 from daband.service import Settings, Tokens
-from daband.service._event_log import Store
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, served
 

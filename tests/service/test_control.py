@@ -16,8 +16,8 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
+from daband.ledger._store import Reward, Store
 from daband.service import Settings
-from daband.service._event_log import Reward, Store
 from daband.service._worker import Worker
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, free_port, served
@@ -45,7 +45,7 @@ def play(api, log, worth, n=100, seed=0):
     # faster than as many calls
     store.append([Reward(event_id, reward, 1.0) for event_id, reward in rewards])
     store.close()
-    return [decision.mode for decision in decisions]
+    return [decision.role for decision in decisions]
 
 
 def counted(store, settings):
@@ -65,22 +65,22 @@ def test_propensities_and_groups_are_logged(file, sqlite_log):
         # the incumbent's arm is not among them
         apart = api.decide([0.1] * DIM, eligible=["letter", "visit"])
         own = api.decide([0.1] * DIM, incumbent="letter")
-    assert set(modes) == {"online", "control"}
+    assert set(modes) == {"policy", "control"}
     assert 30 < modes.count("control") < 90
     store = Store(sqlite_log)
     events = {event.event_id: event for _, event in store.read_events(0, 1000)}
     store.close()
     for event in events.values():
-        expected = 0.3 if event.mode == "control" else 0.7
+        expected = 0.3 if event.role == "control" else 0.7
         if event.event_id != apart.event_id:
             assert (event.propensity, event.control) == (pytest.approx(expected), 0.3)
-    assert events[single.event_id].arm == (1 if single.mode == "control" else 2)
-    assert (events[apart.event_id].control, events[apart.event_id].propensity, apart.mode) == (
+    assert events[single.event_id].arm == (1 if single.role == "control" else 2)
+    assert (events[apart.event_id].control, events[apart.event_id].propensity, apart.role) == (
         None,
         1.0,
-        "online",
+        "policy",
     )
-    assert own.arm_name == ("letter" if own.mode == "control" else "visit")
+    assert own.arm_name == ("letter" if own.role == "control" else "visit")
 
 
 @pytest.mark.parametrize(("worth", "verdict"), [(0.9, "better"), (0.1, "worse"), (0.5, "")])

@@ -9,10 +9,10 @@ import pytest
 
 import daband
 from daband.errors import DataError, InvalidInput
+from daband.ledger._store import Event, LoggedReward, Store
 from daband.linear._reward_moments import RewardMoments
 from daband.logs._mean_estimates import estimate_mean
 from daband.service import Settings, export_events
-from daband.service._event_log import Event, LoggedReward, Store
 from daband.service._log_readers import Statistics, estimate_mean_reward
 from daband.serving import load_deployed
 from tests.service.api import Api
@@ -142,7 +142,7 @@ def test_spans_and_ids(exported, sqlite_log, tmp_path):
     first = export_events(sqlite_log, tmp_path / "a.parquet", until=middle)
     second = export_events(sqlite_log, tmp_path / "b.parquet", since=middle.isoformat(), ids=True)
     assert (first, second) == (20, 20)
-    assert {"event_id", "time", "model", "mode"} < set(
+    assert {"event_id", "time", "model", "role"} < set(
         pl.read_parquet(tmp_path / "b.parquet").columns
     )
     with pytest.raises(DataError, match=r"event .*reward .*period"):
@@ -198,7 +198,7 @@ def events(n, *, shift=0.0, seed=0):
         Event(
             f"e{i}",
             60.0 * i,
-            "online",
+            "policy",
             "source",
             0,
             int(arms[i]),
@@ -247,8 +247,8 @@ def test_drift_is_told_within_two_thousand_events(exported):
 def test_the_curve_of_the_lift_ends_with_the_lift(exported):
     seen = watch(exported)
     rows = [
-        dataclasses.replace(event, control=0.5, mode=mode)
-        for event, mode in zip(events(400), ["control", "online"] * 200, strict=True)
+        dataclasses.replace(event, control=0.5, role=role)
+        for event, role in zip(events(400), ["control", "policy"] * 200, strict=True)
     ]
     rewards = logged(rows, np.random.default_rng(0).random(400))
     seen.add_events(rows)

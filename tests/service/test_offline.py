@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import daband
+from daband.ledger._store import Store
 from daband.policies import policies
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._settings import get_setting_defaults
 from daband.service import Settings, export_events
-from daband.service._event_log import Store
 from daband.service._worker import Worker
 from tests.service.api import Api
 from tests.service.conftest import served

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 import daband
+from daband.ledger._store import Reward, Store
 from daband.logs._controlled_trial import TrialRule
 from daband.service import Settings
-from daband.service._event_log import Reward, Store
 from daband.service._worker import Worker
 from tests.service.api import Api
 from tests.service.conftest import ARMS, DIM, served
@@ -140,7 +140,7 @@ def run_pilot(client, store, worker, worth, *, stop):
     with Api(str(client.base_url)) as api:
         for _ in range(60):
             decisions = api.decide_many([{"context": [0.1] * DIM} for _ in range(100)])
-            modes = [decision.mode for decision in decisions]
+            modes = [decision.role for decision in decisions]
             store.append(
                 [
                     Reward(one.event_id, float(rng.random() < worth[one.arm_name]), 1.0)
@@ -159,9 +159,9 @@ def run_pilot(client, store, worker, worth, *, stop):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("visit", "text", "mode"),
+    ("visit", "text", "role"),
     [
-        (0.75, "The pilot is over, and the policy decides on all events.", "online"),
+        (0.75, "The pilot is over, and the policy decides on all events.", "policy"),
         (0.2, "All events keep the incumbent", "fallback"),
     ],
 )

@@ -295,8 +295,8 @@ def test_the_command_line_reads_pictures_by_an_encoder(folders, tmp_path):
 
 @pytest.mark.slow
 def test_a_service_takes_images_and_learns_from_its_log(folders, tmp_path):
+    from daband.ledger._store import Store
     from daband.service import Settings
-    from daband.service._event_log import Store
     from daband.service._worker import Worker
     from tests.service.conftest import served
 

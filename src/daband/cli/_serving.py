@@ -416,7 +416,7 @@ def serve_command(
     Example: daband serve market.daband --log sqlite:///events.db --learn market --wait 86400
     """
     try:
-        from daband.service._event_log import hide_password
+        from daband.ledger._store import hide_password
         from daband.service._server import serve
         from daband.service._settings import ROLES, Settings, Tokens
         from daband.serving._deployed_policy import load_deployed

@@ -1,8 +1,8 @@
 """Serve decisions and receive rewards over HTTP, with a durable log (``daband serve``).
 
 The package is installed by ``pip install 'daband[serve]'``. ``_app.py`` has the endpoints,
-``_decider.py`` the decisions, ``_event_log.py`` the log, ``_worker.py`` the process that learns,
-and ``_server.py`` starts all of them.
+``_decider.py`` the decisions, ``_writer.py`` writes them to the ledger, ``_worker.py`` is the
+process that learns, and ``_server.py`` starts all of them.
 """
 
 from daband.service._app import create_app

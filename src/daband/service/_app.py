@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
 import hmac
 import ipaddress
 import logging
@@ -26,7 +25,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-import sqlalchemy as sa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
@@ -37,6 +35,7 @@ from starlette.routing import Route
 
 from daband.base._svg import draw_curve
 from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.ledger._store import Event, LogAnswer, LogFailed, Reward, Store
 from daband.service._decider import (
     Decider,
     check_event_id,
@@ -46,8 +45,8 @@ from daband.service._decider import (
     replace_arms,
     with_added_arms,
 )
-from daband.service._event_log import Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service._settings import ROLES, Settings
+from daband.service._writer import Writer
 from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed
 
 _logger = logging.getLogger("daband.service")
@@ -82,8 +81,6 @@ _PAGE_HEADERS = {
 _MAX_OPEN_ATTEMPTS = 10
 #: Seconds between two attempts to open the log.
 _OPEN_RETRY_SECONDS = 1.0
-#: The codes of Postgres for a shutdown, a crash and a start that has not ended.
-_SHUTDOWN_STATES = ("57P01", "57P02", "57P03")
 #: Maximum nesting of the JSON in a request.
 _MAX_NESTING = 100
 #: The OpenAPI document, which is the same for all policies.
@@ -122,7 +119,7 @@ def create_app(file: str | Path, log: str, settings: Settings | None = None) -> 
     for attempts_left in reversed(range(_MAX_OPEN_ATTEMPTS)):
         try:
             return _open_service(file, log, settings)
-        except (DataError, sa.exc.DBAPIError) as error:
+        except (DataError, LogFailed) as error:
             was_dropped |= _is_dropped_connection(error)
             if not (was_dropped and attempts_left):
                 raise
@@ -133,10 +130,8 @@ def create_app(file: str | Path, log: str, settings: Settings | None = None) -> 
 
 def _is_dropped_connection(error: BaseException) -> bool:
     """Return True if the database ended a connection that was open, or if it restarts."""
-    cause = error.__cause__ if isinstance(error, DataError) else error
-    return isinstance(cause, sa.exc.DBAPIError) and (
-        cause.connection_invalidated or getattr(cause.orig, "sqlstate", None) in _SHUTDOWN_STATES
-    )
+    failure = error.__cause__ if isinstance(error, DataError) else error
+    return isinstance(failure, LogFailed) and failure.was_dropped
 
 
 def _open_service(file: str | Path, log: str, settings: Settings) -> Starlette:
@@ -639,12 +634,9 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
 
     If it is not in the log, add it as the newest model.
     """
-    digest = hashlib.sha256(content).hexdigest()
-    for row, _ in store.list_models():
-        if row.digest == digest and row.origin == "file":
-            return row.number
-    rounds = load_model(content, 0).deployed.rounds_learned
-    return store.add_model(content, time=now, origin="file", base=digest, rounds=rounds).number
+    deployed = load_model(content, 0).deployed
+    rounds, version = deployed.rounds_learned, deployed.version
+    return store.publish_file(content, time=now, rounds=rounds, version=version)
 
 
 def _is_allowed_token(token: bytes, allowed_tokens: tuple[bytes, ...]) -> bool:
@@ -668,7 +660,7 @@ def _describe_decision(
         "arm_name": arm_names[event.arm],
         "propensity": event.propensity,
         "model": event.model,
-        "mode": event.mode,
+        "role": event.role,
         "repeated": answer.status == "repeated",
         "warnings": [
             {name: getattr(warning, name)[:_MAX_WARNING_CHARACTERS] for name in _WARNING_FIELDS}

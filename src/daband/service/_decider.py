@@ -21,7 +21,7 @@ import orjson
 
 from daband.errors import InvalidInput, did_you_mean
 from daband.features._image_layout import measure_image, read_image_bytes
-from daband.service._event_log import Event
+from daband.ledger._store import Event
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed
 
@@ -207,14 +207,14 @@ class Decider:
         self, model: Model, request: _EventRequest, decision: DeployedDecision, now: float
     ) -> Event:
         """Return the log entry of a decision."""
-        mode = "online"
+        role = "policy"
         control = float(decision.control)
         if decision.in_control:
-            mode = "control" if control < 1.0 else "fallback"
+            role = "control" if control < 1.0 else "fallback"
         return Event(
             event_id=request.event_id,
             time=now,
-            mode=mode,
+            role=role,
             domain=model.deployed.domain,
             model=model.number,
             arm=int(decision.arm),
@@ -223,7 +223,7 @@ class Decider:
             **self._get_log_fields(request),
         )
 
-    def _get_log_fields(self, request: _EventRequest) -> dict[str, str | None]:
+    def _get_log_fields(self, request: _EventRequest) -> dict[str, Any]:
         """Return an event's ``context``, ``eligible`` and ``digest``, as far as
         ``Settings.contexts`` allows.
         """

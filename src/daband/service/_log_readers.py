@@ -25,11 +25,11 @@ from daband.base._files import check_writable, write_bytes
 from daband.base._lazy_polars import pl
 from daband.errors import DataError, InvalidInput
 from daband.features._costs import ArmCosts
+from daband.ledger._store import Event, LoggedReward, Store
 from daband.linear._reward_moments import RewardMoments
 from daband.logs._controlled_trial import TrialCounts, TrialRule, estimate_cost, estimate_effect
 from daband.logs._mean_estimates import MeanEstimate
 from daband.service._decider import load_model, with_added_arms
-from daband.service._event_log import Event, LoggedReward, Store
 from daband.service._settings import Settings
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._monitor import Monitor
@@ -50,7 +50,7 @@ _AHEAD_WEEKS = 1.0 / 7.0
 #: The columns of an exported log in addition to the context.
 _LOG_COLUMNS = ("arm", "reward", "propensity", "offered")
 #: Further columns of an exported log with ids.
-_ID_COLUMNS = ("event_id", "time", "model", "mode")
+_ID_COLUMNS = ("event_id", "time", "model", "role")
 #: Bits of the largest integer that a column of a file holds; larger ones are written as text.
 _MAX_BITS = 63
 
@@ -101,37 +101,31 @@ def export_events(
         since: events before this time are dropped. It is a ``datetime`` or a text in ISO 8601, in
             local time if it has no time zone.
         until: events from this time on are dropped.
-        ids: True to add the columns ``event_id``, ``time``, ``model`` and ``mode``. The reader of
+        ids: True to add the columns ``event_id``, ``time``, ``model`` and ``role``. The reader of
             the file must then be told which columns are the context.
     """
     check_writable(path)
     store = Store(log, create=False) if isinstance(log, str) else log
-    frames = []
-    n_without_context = 0
     try:
         arms = _read_arms(store)
-        for rounds in store.read_rounds(
-            _to_seconds(since, -math.inf), _to_seconds(until, math.inf)
-        ):
-            rows = [
-                _to_row(event, reward, arms, with_ids=ids)
-                for event, reward in rounds
-                if event.context is not None
-            ]
-            n_without_context += len(rounds) - len(rows)
-            if rows:
-                frames.append(pl.DataFrame(rows, infer_schema_length=None, strict=False))
+        rounds = store.read_rounds(_to_seconds(since, -math.inf), _to_seconds(until, math.inf))
+        rows = [
+            _to_row(event, reward, arms, with_ids=ids)
+            for event, reward in rounds
+            if event.context is not None
+        ]
     finally:
         if isinstance(log, str):
             store.close()
+    n_without_context = len(rounds) - len(rows)
     if n_without_context:
         message = f"{n_without_context:,} events have no context (--contexts drop)"
-        if not frames:
+        if not rows:
             raise DataError(f"{message}, so policies cannot be trained or evaluated on them")
         warnings.warn(f"{message} and are left out", stacklevel=2)
-    if not frames:
+    if not rows:
         raise DataError("the log has no event with a reward in this period")
-    frame = pl.concat(frames, how="diagonal_relaxed")
+    frame = pl.DataFrame(rows, infer_schema_length=None, strict=False)
     buffer = io.BytesIO()
     frame.write_parquet(buffer)
     write_bytes(path, buffer.getvalue())
@@ -152,7 +146,7 @@ def _to_row(
 ) -> dict[str, Any]:
     """Return an event with a context and its reward as a row of the exported file, by column name.
 
-    ``with_ids`` adds the columns ``event_id``, ``time``, ``model`` and ``mode``.
+    ``with_ids`` adds the columns ``event_id``, ``time``, ``model`` and ``role``.
     """
     context = orjson.loads(str(event.context))
     row: dict[str, Any] = {}
@@ -274,7 +268,7 @@ class Statistics:
                 assert event.control is not None
                 self._trial.add_round(
                     1.0 - event.control,
-                    is_policy=event.mode != "control",
+                    is_policy=event.role != "control",
                     differs=event.propensity < 1.0,
                     period=_find_day(event),
                 )
@@ -329,7 +323,7 @@ class Statistics:
                 self._trial.add_reward(
                     1.0 - event.control,
                     entry.reward,
-                    is_policy=event.mode != "control",
+                    is_policy=event.role != "control",
                     period=_find_day(event),
                 )
 

@@ -21,13 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-import sqlalchemy as sa
 
 from daband.errors import DabandError, InvalidInput
+from daband.ledger._store import LogFailed, LoggedReward, ModelRow, Reward, Store
 from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
 from daband.service._decider import Model, load_model, with_added_arms
-from daband.service._event_log import LoggedReward, ModelRow, Reward, Store
 from daband.service._log_readers import Statistics, read_rows, subtract_costs
 from daband.service._settings import Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
@@ -551,8 +550,8 @@ def run_worker(store: Store, make_worker: Callable[[], Worker], parent_pid: int)
                     worker.write_snapshot()
                     if not has_more:
                         time.sleep(_PAUSE_SECONDS)
-        except sa.exc.OperationalError as error:  # for example a full disk or a lost connection
-            _logger.warning("the log is not available: %s", error.orig)
+        except LogFailed as error:  # for example a full disk or a lost connection
+            _logger.warning("the log is not available: %s", error)
         except DabandError as error:
             _logger.error("the worker cannot continue: %s", error)
         except Exception as error:  # its text may contain parts of a context
