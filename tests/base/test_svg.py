@@ -8,7 +8,7 @@ from daband.base._svg import draw_curve
 
 def test_points_are_inside_the_figure_and_limits_may_be_unknown():
     points = [(100.0, 3.0, None, None), (200.0, 1.0, -2.0, 4.0), (300.0, 1.5, 0.5, None)]
-    figure = ElementTree.fromstring(draw_curve(points, label="Lift, euros"))
+    figure = ElementTree.fromstring(draw_curve(points, label="Lift, <\0euros>"))
     _, _, width, height = map(float, figure.attrib["viewBox"].split())
     band, curve, line = (
         [tuple(map(float, point.split(","))) for point in element.attrib["points"].split()]
@@ -20,6 +20,6 @@ def test_points_are_inside_the_figure_and_limits_may_be_unknown():
         assert 0 <= x <= width
         assert 0 <= y <= height
     assert curve[1][1] > curve[2][1]  # smaller values are lower
-    assert figure.find("title").text == "Lift, euros"
+    assert figure.find("title").text == "Lift, <\ufffdeuros>"
     assert re.search("300 rounds", "".join(figure.itertext()))
     assert draw_curve([], label="Lift") == ""

@@ -3,7 +3,7 @@
 import pytest
 
 import daband
-from daband.checks import check_policy
+from daband.checks import check_pair, check_policy
 from daband.policies import policies
 from tests.registries import temporarily
 
@@ -50,3 +50,9 @@ def test_a_policy_without_shared_arms_is_checked_with_disjoint_ones():
     DisjointArms.name = "disjoint-arms"
     with temporarily(policies, "disjoint-arms", DisjointArms):
         check_policy(DisjointArms)
+
+
+@pytest.mark.parametrize(("check", "name"), [(check_policy, "linucb"), (check_pair, "synthetic")])
+def test_a_name_is_rejected_with_a_clear_error(check, name):
+    with pytest.raises(daband.InvalidInput, match=name):
+        check(name)

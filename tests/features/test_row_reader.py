@@ -219,7 +219,7 @@ class TestWrong:
             ({**FULL, "age": [41]}, "'age' .*list"),
             ({**FULL, "age": float("inf")}, "'age' .*finite .*inf"),
             ({**FULL, "age": 10**400}, "'age' .*finite .*1000"),
-            ({**FULL, "age": 1e300}, "norm"),
+            ({**FULL, "age": 1e300}, r"'age' .*1e\+100"),
             ({**FULL, "city": ["Oslo"]}, "'city' .*list"),
             ({**FULL, "city": {"name": "Oslo"}}, "'city'"),
         ],

@@ -123,3 +123,16 @@ def test_the_same_instant_has_the_same_features_in_every_time_zone():
 def test_other_texts_are_not_dates(text):
     with pytest.raises(daband.InvalidInput, match=re.escape(text)):
         as_date(text, "day")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("age", 1e300), ("age", float("inf")), ("city", "a\0b")]
+)
+def test_values_that_nothing_can_use_are_rejected_in_frames_and_rows(column, value):
+    row = {"age": 41.0, "city": "Rome"}
+    frame = pl.DataFrame([row] * 3 + [row | {column: value}])
+    with pytest.raises(daband.DabandError, match=rf"{column!r}.*row 3"):
+        TableTransform.fit(frame, context=["age", "city"], categorical=["city"])
+    transform = TableTransform.fit(frame[:3], context=["age", "city"], categorical=["city"])
+    with pytest.raises(InvalidInput, match=repr(column)):
+        transform.contexts(row | {column: value})

@@ -125,10 +125,26 @@ def test_actual_costs_replace_expected_ones():
     assert Limiter(limiter.limits).continue_from(limiter).usage is limiter.usage
 
 
-def test_invalid_limits(tmp_path):
-    for options in ({"at_most": {"cal": 0.1}}, {"at_most": {"call": 1.1}}, {"max_cost": 1.0}):
-        with pytest.raises(InvalidInput):
-            export(tmp_path, make_policy(), **options)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"at_most": {"cal": 0.1}}, "'cal'"),
+        ({"at_most": {"call": 1.1}}, "'call'.*1.1"),
+        ({"at_most": {"visit": "0.1"}}, "'visit'.*'0.1'"),
+        ({"at_most": dict.fromkeys(ARMS, 0.3)}, "add up to 0.9"),
+        ({"max_cost": 1.0}, "costs"),
+        ({"max_cost": "1", "costs": {"call": 2.0}}, "max_cost.*'1'"),
+        ({"max_cost": 0.5, "costs": dict.fromkeys(ARMS, 1.0)}, "costs 1 per"),
+        # at least 0.8 of the decisions are calls for 2 or visits for 1
+        ({"max_cost": 0.5, "costs": {"call": 2, "visit": 1}, "at_most": {"mail": 0.2}}, "0.8 per"),
+    ],
+)
+def test_invalid_limits_and_limits_that_cannot_hold(tmp_path, options, text):
+    with pytest.raises(InvalidInput, match=text):
+        export(tmp_path, make_policy(), **options)
+
+
+def test_limits_need_contexts(tmp_path):
     with pytest.raises(InvalidInput, match="reference"):
         daband.export(make_policy(), tmp_path / "p.daband", at_most={"1": 0.1})
 

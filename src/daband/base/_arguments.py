@@ -82,8 +82,8 @@ def check_class_names(
     if isinstance(class_names, str) or not isinstance(class_names, Iterable):
         raise InvalidInput(f"{name} must be a list with a name per arm, got {class_names!r}")
     arm_names = tuple(class_names)
-    if not all(isinstance(arm_name, str) for arm_name in arm_names):
-        raise InvalidInput(f"{name} must be strings, got {class_names!r}")
+    if not all(isinstance(arm_name, str) and "\0" not in arm_name for arm_name in arm_names):
+        raise InvalidInput(f"{name} must be strings without NUL characters, got {class_names!r}")
     if len(arm_names) != n_arms:
         raise InvalidInput(
             f"{name} must have a name for each of {n_arms} arms, got {len(arm_names)} names"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
+#: Characters that XML does not allow.
+_NOT_IN_XML = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: Width and height of a figure, and its margins, in pixels.
 _WIDTH = 640
 _HEIGHT = 220
@@ -12,6 +15,11 @@ _LEFT = 70
 _BOTTOM = 34
 #: Smallest distance of a label from that of the dashed line, as a fraction of the height.
 _LABEL_SPACING = 0.1
+
+
+def escape_text(text: str) -> str:
+    """Return a text for SVG, in which characters that XML does not allow are replaced."""
+    return escape(_NOT_IN_XML.sub("\ufffd", text))
 
 
 def draw_curve(
@@ -31,7 +39,7 @@ def draw_curve(
     """
     if not points:
         return ""
-    label = escape(label)
+    label = escape_text(label)
     # the first limits may be far apart; the later half sets the scale
     recent = points[len(points) // 2 :]
     shown = [line, *(value for point in recent for value in point[1:] if value is not None)]

@@ -9,6 +9,7 @@ import numpy as np
 from daband.base._arrays import AnyArray
 from daband.base._registry import Checks
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
+from daband.errors import InvalidInput
 
 #: The checks of a pair, in the order in which they run.
 PAIR_CHECKS = Checks()
@@ -147,6 +148,8 @@ def check_pair(pair: Pair) -> None:
 
     The first failure raises an ``AssertionError`` that describes the problem.
     """
+    if not isinstance(pair, Pair):
+        raise InvalidInput(f"pair must be a daband.domains.Pair, got {pair!r}")
     PAIR_CHECKS.run(pair)
 
 

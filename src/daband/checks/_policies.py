@@ -20,6 +20,7 @@ import numpy as np
 
 from daband.base._arrays import AnyArray, FloatArray
 from daband.base._registry import Checks
+from daband.errors import InvalidInput
 from daband.linear._exploration import Decision, join_decisions
 from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
@@ -250,4 +251,9 @@ def check_policy(make: MakePolicy) -> None:
         make: a class or function that returns a new policy. It is called with the keyword arguments
             ``context_shape``, ``n_arms``, ``seed``, and ``arms`` if it accepts it.
     """
+    if not callable(make):
+        raise InvalidInput(
+            f"make must be a class or function that returns a new policy, such as daband.LinUCB, got"
+            f" {make!r}"
+        )
     POLICY_CHECKS.run(make)

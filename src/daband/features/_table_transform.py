@@ -52,6 +52,8 @@ NUMBER_PATTERN = (
 #: The name of a column that frames have if rows were dropped: the row number in the user's table,
 #: for messages.
 ROW_COLUMN = "row of the table"
+#: The largest absolute value of a number: squares of larger ones are not finite.
+MAX_NUMBER = 1e100
 #: A number that is further from the training mean, in standard deviations, causes the warning
 #: "far_outside".
 FAR_DEVIATIONS = 8.0
@@ -116,11 +118,10 @@ def as_number(value: Any, name: str) -> float:
             number = None
         except OverflowError:
             number = math.inf
-    if number is None or math.isinf(number):
-        condition = "" if number is None else "finite "
+    if number is None or abs(number) > MAX_NUMBER:
+        rule = "number" if number is None else f"finite number of at most {MAX_NUMBER:g}"
         raise InvalidInput(
-            f"{name!r} must be a {condition}number or None, got {repr(value)[:60]}"
-            f" ({type(value).__name__})"
+            f"{name!r} must be a {rule} or None, got {repr(value)[:60]} ({type(value).__name__})"
         )
     return number
 
@@ -131,6 +132,10 @@ def as_category(value: Any, name: str) -> str | None:
     Errors name the column ``name``.
     """
     if isinstance(value, str):
+        if "\0" in value:
+            raise InvalidInput(
+                f"{name!r} must be a text without NUL characters, got {repr(value)[:60]}"
+            )
         text = as_text(value)
         if text is None or not _NUMBER_REGEX.fullmatch(text):
             return text if text is None or text.lower() not in _BOOLEAN_TEXTS else text.lower()
@@ -199,10 +204,13 @@ def read_numbers(
         else isinstance(dtype, np.dtype) and dtype.kind in "iufb"
     ):
         values = np.array(column.cast(float) if hasattr(column, "cast") else column, np.float64)
-        if np.isinf(values).any():
-            row = row_number(frame, int(np.isinf(values).argmax()))
-            remedy = "put a number there, or leave it empty if it is missing"
-            raise DataError(f"column {name!r} has an infinite value in row {row}; {remedy}")
+        is_too_large = np.abs(values) > MAX_NUMBER
+        if is_too_large.any():
+            index = int(is_too_large.argmax())
+            raise DataError(
+                f"column {name!r} has {values[index]:g} in row {row_number(frame, index)}, but at most"
+                f" {MAX_NUMBER:g} is accepted; correct it, or leave it empty if it is missing"
+            )
         return values
     remedy = "; list the column in `categorical` or in `dates`, or clean it" if is_context else ""
     return np.array(_read_values(frame, name, table_name, as_number, remedy), np.float64)

@@ -210,7 +210,7 @@ def _fit_limits(
     if contexts is None:
         raise InvalidInput("limits need contexts of the target: pass pair= or reference=")
     means = None if costs is None else costs.means
-    limits = parse_limits(at_most, max_cost, means, arm_names)
+    limits = parse_limits(at_most, max_cost, means, arm_names, frozen.offered)
     mean, bonus = frozen.score_in_user_units(contexts)
     scores = mean + frozen.exploration.bonus_factor * bonus
     if frozen.offered is not None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from daband.base._arguments import check_finite, check_fraction
 from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear._draws import DrawFunction
@@ -95,21 +96,43 @@ def parse_limits(
     max_cost: float | None,
     costs: Sequence[float] | None,
     arm_names: Sequence[str],
+    offered: Mask = None,
 ) -> list[Limit]:
-    """Return the limits in the arguments of ``export``."""
+    """Return the limits in the arguments of ``export``.
+
+    ``offered`` (K,) is True for arms that can be chosen; None if all can. Raise an error if no mix
+    of them keeps all limits.
+    """
     limits = []
-    for name, fraction in (at_most or {}).items():
-        if name not in arm_names or not 0.0 <= fraction <= 1.0:
+    largest = np.ones(len(arm_names)) if offered is None else offered.astype(np.float64)
+    for name, value in (at_most or {}).items():
+        if name not in arm_names:
             raise InvalidInput(
-                f"at_most must have fractions of arms ({', '.join(arm_names)}), got {name!r}:"
-                f" {fraction!r}"
+                f"at_most has {name!r}, which is not an arm ({', '.join(arm_names)})"
             )
-        limits.append(Limit(tuple(float(arm == name) for arm in arm_names), float(fraction)))
+        fraction = check_fraction(f"at_most of {name!r}", value, allow_one=True)
+        arm = list(arm_names).index(name)
+        largest[arm] = min(largest[arm], fraction)
+        limits.append(Limit(tuple(float(other == name) for other in arm_names), fraction))
+    if largest.sum() < 1.0 - 1e-9:
+        raise InvalidInput(
+            f"at_most leaves decisions without an arm: the fractions of all arms that can be chosen"
+            f" add up to {largest.sum():g}, which must be at least 1"
+        )
     if max_cost is not None:
-        if costs is None or min(costs) < 0.0 or max_cost < min(costs):
+        check_finite("max_cost", max_cost)
+        if costs is None or min(costs) < 0.0:
             raise InvalidInput(
-                f"max_cost={max_cost!r} needs costs of arms that are at least 0, and an arm that"
-                f" costs less; the costs are {costs}"
+                f"max_cost={max_cost!r} needs costs of arms that are at least 0; the costs are"
+                f" {costs}"
+            )
+        cheapest_first = np.argsort(costs)
+        filled = np.minimum(largest[cheapest_first].cumsum(), 1.0)
+        least = float(np.diff(filled, prepend=0.0) @ np.array(costs)[cheapest_first])
+        if max_cost < least * (1.0 - 1e-9):
+            raise InvalidInput(
+                f"max_cost={max_cost!r} cannot be kept: the cheapest mix of arms that keeps at_most"
+                f" costs {least:g} per decision; the costs are {costs}"
             )
         limits.append(Limit(tuple(map(float, costs)), float(max_cost)))
     return limits

@@ -18,7 +18,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ import numpy as np
 from daband.base._arguments import check_int
 from daband.base._arrays import BoolArray, FloatArray, IntArray, use_one_blas_thread
 from daband.base._files import write_text
+from daband.base._svg import escape_text
 from daband.domains._contract import LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.logs._advantages import GainEvidence, ScoredLog, score_rewards
@@ -421,7 +421,7 @@ def _draw_tree(rule: Rule, leaves: tuple[RuleLeaf, ...]) -> str:
         )
         for index, line in enumerate(lines):
             y = top + 18 + 18 * index if len(lines) > 1 else top + 27
-            shapes.append(f'<text x="{centre}" y="{y}">{escape(line[:28])}</text>')
+            shapes.append(f'<text x="{centre}" y="{y}">{escape_text(line[:28])}</text>')
         return centre
 
     draw(rule.node, 0)

@@ -165,7 +165,7 @@ def test_what_footers_tell_is_checked_before_the_first_row(tmp_path):
         ("propensity", 1.5, "must be in (0, 1]"),
         ("propensity", float("nan"), "must be in (0, 1]"),
         ("arm", 3, "must be in 0..2"),
-        ("reward", float("inf"), "'reward' has an infinite value"),
+        ("reward", float("inf"), "'reward' has inf"),
         ("x1", float("nan"), "of 'x1'"),
         ("x1", None, "column 'x1'"),
         ("arm", None, "column 'arm'"),

@@ -225,6 +225,10 @@ def test_wrong_columns_are_named(columns, message):
             {"context": ("income",), "label": "offer", "categorical": ("city",)},
             r"columns\.categorical .*'city'",
         ),
+        *(
+            ({"context": ("income",), "label": "offer", role: None}, rf"columns\.{role} .*None")
+            for role in ("context", "categorical", "rewards", "dates", "id", "encoders")
+        ),
         (
             {"context": ("income",), "label": "offer", "arm": "shown"},
             r"columns\.arm .*columns\.reward",
@@ -410,7 +414,7 @@ def test_an_infinite_number_is_named_not_taken_as_missing(side, column):
         pl.when(pl.int_range(pl.len()) == 4).then(-float("inf")).otherwise(column).alias(column)
     )
     columns = Columns(context=("income",), rewards=("pay blue", "pay green"))
-    with pytest.raises(DataError, match=f"'{column}' .*infinite .*row 4"):
+    with pytest.raises(DataError, match=f"'{column}' .*inf .*row 4"):
         from_table(**given, columns=columns)
 
 

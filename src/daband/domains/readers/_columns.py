@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -82,12 +82,14 @@ class Columns:
 
     def __post_init__(self) -> None:
         for role in ("context", "categorical", "rewards", "dates", "id"):
-            if isinstance(getattr(self, role), str):
-                raise InvalidInput(
-                    f"columns.{role} must be a sequence of names, got the text"
-                    f" {getattr(self, role)!r}"
-                )
-            object.__setattr__(self, role, tuple(getattr(self, role)))
+            names = getattr(self, role)
+            if isinstance(names, str) or not isinstance(names, Iterable):
+                raise InvalidInput(f"columns.{role} must be a sequence of names, got {names!r}")
+            object.__setattr__(self, role, tuple(names))
+        if not isinstance(self.encoders, Mapping):
+            raise InvalidInput(
+                f"columns.encoders must be a mapping from columns to encoders, got {self.encoders!r}"
+            )
         if not self.context:
             raise InvalidInput("columns.context must name at least one column")
         for role in ("categorical", "dates", "encoders"):
