@@ -1,6 +1,7 @@
 """A policy shared by threads in a process that forks, as gunicorn and multiprocessing do."""
 
 import os
+import pickle
 import threading
 import time
 
@@ -102,3 +103,29 @@ def test_a_child_may_use_a_policy_that_adapts_in_the_parent():
         thread.start()
         thread.join()
     assert outcome == [0]
+
+
+def test_forked_children_draw_different_arms_and_the_parent_those_of_its_seed():
+    def make():
+        return daband.LinUCB(context_shape=(1,), n_arms=4, epsilon=1.0, seed=0)
+
+    policy = make()
+    rows = np.zeros((64, 1))
+    drawn = []
+    for _ in range(3):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            copied = pickle.loads(pickle.dumps(policy))
+            arms = [policy.select(rows).arm, copied.select(rows).arm]
+            os.write(writer, np.stack(arms).astype(np.uint8).tobytes())
+            os._exit(0)
+        arms, copied_arms = np.frombuffer(os.read(reader, 1 << 12), np.uint8).reshape(2, -1)
+        assert join_child(pid, time.monotonic() + SECONDS) == 0
+        os.close(reader)
+        os.close(writer)
+        assert (copied_arms == arms).all()
+        drawn.append(arms.tolist())
+    drawn.append(policy.select(rows).arm.tolist())
+    assert len(set(map(tuple, drawn))) == 4
+    assert drawn[-1] == make().select(rows).arm.tolist()

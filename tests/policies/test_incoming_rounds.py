@@ -42,6 +42,13 @@ def test_a_long_lived_policy_keeps_a_bounded_number(monkeypatch):
     ]
 
 
+def test_an_update_leaves_signal_handlers_alone(monkeypatch):
+    """They belong to the program."""
+    monkeypatch.setattr(signal, "signal", None)
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2)
+    assert policy.update(np.ones((1, 3)), [0], [1.0], ids=["a"]) == []
+
+
 @pytest.mark.parametrize("kind", [daband.LinUCB, daband.DABand])
 def test_a_signal_inside_an_update_and_a_retry_count_a_round_once(kind):
     """An exception of a signal handler, at any moment, then the same call again, as

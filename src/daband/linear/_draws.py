@@ -31,11 +31,13 @@ _HASH_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _HASH_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 
 
-def make_draw_key(seed: int) -> np.uint64:
-    """Return the key of random draws for a seed. Seeds that differ in one bit give unrelated
-    keys.
+@functools.lru_cache(maxsize=1024)
+def make_draw_key(seed: int, fork_path: tuple[int, ...] = ()) -> np.uint64:
+    """Return the key of random draws for a seed and a path of forks (``Locks.fork_path``).
+
+    Seeds that differ in one bit give unrelated keys, and so do different paths.
     """
-    return np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+    return np.random.SeedSequence(seed, spawn_key=fork_path).generate_state(1, np.uint64)[0]
 
 
 def draw_uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:

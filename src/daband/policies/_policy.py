@@ -28,7 +28,8 @@ Any number of threads may share a policy. It has two locks. The *write lock* ser
 that changes a policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``,
 ``prepare``, ``save``. The *state lock* is held while learned statistics are read or changed, by
 default around ``_score``, ``_learn`` and ``_play``. ``adapt`` holds only the write lock, so
-``select`` never waits for it. A forked process gets new locks (``policies/_thread_locks.py``).
+``select`` never waits for it. A forked process gets new locks and other random
+draws (``policies/_thread_locks.py``).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ from daband.policies._incoming_rounds import (
 )
 from daband.policies._pair_defaults import build_policy_for_pair
 from daband.policies._settings import PolicySettings, build_signature, get_setting_defaults
-from daband.policies._thread_locks import Locks, defer_signals
+from daband.policies._thread_locks import Locks, run_to_end
 from daband.rounds._rounds import Rounds, make_rounds
 from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
 
@@ -304,8 +305,6 @@ class Policy(ABC):
         #: The fixed worth of a source round in the target; None if it is learned.
         self._fixed_worth = checked.source_worth
         self.seed = int(checked.seed)
-        #: The key of the random draws.
-        self._draw_key = make_draw_key(self.seed)
         #: The names of the sources and targets. The methods that a policy implements get the index
         #: of a domain in them.
         self.domains = checked.domains or DomainNames()
@@ -457,6 +456,11 @@ class Policy(ABC):
         return {}
 
     @property
+    def _draw_key(self) -> np.uint64:
+        """The key of the random draws; a forked process has another one."""
+        return make_draw_key(self.seed, self._locks.fork_path)
+
+    @property
     def _state_lock(self) -> AbstractContextManager[object]:
         """The lock of the state. It does nothing in policies that hold the lock themselves."""
         return self._locks.state if self.locks_state else nullcontext()
@@ -587,8 +591,8 @@ class Policy(ABC):
                 errors by cluster; other policies ignore it.
             ids: an integer or string per round, so that a round counts only once. An id that is
                 repeated in the batch, or is among the latest ``id_window`` learned ids (262,144),
-                is a duplicate. A signal during the update is handled after it, so that a round is
-                learned together with its id or not at all.
+                is a duplicate. A round is learned together with its id or not at all, even if a
+                signal handler raises an exception.
             on_duplicate: "raise" raises an error and learns nothing; "skip" ignores duplicates and
                 learns the rest.
 
@@ -597,31 +601,34 @@ class Policy(ABC):
         """
         if on_duplicate != "raise":
             check_one_of("on_duplicate", on_duplicate, ("raise", "skip"))
-        with self._locks.write:
-            domain_index = _find_domain_index(self, domain)
-            rounds = check_rounds(
-                self, contexts, arm, reward, weights, propensities, available, clusters
-            )
-            if self.transform is not None:
-                features = _transform(self, rounds.contexts, domain_index)
-                rounds = replace(rounds, contexts=features)
-            if ids is None:
-                learn_transformed(self, rounds, domain_index)
-                return []
-            checked_ids = self._round_ids.check(ids, len(rounds.arms))
-            is_new = mask_new(checked_ids, self._round_ids)
-            duplicates = list(itertools.compress(checked_ids, ~is_new))
-            if duplicates and on_duplicate == "raise":
-                raise InvalidInput(
-                    f"ids must be new, but the round {duplicates[0]!r} was learned before or is"
-                    " repeated in this batch; on_duplicate='skip' learns the other rounds"
+
+        def learn() -> list[int | str]:
+            with self._locks.write:
+                domain_index = _find_domain_index(self, domain)
+                rounds = check_rounds(
+                    self, contexts, arm, reward, weights, propensities, available, clusters
                 )
-            with defer_signals():
+                if self.transform is not None:
+                    features = _transform(self, rounds.contexts, domain_index)
+                    rounds = replace(rounds, contexts=features)
+                if ids is None:
+                    learn_transformed(self, rounds, domain_index)
+                    return []
+                checked_ids = self._round_ids.check(ids, len(rounds.arms))
+                is_new = mask_new(checked_ids, self._round_ids)
+                duplicates = list(itertools.compress(checked_ids, ~is_new))
+                if duplicates and on_duplicate == "raise":
+                    raise InvalidInput(
+                        f"ids must be new, but the round {duplicates[0]!r} was learned before or is"
+                        " repeated in this batch; on_duplicate='skip' learns the other rounds"
+                    )
                 if is_new.any():
                     new_rounds = rounds.select(is_new) if duplicates else rounds
                     learn_transformed(self, new_rounds, domain_index)
                 self._round_ids.add(checked_ids)
-            return duplicates
+                return duplicates
+
+        return learn() if ids is None else run_to_end(self._locks, learn)
 
     def play(
         self,

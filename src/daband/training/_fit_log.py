@@ -19,6 +19,7 @@ counted twice, even in later calls.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -46,7 +47,7 @@ from daband.linear._ridge import RidgeSums
 from daband.policies._checkpoints import read_checkpoint
 from daband.policies._policy import Policy
 from daband.policies._ridge import RidgePolicy
-from daband.policies._thread_locks import defer_signals
+from daband.policies._thread_locks import run_to_end
 from daband.training._log_sums import sum_parts_locally, sum_parts_on_ray
 from daband.training._phase import check_unlabelled
 from daband.training._work_folder import Folder
@@ -403,9 +404,8 @@ class _LogRun:
         with closing(outcomes):
             try:
                 for part, outcome in outcomes:
-                    with defer_signals():
-                        learn_part(part, outcome)
-                        self._learned_digests[part.name] = self._digests[part]
+                    learn = functools.partial(self._learn_completely, learn_part, part, outcome)
+                    run_to_end(self.policy._locks, learn)
                     self._report_progress(part, parts)
                     if self.folder is not None and self.folder.is_save_due():
                         save()
@@ -421,6 +421,13 @@ class _LogRun:
                 )
                 raise DataError(f"{error}{saved_note}") from None
             save()
+
+    def _learn_completely(
+        self, learn_part: Callable[[LogPart, Any], None], part: LogPart, outcome: Any
+    ) -> None:
+        """Learn a part and record its digest."""
+        learn_part(part, outcome)
+        self._learned_digests[part.name] = self._digests[part]
 
     def _check_parts(self, parts: Sequence[LogPart]) -> Generator[tuple[LogPart, None]]:
         """Yield every part after reading all its rows, so that a part with a damaged row is not

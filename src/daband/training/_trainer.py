@@ -26,7 +26,7 @@ from daband.base._arrays import AnyArray, Arrays, FloatArray, IntArray
 from daband.base._files import read_bytes, read_npz, write_npz, write_text
 from daband.errors import CheckpointError
 from daband.policies._checkpoints import read_checkpoint
-from daband.policies._thread_locks import defer_signals
+from daband.policies._thread_locks import run_to_end
 from daband.rounds._rounds import Rounds
 from daband.training._phase import ByDomain, Phase
 from daband.training._work_folder import Folder
@@ -163,19 +163,22 @@ class Trainer:
     def play_episode(self) -> None:
         """Play the next episode, let the policy adapt, and record the episode.
 
-        Signals wait for the end of the episode.
+        ``KeyboardInterrupt`` waits for the end of the episode.
         """
         start_time = time.perf_counter()
         history = self.history
         rounds, target_contexts = self.phase.read_episode(self.next_episode)
-        with defer_signals():
+
+        def play() -> dict[str, float]:
             _play_rounds(self.phase, rounds, history)
             for name, contexts in target_contexts:
                 self.policy.observe_target(contexts, name)
-            metrics = self.policy.adapt()
-            record = _build_record(self.next_episode, history, metrics)
+            record = _build_record(self.next_episode, history, self.policy.adapt())
             history.records.append(record)
             history.seconds += time.perf_counter() - start_time
+            return record
+
+        record = run_to_end(self.policy._locks, play)
         if self.folder is not None and (self.folder.is_save_due() or self.is_finished):
             self.save()
         if self.phase.progress is not None:
