@@ -44,6 +44,45 @@ def test_a_column_and_an_array_with_todays_choices(pair):
         assert incumbent.choose_target_arms(np.zeros((3, 1)), indices).tolist() == expected
 
 
+def draw_experiment(n, seed):
+    """Return a log in which a call gains 4, and today a tenth of the rows get a call."""
+    rng = np.random.default_rng(seed)
+    offers = rng.integers(0, 2, n)
+    return pl.DataFrame(
+        {
+            "age": rng.normal(40.0, 9.0, n).round(1),
+            "today": np.where(rng.random(n) < 0.1, "call", "mail"),
+            "offer": np.array(["mail", "call"])[offers],
+            "euros": rng.normal(4.0 * offers),
+            "p": np.full(n, 0.5),
+        }
+    )
+
+
+@pytest.mark.parametrize("is_log", [True, False])
+def test_todays_arms_are_read_in_the_source_too(is_log):
+    """Before: they were replaced by the logged arms, so that the gain of 3.6 was 2."""
+    log = draw_experiment(2000, 0)
+    target = draw_experiment(1000, 1).select("age", "today")
+    columns = daband.domains.Columns(
+        ["age"], arm="offer", reward="euros", propensity="p", id=["today"]
+    )
+    if not is_log:
+        log = log.with_columns(mail=pl.lit(0.0), call=pl.lit(4.0))
+        columns = daband.domains.Columns(["age"], rewards=["mail", "call"], id=["today"])
+    pair = daband.domains.from_table(source=log, target=target, columns=columns)
+    policy = (daband.LogPolicy if is_log else daband.Supervised).for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target)
+    source = pair.source if is_log else pair.source_test
+    result = daband.assess(policy, source=source, target=pair.target, incumbent="today")
+    assert result.source_advantage == pytest.approx(3.6, abs=0.3)
+    log = log.with_columns(today=pl.when(pl.col("age") > 20).then("today").otherwise(None))
+    pair = daband.domains.from_table(source=log, target=target, columns=columns)
+    source = pair.source if is_log else pair.source_test
+    result = daband.assess(policy, source=source, target=pair.target, incumbent="today")
+    assert result.source_advantage == pytest.approx(2.0 if is_log else 0.0, abs=0.3)
+
+
 def test_another_policy(pair):
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=2)

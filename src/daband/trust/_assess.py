@@ -121,9 +121,10 @@ def assess(
             rejected.
         incumbent: today's decisions: an arm's name or index, a column of the target's table, an
             array with today's arm for each target context (N,), or another policy. Default: the
-            source's best arm, which a ``LogPolicy`` takes from the log that it learned. A column or
-            an array has no choices in the source. The policy is compared there with the better of
-            two substitutes: the logged arms, and arms as a tree predicts today's choices from the
+            source's best arm, which a ``LogPolicy`` takes from the log that it learned. If the
+            source's table has the column too, the policy is compared there with the arms in it.
+            Without choices in the source, the policy is compared there with the better of two
+            substitutes: the logged arms, and arms as a tree predicts today's choices from the
             contexts. If the source is not a log, it is compared with the best arm.
         rule: "greedy", or "ucb" to keep the exploration bonus.
         contexts: maximum number of contexts of each domain. For a source that is a log, the maximum
@@ -256,7 +257,8 @@ def read_source_rounds(
                 )
             logged = replace(rounds.select(order), weights=None)
             origins = None if origins is None else origins[order]
-            return SourceRounds(logged.contexts, values.scores, origins, logged, values)
+            frame = None if source.frame is None else source.frame[order]
+            return SourceRounds(logged.contexts, values.scores, origins, logged, values, frame)
     if isinstance(policy, LogPolicy) and has_learned_all(policy, source):
         raise InvalidInput(
             "source has rounds that the policy has learned together with others, so its advantage"
@@ -282,6 +284,8 @@ class SourceRounds:
     logged: Rounds | None
     #: The cross-fitted values of the policy that has learned these rounds; None if it has not.
     values: PolicyValues | None = None
+    #: The user's rows (a polars frame) of the rounds; None if they do not come from one table.
+    frame: Any = None
 
     @classmethod
     def read(
@@ -292,14 +296,15 @@ class SourceRounds:
         domain = source.domain if isinstance(source, EvaluationDomain) else source
         indices = domain.order(0, n, seed=seed)
         origins = find_part_names(source, indices) if len(source.by_name) > 1 else None
+        frame = None if domain.frame is None else domain.frame[indices]
         rounds = domain.read_rounds(indices)
         if isinstance(rounds, Rounds):
             scores = score_rounds(rounds, source.n_arms, seed=seed)
-            return cls(rounds.contexts, scores, origins, rounds)
+            return cls(rounds.contexts, scores, origins, rounds, frame=frame)
         rewards = rounds.rewards
         if isinstance(source, EvaluationDomain) and rounds.expected is not None:
             rewards = rounds.expected
-        return cls(rounds.contexts, rewards, origins, None)
+        return cls(rounds.contexts, rewards, origins, None, frame=frame)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
@@ -374,6 +379,9 @@ class SourceRounds:
     def get_incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return the estimated reward of the incumbent in each round, (N,)."""
         if incumbent.choices is not None:
+            arms = None if self.frame is None else incumbent.read_source_arms(self.frame)
+            if arms is not None:
+                return self.get_rewards(arms)
             if self.logged is None:
                 return self.rewards[:, self.find_best_arm()]
             # An experiment draws other arms than today's choices, which a tree predicts.

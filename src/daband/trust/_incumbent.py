@@ -44,6 +44,20 @@ class Incumbent:
     column: str | None = None
     #: The target contexts of the stored choices.
     target: Contexts | None = None
+    #: The names of the arms, (K,) or empty.
+    arm_names: Sequence[str] = ()
+
+    def read_source_arms(self, frame: Any) -> IntArray | None:
+        """Return the arms in the incumbent's column of a frame of source rows, (n,).
+
+        Return None if the frame has no such column, or a row has no arm in it.
+        """
+        if self.column is None or self.column not in frame.columns:
+            return None
+        indices = {name: index for index, name in enumerate(self.arm_names)}
+        values = frame[self.column].to_list()
+        arms = [None if value is None else find_arm_index(value, indices) for value in values]
+        return None if None in arms else np.array(arms, np.int64)
 
     def predict_choices(self, contexts: AnyArray, n_arms: int) -> FloatArray:
         """Return the probability of each arm (n, K) in contexts (n, *C), by a tree that predicts the
@@ -138,7 +152,7 @@ def as_incumbent(
         column_incumbent = _make_incumbent_from_choices(
             columns[incumbent], name, n_arms, arm_names, target
         )
-        return replace(column_incumbent, column=incumbent)
+        return replace(column_incumbent, column=incumbent, arm_names=arm_names)
     if isinstance(incumbent, Sequence | np.ndarray) or hasattr(incumbent, "__array__"):
         choices = (
             incumbent

@@ -17,7 +17,7 @@ import numpy as np
 from daband.base._arguments import check_class_names
 from daband.base._arrays import AnyArray, FloatArray, IntArray, check_propensities
 from daband.base._lazy_polars import pl
-from daband.domains._contract import About, Pair
+from daband.domains._contract import About, EvaluationDomain, Pair
 from daband.domains._mixtures import read_all_domains
 from daband.domains._splits import split_fraction, split_half
 from daband.domains.readers._arrays import from_arrays
@@ -307,6 +307,12 @@ def from_table(
     target_only = [name for name in target_frame.columns if name not in source_frame.columns]
     frame_columns = dict.fromkeys([*id_columns, *columns.context, *target_only])
     pair.target.frame = target_frame.select(*frame_columns)
+    in_both = [name for name in frame_columns if name in source_frame.columns]
+    pair.source.frame = source_frame.select(in_both)
+    if pair.source_test is not None and held_out_frame is not None:
+        held_out = pair.source_test
+        test_rows = held_out.domain if isinstance(held_out, EvaluationDomain) else held_out
+        test_rows.frame = held_out_frame.select(in_both)
     pair.target.row_names = target_frame.select(id_columns or columns.context).to_dict(
         as_series=False
     )
