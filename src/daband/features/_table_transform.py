@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from daband.base._arrays import Arrays, FloatArray, drop_prefix
+from daband.base._arrays import Arrays, FloatArray, IntArray, drop_prefix
 from daband.errors import DataError, InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -213,14 +213,17 @@ def read_numbers(
             )
         return values
     remedy = "; list the column in `categorical` or in `dates`, or clean it" if is_context else ""
-    return np.array(_read_values(frame, name, table_name, as_number, remedy), np.float64)
+    numbers, codes = read_distinct(frame, name, as_number, table_name=table_name, remedy=remedy)
+    return np.array(numbers, np.float64)[codes]
 
 
-def read_categories(frame: Any, name: str) -> list[str | None]:
-    """Return a column of a frame as the texts of its categories (n,), with None for missing
-    values.
-    """
-    return _read_values(frame, name, "", as_category)
+def count_categories(frame: Any, name: str, *, table_name: str = "") -> Counter[str | None]:
+    """Return the number of rows of each category of a column; None counts missing values."""
+    categories, codes = read_distinct(frame, name, as_category, table_name=table_name)
+    counts = Counter[str | None]()
+    for category, count in zip(categories, np.bincount(codes).tolist(), strict=True):
+        counts[category] += count
+    return counts
 
 
 def row_number(frame: Any, row: int) -> str:
@@ -232,38 +235,67 @@ def row_number(frame: Any, row: int) -> str:
     return f"{number} (line {number + 2} in a spreadsheet)"
 
 
-def _read_values(
-    frame: Any, name: str, table_name: str, convert: Callable[[Any, str], T], remedy: str = ""
-) -> list[T]:
-    """Return ``convert(value, name)`` for each value of a column.
+def read_distinct(
+    frame: Any,
+    name: str,
+    convert: Callable[[Any, str], T],
+    *,
+    table_name: str = "",
+    remedy: str = "",
+) -> tuple[list[T], IntArray]:
+    """Return ``convert(value, name)`` for each distinct value of a column, and the index of each
+    row's value in that list, (n,).
 
-    It is called once for equal values of one type.
+    Errors name the column, the row, and the table if ``table_name`` is given.
     """
-    results_by_value: dict[Any, T] = {}
+    values, codes = find_distinct(get_column(frame, name, table_name))
     results: list[T] = []
-    for row, value in enumerate(get_column(frame, name, table_name).to_list()):
-        key = (type(value), value if isinstance(value, Hashable) else repr(value))
+    for code, value in enumerate(values):
         try:
-            if key not in results_by_value:
-                results_by_value[key] = convert(value, name)
+            results.append(convert(value, name))
         except InvalidInput as error:
+            row = row_number(frame, int((codes == code).argmax()))
             table = f" of the {table_name} table" if table_name else ""
-            raise InvalidInput(
-                f"column {error} in row {row_number(frame, row)}{table}{remedy}"
-            ) from None
-        results.append(results_by_value[key])
-    return results
+            raise InvalidInput(f"column {error} in row {row}{table}{remedy}") from None
+    return results, codes
 
 
-def _read_tables(tables: Mapping[str, Any], name: str, convert: Callable[[Any, str], T]) -> list[T]:
-    """Return ``convert(value, name)`` for each value of a column in all tables, which are frames by
+def find_distinct(column: Any) -> tuple[list[Any], IntArray]:
+    """Return the distinct values of a polars or pandas column in the order of their first rows, and
+    the index of each row's value, (n,).
+
+    Values of two types, such as 1 and True, are distinct.
+    """
+    if type(column).__module__.startswith("polars") and not (
+        column.dtype.is_nested() or column.dtype.is_object()
+    ):
+        rows = column.alias("value").to_frame()
+        distinct = rows.unique(maintain_order=True)
+        numbered = distinct.with_row_index("code")
+        joined = rows.join(
+            numbered, on="value", how="left", nulls_equal=True, maintain_order="left"
+        )
+        return distinct["value"].to_list(), joined["code"].to_numpy().astype(np.int64)
+    code_by_key: dict[Any, int] = {}
+    values: list[Any] = []
+    codes: list[int] = []
+    for value in column.to_list():
+        key = (type(value), value if isinstance(value, Hashable) else repr(value))
+        code = code_by_key.setdefault(key, len(values))
+        if code == len(values):
+            values.append(value)
+        codes.append(code)
+    return values, np.array(codes, np.int64)
+
+
+def _count_in_tables(tables: Mapping[str, Any], name: str) -> Counter[str | None]:
+    """Return the number of rows of each category of a column in all tables, which are frames by
     table name.
     """
-    return [
-        value
-        for table, frame in tables.items()
-        for value in _read_values(frame, name, table, convert)
-    ]
+    counts = Counter[str | None]()
+    for table, frame in tables.items():
+        counts.update(count_categories(frame, name, table_name=table))
+    return counts
 
 
 def get_column(frame: Any, name: str, table_name: str) -> Any:
@@ -391,18 +423,17 @@ class CategoricalColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by
         table name.
         """
-        texts = _read_tables(tables, name, as_category)
-        categories = sorted({text for text in texts if text is not None})
-        if len(categories) > _MAX_CATEGORIES and len(texts) < _MIN_ROWS_PER_CATEGORY * len(
-            categories
-        ):
+        counts = _count_in_tables(tables, name)
+        n_rows = counts.total()
+        categories = sorted(text for text in counts if text is not None)
+        if len(categories) > _MAX_CATEGORIES and n_rows < _MIN_ROWS_PER_CATEGORY * len(categories):
             warnings.warn(
-                f"column {name!r} has {len(categories):,} categories in {len(texts):,} rows, and"
+                f"column {name!r} has {len(categories):,} categories in {n_rows:,} rows, and"
                 " becomes as many features: too few rows of each to learn from. Group them,"
                 " convert them to numbers, or drop the column",
                 stacklevel=5,
             )
-        return cls(name, (*categories, *([_MISSING_CATEGORY] if None in texts else [])))
+        return cls(name, (*categories, *([_MISSING_CATEGORY] if None in counts else [])))
 
     @functools.cached_property
     def index(self) -> dict[str | None, int]:
@@ -419,10 +450,10 @@ class CategoricalColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return zeros and ones (n, number of categories) for a frame's rows."""
-        codes = np.array(
-            [self.index.get(text, -1) for text in read_categories(frame, self.name)], np.int64
-        )
-        return (codes[:, None] == np.arange(len(self.categories))).astype(np.float64)
+        texts, codes = read_distinct(frame, self.name, as_category)
+        indices = np.array([self.index.get(text, -1) for text in texts], np.int64)
+        one_hot = (indices[:, None] == np.arange(len(self.categories))).astype(np.float64)
+        return one_hot[codes]
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
@@ -472,19 +503,24 @@ class DateColumn:
         """Return the transform fitted on the column ``name`` of all tables, which are frames by
         table name.
         """
-        values = _read_tables(tables, name, as_date)
-        dates = [value for value in values if value is not None]
+        dates: list[datetime] = []
+        row_years = []
+        for table, frame in tables.items():
+            values, codes = read_distinct(frame, name, as_date, table_name=table)
+            dates += [value for value in values if value is not None]
+            row_years.append(np.array([value.year if value else 0 for value in values])[codes])
+        all_years = np.concatenate(row_years)
+        years = all_years[all_years > 0]
         if not dates:
             raise DataError(
                 f"column {name!r} has no value at all; remove it from the context columns"
             )
-        years = np.array([value.year for value in dates])
         return cls(
             name,
             float(years.mean()),
             float(years.std()) or 1.0,
             has_times=any((value.hour, value.minute) != (0, 0) for value in dates),
-            flags_missing=len(dates) < len(values),
+            flags_missing=len(years) < len(all_years),
         )
 
     @property
@@ -497,8 +533,9 @@ class DateColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return the features (n, m) of a frame's rows."""
-        rows = [self._to_features(value) for value in _read_values(frame, self.name, "", as_date)]
-        return np.array(rows).reshape(len(rows), len(self.feature_names))
+        dates, codes = read_distinct(frame, self.name, as_date)
+        features = np.array([self._to_features(value) for value in dates])
+        return features.reshape(len(dates), len(self.feature_names))[codes]
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:
         """Return the features of one value, and append its warnings to ``row_warnings``."""
@@ -578,10 +615,12 @@ class WordsColumn:
         """Return the transform for the 50 most frequent words that at least two rows have, but not
         all rows.
         """
-        texts = _read_tables(tables, name, as_category)
-        counts = Counter(word for text in texts for word in split_words(text))
+        text_counts = _count_in_tables(tables, name)
+        counts = Counter[str]()
+        for text, count in text_counts.items():
+            counts.update(dict.fromkeys(split_words(text), count))
         sorted_counts = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        words = [word for word, count in sorted_counts if 1 < count < len(texts)]
+        words = [word for word, count in sorted_counts if 1 < count < text_counts.total()]
         return cls(name, tuple(sorted(words[:_MAX_WORDS])))
 
     @property
@@ -591,8 +630,9 @@ class WordsColumn:
 
     def apply(self, frame: Any) -> FloatArray:
         """Return zeros and ones (n, number of words) for a frame's rows."""
-        rows = [self.encode_one(text, []) for text in read_categories(frame, self.name)]
-        return np.array(rows).reshape(len(rows), len(self.words))
+        texts, codes = read_distinct(frame, self.name, as_category)
+        features = np.array([self.encode_one(text, []) for text in texts])
+        return features.reshape(len(texts), len(self.words))[codes]
 
     def encode_one(self, value: Any, row_warnings: list[RowWarning]) -> list[float]:  # noqa: ARG002
         """Return the features of one value. Unknown words are ignored, without a warning."""

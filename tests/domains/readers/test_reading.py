@@ -1,9 +1,14 @@
 """Logs in memory."""
 
 import numpy as np
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from daband.domains import from_log
+from daband.domains.readers import _reading
+from daband.domains.readers._reading import _convert_texts, read_table
 from daband.errors import InvalidInput
 from tests.leaks import check_pair
 
@@ -47,3 +52,41 @@ def test_wrong_logs(position, value, message):
 def test_a_log_needs_whole_numbers(options):
     with pytest.raises(InvalidInput, match=r"n_arms .*('3'|3\.0)$"):
         from_log(source=LOG, target=CONTEXTS, target_test=(CONTEXTS, LABELS), **options)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.none()
+        | st.text(st.sampled_from("0019.e-+ N"), max_size=4)
+        | st.sampled_from(["nan", "inf", "-1e300", "9" * 18, "9" * 19, "007", "1.", "true", "NA"])
+        | st.floats(allow_nan=False).map(str)
+        | st.integers().map(str),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 3),
+)
+def test_a_column_is_converted_like_each_of_its_texts(texts, n_times):
+    """Plain numbers and repeated texts have shorter ways to the same column."""
+    column = pl.Series("a", texts * n_times, dtype=pl.String)
+    expected = _convert_texts(column, ".")
+    assert read_table(column.to_frame())["a"].equals(expected, check_dtypes=True, null_equal=True)
+
+
+@pytest.mark.parametrize("blank", ["\n", "\r\n", " \t\n"])
+@pytest.mark.parametrize("place", ["start", "middle", "end", "unfinished end"])
+def test_blank_lines_are_not_rows_wherever_a_block_ends(tmp_path, monkeypatch, blank, place):
+    lines = ["a,b\n", *(f"{row},x{row}\n" for row in range(9))]
+    if place == "start":  # spaces in the first line are the names of columns
+        blank = blank.strip(" \t")
+    index = {"start": 0, "middle": 5}.get(place, len(lines))
+    lines.insert(index, blank.rstrip("\n") if place == "unfinished end" else blank * 2)
+    (tmp_path / "rows.csv").write_text("".join(lines), newline="")
+    for n_bytes in (1, 2, 3, 7, 1000):
+        monkeypatch.setattr(_reading, "_BLOCK_BYTES", n_bytes)
+        frame = read_table(tmp_path / "rows.csv")
+        assert frame.to_dict(as_series=False) == {
+            "a": list(range(9)),
+            "b": [f"x{row}" for row in range(9)],
+        }

@@ -26,8 +26,8 @@ from daband.features._table_transform import (
     TableTransform,
     WordsColumn,
     as_date,
+    count_categories,
     format_value,
-    read_categories,
     read_numbers,
     split_words,
 )
@@ -628,9 +628,12 @@ def find_notices(
             notices += find_missing_codes(name, read_numbers(source, name, is_context=False))
         if column.role not in ("category", "arm", "label"):
             continue
-        texts_by_frame = [read_categories(frame, name) for frame in frames if name in frame.columns]
         counts_by_frame = [
-            Counter(value for value in texts if value is not None) for texts in texts_by_frame
+            Counter(
+                {text: n for text, n in count_categories(frame, name).items() if text is not None}
+            )
+            for frame in frames
+            if name in frame.columns
         ]
         source_counts = counts_by_frame[0]
         target_counts = counts_by_frame[-1]
@@ -654,12 +657,12 @@ def find_notices(
                 " are mistakes"
             )
             notices.append(Notice(name, f"{problem}. {remedy}"))
-        new_values = [value for value in target_counts.elements() if value not in source_counts]
-        if column.role == "category" and len(new_values) > _MAX_NEW_CATEGORY_FRACTION * max(
-            1, target_counts.total()
-        ):
-            example = Counter(new_values).most_common(1)[0][0]
-            new_fraction = len(new_values) / target_counts.total()
+        new_counts = Counter(
+            {value: n for value, n in target_counts.items() if value not in source_counts}
+        )
+        new_fraction = new_counts.total() / max(1, target_counts.total())
+        if column.role == "category" and new_fraction > _MAX_NEW_CATEGORY_FRACTION:
+            example = new_counts.most_common(1)[0][0]
             problem = (
                 f"{new_fraction:.0%} of target rows have a category that the source lacks, such as"
                 f" {example!r}"

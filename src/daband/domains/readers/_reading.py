@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.base._arrays import BoolArray, IntArray, take_chosen
+from daband.base._arrays import BoolArray, IntArray, count_processors, take_chosen
 from daband.base._files import check_path
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts
@@ -30,6 +31,7 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.features._table_transform import (
     MISSING_TEXTS,
     NUMBER_PATTERN,
+    find_distinct,
     format_value,
     get_column,
     row_number,
@@ -50,6 +52,14 @@ _CLEAR_MARK_PATTERNS = {
     ",": r"^[+-]?0,|\.\d{3},|,\d{1,2}$|,\d{4}",
     ".": r"^[+-]?0?\.|[eE]|\.\d{0,2}$|\.\d{4}",
 }
+#: Texts are converted by their distinct values if these are at most this fraction of the rows.
+_MAX_DISTINCT_FRACTION = 0.5
+#: The number of first texts that are tried before all texts of a column.
+_N_SAMPLE_TEXTS = 100
+#: The smallest integer of more than 18 digits, which may be an id.
+_MIN_LONG_INTEGER = 1e18
+#: The number of bytes that are searched for blank lines at a time.
+_BLOCK_BYTES = 1 << 24
 #: Suffixes of files that are read as CSV.
 _CSV_SUFFIXES = (".csv", ".tsv")
 #: Number of evenly spaced samples of a file from which its digest is computed.
@@ -69,7 +79,7 @@ def read_table(table: Any) -> pl.DataFrame:
     if isinstance(table, str | Path):
         path = Path(table)
         with convert_polars_errors(f"{path} cannot be read as a table", path):
-            return scan_table_file(path).collect()
+            return _read_table_file(path)
     library = type(table).__module__.partition(".")[0]
     frame = table
     try:
@@ -90,7 +100,7 @@ def read_table(table: Any) -> pl.DataFrame:
         raise InvalidInput(
             f"a table must be a path or a pandas, polars or arrow table, got {type(table).__name__}"
         )
-    return tidy_columns(frame.lazy().collect().lazy()).collect()
+    return tidy_columns(frame.lazy().collect())
 
 
 def _convert_pandas_column(column: Any, name: str) -> pl.Series:
@@ -114,23 +124,23 @@ def _check_unique_names(names: Sequence[Any]) -> None:
         )
 
 
-def scan_table_file(path: Path) -> pl.LazyFrame:
-    """Return the rows of a file as a lazy frame with tidy columns."""
-    scanners: dict[str, Callable[[Path], pl.LazyFrame]] = {
-        ".parquet": pl.scan_parquet,
-        ".arrow": pl.scan_ipc,
-        ".feather": pl.scan_ipc,
-        ".jsonl": pl.scan_ndjson,
+def _read_table_file(path: Path) -> pl.DataFrame:
+    """Return the rows of a file with tidy columns."""
+    readers: dict[str, Callable[[Path], pl.DataFrame]] = {
+        ".parquet": pl.read_parquet,
+        ".arrow": pl.read_ipc,
+        ".feather": pl.read_ipc,
+        ".jsonl": pl.read_ndjson,
     }
     suffix = _get_suffix(path)
-    if suffix not in (*scanners, *_CSV_SUFFIXES):
-        suffixes_text = ", ".join((*scanners, *_CSV_SUFFIXES))
+    if suffix not in (*readers, *_CSV_SUFFIXES):
+        suffixes_text = ", ".join((*readers, *_CSV_SUFFIXES))
         raise InvalidInput(
             f"{path} is not of a supported type ({suffixes_text}); save a spreadsheet as CSV"
         )
     if not path.is_file():
         raise DataError(f"{path} does not exist")
-    return _scan_csv(path) if suffix in _CSV_SUFFIXES else tidy_columns(scanners[suffix](path))
+    return _read_csv(path) if suffix in _CSV_SUFFIXES else tidy_columns(readers[suffix](path))
 
 
 def _get_suffix(path: Path) -> str:
@@ -138,7 +148,7 @@ def _get_suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def _scan_csv(path: Path) -> pl.LazyFrame:
+def _read_csv(path: Path) -> pl.DataFrame:
     """Return the rows of a CSV file, gzipped or not, in any of the usual spreadsheet formats.
 
     Amounts such as 3,854 or 12% stay text, because they are ambiguous. With decimal commas 3.854,17
@@ -146,16 +156,28 @@ def _scan_csv(path: Path) -> pl.LazyFrame:
     are kept.
     """
     separator, decimal_marks, n_skipped_lines = _infer_csv_format(path)
-    rows = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
-    names = [name.strip().replace('""', '"') for name in rows.collect_schema()]
+    query = pl.scan_csv(path, infer_schema=False, skip_rows=n_skipped_lines, separator=separator)
+    names = [name.strip().replace('""', '"') for name in query.collect_schema()]
     _check_unique_names(
         [name for name in (re.sub(r"_duplicated_\d+$", "", name) for name in names) if name]
     )
-    rows = rows.rename(dict(zip(rows.collect_schema(), names, strict=True)))
-    is_row = _find_records(path)[n_skipped_lines + 1 :]
-    if len(names) > 1 and not is_row.all():
-        rows = rows.filter(is_row)
+    rows = query.collect()
+    rows.columns = names
+    if len(names) > 1 and _has_blank_lines(path):
+        rows = rows.filter(_find_records(path)[n_skipped_lines + 1 :])
     return tidy_columns(rows, decimal_marks)
+
+
+def _has_blank_lines(path: Path) -> bool:
+    """Return True if a file may have a blank line."""
+    end = b"\n"
+    with _open_binary(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            text = end + block
+            if re.search(rb"\n[ \t\r\f\v]*\n", text):
+                return True
+            end = text[len(text.rstrip()) :]  # a blank line may end in the next block
+    return bool(re.search(rb"\n[ \t\r\f\v]+$", end))
 
 
 def _find_records(path: Path) -> pl.Series:
@@ -178,7 +200,7 @@ def _open_binary(path: Path) -> Any:
     return gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb")
 
 
-def tidy_columns(rows: pl.LazyFrame, decimal_marks: str = ".") -> pl.LazyFrame:
+def tidy_columns(rows: pl.DataFrame, decimal_marks: str = ".") -> pl.DataFrame:
     """Return rows with stripped texts, None for texts that mean a missing value, and converted text
     columns.
 
@@ -187,40 +209,83 @@ def tidy_columns(rows: pl.LazyFrame, decimal_marks: str = ".") -> pl.LazyFrame:
     the file: "." or ","; with "," numbers are written as 3.854,17. With ",." each column has
     either, and a column for which both are possible stays text.
     """
-    text_columns = [name for name, dtype in rows.collect_schema().items() if dtype == pl.String]
-    if not text_columns:
-        return rows
-    texts = pl.col(text_columns).str.strip_chars()
-    rows = rows.with_columns(
-        pl.when(texts.is_in(MISSING_TEXTS)).then(None).otherwise(texts).name.keep()
-    )
+    texts = [column for column in rows if column.dtype == pl.String]
+    with ThreadPoolExecutor(count_processors()) as pool:  # polars does not hold Python's lock
+        return rows.with_columns(
+            pool.map(lambda column: _convert_column(column, decimal_marks), texts)
+        )
+
+
+def _convert_column(texts: pl.Series, decimal_marks: str) -> pl.Series:
+    """Return a text column as ``tidy_columns`` does, by converting its distinct texts."""
+    numbers = _read_plain_numbers(texts) if decimal_marks == "." else None
+    if numbers is not None:
+        return numbers
+    distinct = texts.unique()
+    if len(distinct) > _MAX_DISTINCT_FRACTION * len(texts):
+        return _convert_texts(texts, decimal_marks)
+    converted = _convert_texts(distinct, decimal_marks)
+    if converted.dtype == pl.String and converted.equals(distinct, null_equal=True):
+        return texts
+    by_text = pl.DataFrame({"text": distinct, "value": converted})
+    rows = texts.alias("text").to_frame()
+    joined = rows.join(by_text, on="text", how="left", nulls_equal=True, maintain_order="left")
+    return joined["value"].alias(texts.name)
+
+
+def _read_plain_numbers(texts: pl.Series) -> pl.Series | None:
+    """Return a column as integers or floats if every text is a plain number without spaces around
+    it, and None otherwise.
+
+    This finds most columns of numbers without a regular expression for each number.
+    """
+    has_numbers = texts.head(_N_SAMPLE_TEXTS).cast(pl.Float64, strict=False).count() > 0
+    numbers = texts.cast(pl.Float64, strict=False) if has_numbers else None
+    if numbers is None or numbers.null_count() > texts.null_count():
+        return None
+    # "nan" is a missing value, and integers of more than 18 digits are ids
+    if numbers.is_nan().any() or not (numbers.abs() < _MIN_LONG_INTEGER).all():
+        return None
+    if texts.str.contains("^[+-]?0[0-9]").any():  # so are numbers with leading zeros
+        return None
+    if (numbers != numbers.floor()).any() or texts.str.contains("[.eE]").any():
+        return numbers
+    return texts.cast(pl.Int64)
+
+
+def _convert_texts(texts: pl.Series, decimal_marks: str) -> pl.Series:
+    """Return stripped texts, as numbers or booleans if all of them are."""
+    stripped = texts.str.strip_chars()
+    texts = stripped.set(stripped.is_in(MISSING_TEXTS), None)
+    known_texts = texts.drop_nulls()
+    if known_texts.is_empty():
+        return texts
+
+    def all_match(pattern: str) -> bool:
+        """Return True if every text matches; most columns are decided by a few texts."""
+        regex = f"^(?:{pattern})$"
+        sample = known_texts.head(_N_SAMPLE_TEXTS)
+        return bool(sample.str.contains(regex).all() and known_texts.str.contains(regex).all())
+
+    if all_match(_INTEGER_PATTERN):
+        return texts.cast(pl.Int64)
     number_patterns = {",": _COMMA_NUMBER_PATTERN, ".": NUMBER_PATTERN}
-    formats: list[tuple[str, str, Any]] = [("", _INTEGER_PATTERN, pl.Int64)]
-    formats += [(mark, number_patterns[mark], pl.Float64) for mark in decimal_marks]
-    for mark, pattern, dtype in [*formats, ("", "(?i:true|false)", pl.Boolean)]:
-        texts = pl.col(text_columns)
-        is_convertible = texts.str.contains(f"^(?:{pattern})$").all() & (texts.count() > 0)
-        if mark and len(decimal_marks) > 1:
-            is_convertible &= texts.str.contains(_CLEAR_MARK_PATTERNS[mark]).any()
-        can_convert = rows.select(is_convertible).collect()
-        converted_columns = [name for name in text_columns if can_convert[name].item()]
-        text_columns = [name for name in text_columns if name not in converted_columns]
-        converted_texts = pl.col(converted_columns)
-        if dtype == pl.Boolean:
-            rows = rows.with_columns(converted_texts.str.to_lowercase() == "true")
+    for mark in decimal_marks:
+        if not all_match(number_patterns[mark]) or (
+            len(decimal_marks) > 1
+            and not known_texts.str.contains(_CLEAR_MARK_PATTERNS[mark]).any()
+        ):
             continue
         if mark == ",":
-            converted_texts = converted_texts.str.replace_all(".", "", literal=True).str.replace(
-                ",", ".", literal=True
-            )
-        rows = rows.with_columns(converted_texts.cast(dtype))
+            texts = texts.str.replace_all(".", "", literal=True)
+            texts = texts.str.replace(",", ".", literal=True)
+        return texts.cast(pl.Float64)
+    if all_match("(?i:true|false)"):
+        return texts.str.to_lowercase() == "true"
     if decimal_marks == ",":  # numbers in text columns get a decimal point, as in other files
-        texts = pl.col(text_columns)
         is_number = texts.str.contains(r"^[+-]?(?:0|[1-9]\d*),\d+$")
-        rows = rows.with_columns(
-            pl.when(is_number).then(texts.str.replace(",", ".")).otherwise(texts).name.keep()
-        )
-    return rows
+        texts = texts.str.replace(",", ".").zip_with(is_number.fill_null(False), texts)
+    return texts
 
 
 def _infer_csv_format(path: Path) -> tuple[str, str, int]:
@@ -406,7 +471,7 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
         raise DataError(f"{path} is not a file")
     if _get_suffix(path) in _CSV_SUFFIXES:
         with convert_polars_errors(f"{path} cannot be read as CSV", path):
-            return scan_table_file(path).collect().lazy()
+            return _read_table_file(path).lazy()
     with convert_polars_errors(f"{path} cannot be read as Parquet"):
         rows = pl.scan_parquet(path)
         rows.collect_schema()
@@ -498,30 +563,25 @@ def read_offered_arms(
         table_name: the name of the table in error messages.
     """
     index_by_name = {arm: index for index, arm in enumerate(arm_names)}
-    mask_row_by_value = dict[Any, int]()
-    values = [
-        tuple(value) if isinstance(value, list) else value
-        for value in get_column(frame, column, "").to_list()
-    ]
-    mask_rows = [mask_row_by_value.setdefault(value, len(mask_row_by_value)) for value in values]
-    masks = np.zeros((len(mask_row_by_value), len(arm_names)), np.bool_)
+    values, codes = find_distinct(get_column(frame, column, ""))
+    masks = np.zeros((len(values), len(arm_names)), np.bool_)
     if not isinstance(frame[column].dtype, pl.List):
         check_no_nulls(frame, [column], table_name)
-    for value, mask_row in mask_row_by_value.items():
-        masks[mask_row] = value is None
-        listed_arms = () if value is None else value
-        if not isinstance(listed_arms, tuple):
+    for code, value in enumerate(values):
+        masks[code] = value is None
+        listed_arms = [] if value is None else value
+        if not isinstance(listed_arms, list):
             listed_arms = format_value(value).split("|")
         for arm in listed_arms:
             index = find_arm_index(arm, index_by_name)
             if index is None and isinstance(arm, int) and 0 <= arm < len(arm_names):
                 index = arm
             if index is None:
-                row = row_number(frame, mask_rows.index(mask_row))
+                row = row_number(frame, int((codes == code).argmax()))
                 problem = f"{table_name} has {arm!r} in column {column!r}, row {row}"
                 raise DataError(f"{problem}, which is not an arm ({', '.join(index_by_name)})")
-            masks[mask_row, index] = True
-    offered = masks[mask_rows]
+            masks[code, index] = True
+    offered = masks[codes]
     invalid_rows = np.flatnonzero(~take_chosen(offered, arms))
     if len(invalid_rows):
         row = row_number(frame, int(invalid_rows[0]))

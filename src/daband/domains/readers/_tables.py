@@ -47,9 +47,10 @@ from daband.features._shift import ShiftLike, as_shift
 from daband.features._table_transform import (
     ROW_COLUMN,
     TableTransform,
+    count_categories,
+    find_distinct,
     format_value,
     get_column,
-    read_categories,
     read_numbers,
     row_number,
 )
@@ -263,9 +264,7 @@ def from_table(
         """
         if columns.arm is None:
             return source_transform.apply(frame), read_outcomes(frame, table_name)
-        arm_indices = _find_arm_indices(
-            _require_values(frame, columns.arm), arm_names, columns.arm, table_name
-        )
+        arm_indices = _read_arms(frame, columns.arm, arm_names, table_name)
         rewards = require_numbers(frame, str(columns.reward), table_name)
         if costs is not None:
             rewards = rewards - costs.compute(
@@ -291,9 +290,8 @@ def from_table(
     if held_out_frame is not None:
         source_rounds["source_test"] = read_rounds(held_out_frame, "source_test")
     if columns.cluster is not None:
-        arguments["clusters"] = [
-            str(value) for value in _require_values(source_frame, columns.cluster)
-        ]
+        clusters, codes = _require_distinct(source_frame, columns.cluster)
+        arguments["clusters"] = np.array([str(value) for value in clusters])[codes]
     if columns.arm is not None and columns.propensity is None:
         _add_propensities(source_rounds, len(arm_names))
     pair = (
@@ -401,8 +399,9 @@ def _from_domains(
         raise InvalidInput(
             f"columns.context has {domain!r}, which names the domain: no policy may see it"
         )
-    domain_of_row = np.array([str(value) for value in _require_values(frame, domain)])
-    domains = _list_sorted_names(domain_of_row.tolist())
+    values, codes = _require_distinct(frame, domain)
+    domain_of_row = np.array([str(value) for value in values])[codes]
+    domains = sorted({str(value) for value in values})
     target_names = [str(target) for target in targets]
     unknown_target = next((target for target in target_names if target not in domains), None)
     if unknown_target is not None:
@@ -478,7 +477,7 @@ def _list_arm_names(
             )
         )
     return list(columns.rewards) or _list_sorted_names(
-        _require_values(source, str(columns.arm or columns.label))
+        _require_distinct(source, str(columns.arm or columns.label))[0]
     )
 
 
@@ -499,11 +498,15 @@ def _format_name(value: Any) -> str:
     return format_value(value) if isinstance(value, float) else str(value)
 
 
-def _require_values(frame: pl.DataFrame, name: str) -> list[Any]:
-    """Return the values of a column. Raise an error if one is missing."""
-    values: list[Any] = get_column(frame, name, "").to_list()
-    check_no_nulls(frame, [name], "the table")
-    return values
+def _require_distinct(
+    frame: pl.DataFrame, name: str, table_name: str = "the table"
+) -> tuple[list[Any], IntArray]:
+    """Return the distinct values of a column and the index of each row's value, as in
+    ``find_distinct``. Raise an error if a value is missing.
+    """
+    column = get_column(frame, name, "")
+    check_no_nulls(frame, [name], table_name)
+    return find_distinct(column)
 
 
 def _get_strata(
@@ -515,7 +518,8 @@ def _get_strata(
     name = arm_column or columns.label
     if name is None:
         return np.asarray(_read_reward_table(frame, columns, table_name).argmax(axis=1))
-    return np.unique([str(value) for value in _require_values(frame, name)], return_inverse=True)[1]
+    values, codes = _require_distinct(frame, name)
+    return np.unique([str(value) for value in values], return_inverse=True)[1][codes]
 
 
 def _has_labels(target: pl.DataFrame, columns: Columns, remedy: str) -> bool:
@@ -549,9 +553,15 @@ def _read_outcomes(
         rewards[:, indices] = reward_table
         return rewards
     assert columns.label is not None
-    return _find_arm_indices(
-        _require_values(frame, columns.label), arm_names, columns.label, table_name
-    )
+    return _read_arms(frame, columns.label, arm_names, table_name)
+
+
+def _read_arms(
+    frame: pl.DataFrame, column: str, arm_names: Sequence[str], table_name: str
+) -> IntArray:
+    """Return the arm index of each row, (n,)."""
+    values, codes = _require_distinct(frame, column)
+    return _find_arm_indices(values, arm_names, column, table_name)[codes]
 
 
 def _find_arm_indices(
@@ -621,7 +631,7 @@ def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, column
     """
     for name in columns.categorical:
         source_categories, target_categories = (
-            set(read_categories(rows, name)) - {None} for rows in (source, target)
+            count_categories(rows, name).keys() - {None} for rows in (source, target)
         )
         if source_categories and target_categories and not source_categories & target_categories:
             examples = (
