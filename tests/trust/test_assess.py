@@ -233,7 +233,7 @@ def test_with_rewards_the_verdict_uses_all_of_them(assessment):
     assert unrelated.verdict == "collect rewards"
     # the limit is 0.10 from the estimate, and must be 10 times closer
     assert unrelated.rewards_needed == 5_000
-    assert unrelated.sentence.endswith(", at least -0.090: collect 5,000 more target rewards.")
+    assert ", at least -0.090: collect 5,000 more target rewards" in unrelated.sentence
     few = assessment.with_rewards(Interval(assessment.advantage, -0.9, 2.5), value, 10)
     assert few.verdict == "deploy"  # few rewards that agree with the source cost nothing
     assert "too few to change the verdict: deploy" in few.sentence

@@ -81,3 +81,10 @@ def test_numbers_are_short():
     assert format_number(0.31, with_sign=True) == "+0.310"
     small = (0.0784, 0.00042, -0.0000316, 1e-17)  # rewards may be rare
     assert [format_number(value) for value in small] == ["0.078", "0.00042", "-0.000032", "0.000"]
+
+
+@pytest.mark.parametrize(("rows", "says"), [(0, False), (200, True), (5000, False)])
+def test_more_rewards_than_the_target_has_rows_are_named(rows, says):
+    collect = assess_source(low=-0.1, rewards_needed=900, target_rows=rows).with_verdict()
+    assert collect.sentence.startswith("Collect 900 target rewards")
+    assert ("more than the target's 200 rows" in collect.sentence) == says

@@ -76,11 +76,14 @@ def test_todays_arms_are_read_in_the_source_too(is_log):
     source = pair.source if is_log else pair.source_test
     result = daband.assess(policy, source=source, target=pair.target, incumbent="today")
     assert result.source_advantage == pytest.approx(3.6, abs=0.3)
+    assert not result.substitutes_incumbent
     log = log.with_columns(today=pl.when(pl.col("age") > 20).then("today").otherwise(None))
     pair = daband.domains.from_table(source=log, target=target, columns=columns)
     source = pair.source if is_log else pair.source_test
     result = daband.assess(policy, source=source, target=pair.target, incumbent="today")
     assert result.source_advantage == pytest.approx(2.0 if is_log else 0.0, abs=0.3)
+    assert result.substitutes_incumbent == is_log
+    assert any("does not show today's choices" in reason for reason in result.reasons) == is_log
 
 
 def test_another_policy(pair):
@@ -150,7 +153,9 @@ def test_a_log_has_no_rewards_of_todays_choices():
     columns = daband.domains.Columns(
         ["age"], arm="offer", reward="euros", propensity="p", id=["today"]
     )
-    pair = daband.domains.from_table(source=log, target=log.select("age", "today"), columns=columns)
+    pair = daband.domains.from_table(
+        source=log.drop("today"), target=log.select("age", "today"), columns=columns
+    )
     candidates = [daband.trust.Candidate("log", "log", preferred=True)]
     for incumbent, is_replaced in (("today", True), ("call", False)):
         reasons = daband.choose(pair, candidates=candidates, incumbent=incumbent).assessment.reasons

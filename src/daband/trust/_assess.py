@@ -376,12 +376,16 @@ class SourceRounds:
             raise InvalidInput("the domains have no arm in common, so incumbent= must be given")
         return int(np.where(is_common, mean_rewards, -np.inf).argmax())
 
+    def read_incumbent_arms(self, incumbent: Incumbent) -> IntArray | None:
+        """Return the incumbent's arms in its column of the user's rows, (N,), or None."""
+        return None if self.frame is None else incumbent.read_source_arms(self.frame)
+
     def get_incumbent_rewards(self, incumbent: Incumbent) -> FloatArray:
         """Return the estimated reward of the incumbent in each round, (N,)."""
         if incumbent.choices is not None:
-            arms = None if self.frame is None else incumbent.read_source_arms(self.frame)
-            if arms is not None:
-                return self.get_rewards(arms)
+            today = self.read_incumbent_arms(incumbent)
+            if today is not None:
+                return self.get_rewards(today)
             if self.logged is None:
                 return self.rewards[:, self.find_best_arm()]
             # An experiment draws other arms than today's choices, which a tree predicts.
@@ -404,12 +408,14 @@ class TargetContexts:
     contexts: AnyArray
     #: Index of each context in the domain, (L,).
     indices: IntArray
+    #: Number of contexts of the domain.
+    n_rows: int
 
     @classmethod
     def read(cls, target: Contexts, n_contexts: int, *, seed: int) -> TargetContexts:
         """Read at most ``n_contexts`` contexts."""
         indices = target.order(0, min(n_contexts, len(target)), seed=seed)
-        return cls(target.read(indices), indices)
+        return cls(target.read(indices), indices, len(target))
 
 
 @dataclass(frozen=True)
@@ -462,6 +468,10 @@ def build_assessment(
         incumbent_column=incumbent.column,
         rewards=0,
         target_contexts=len(target_sample.contexts),
+        target_rows=target_sample.n_rows,
+        substitutes_incumbent=rounds.logged is not None
+        and incumbent.choices is not None
+        and rounds.read_incumbent_arms(incumbent) is None,
         classifier_accuracy=classifier_accuracy,
         outside_support=outside_fraction,
         source_arms=compute_arm_fractions(choices.source_arms, policy.n_arms),

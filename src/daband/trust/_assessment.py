@@ -138,6 +138,10 @@ class Assessment:
     costs: list[float] = field(default_factory=list)
     #: Mean cost of the incumbent in the target.
     incumbent_cost: float = 0.0
+    #: Number of contexts of the target; 0 if unknown.
+    target_rows: int = 0
+    #: True if a log does not contain the incumbent's choices, for which substitutes were used.
+    substitutes_incumbent: bool = False
     #: Version of the policy, which counts the target logs that it has learned. Numbers from the
     #: source are those of version 0.
     version: int = 0
@@ -264,11 +268,12 @@ class Assessment:
                 reasons.append(rounds)
             else:
                 reasons.append(f"{rounds} The verdict is for version 0 and does not use them.")
-        if is_log and self.incumbent_column is not None:
+        if self.substitutes_incumbent:
             reasons.append(
-                "The log does not show the rewards of today's choices. In it, the policy is"
-                " compared with the logged arms or with a prediction of these choices, whichever"
-                " has the larger mean reward. So the advantage may be larger."
+                "The log does not show today's choices. In it, the policy is compared with the"
+                " logged arms or with a prediction of these choices, whichever has the larger mean"
+                " reward. So the advantage may be larger; a column of the source with the choices"
+                " that today's method would make there gives the exact comparison."
             )
         if self.costs:
             source_cost = sum(map(operator.mul, self.costs, self.source_arms))
@@ -425,7 +430,10 @@ class Assessment:
     @property
     def _rewards_to_collect(self) -> str:
         """The number of target rewards to collect, as a phrase."""
-        return f"{self.rewards_needed:,} {'more ' if self.rewards else ''}target rewards"
+        phrase = f"{self.rewards_needed:,} {'more ' if self.rewards else ''}target rewards"
+        if 0 < self.target_rows < self.rewards_needed:
+            return f"{phrase}, more than the target's {self.target_rows:,} rows"
+        return phrase
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as a dictionary that JSON can hold."""
