@@ -9,6 +9,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -71,6 +72,38 @@ def test_arrays_that_do_not_fit_are_refused_before_compiled_code_sees_them(saved
     _rewritten(saved, lambda _, arrays: arrays.update({name: change(arrays[name])}))
     with pytest.raises(CheckpointError, match="describes: "):
         daband.load(saved)
+
+
+def test_an_unknown_array_is_refused(saved):
+    _rewritten(saved, lambda _, arrays: arrays.update({"policy/more": np.zeros(3)}))
+    with pytest.raises(CheckpointError, match="policy/more"):
+        daband.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (daband.LinUCB, {"n_arms": 10**7}),
+        (daband.LinUCB, {"context_shape": [8_000]}),
+        (daband.Constant, {"n_arms": 10**7}),
+        (daband.Random, {"n_arms": 10**8}),
+        (daband.RulePolicy, {"n_arms": 10**7}),
+        (daband.Trees, {"n_arms": 10**7}),
+        (daband.NeuralLinUCB, {"context_shape": [10**6]}),
+    ],
+)
+def test_settings_that_need_much_more_memory_than_the_file_are_refused(kind, change, tmp_path):
+    path = tmp_path / "p.safetensors"
+    settings = {"recipe": "small", "device": "cpu"} if kind is daband.NeuralLinUCB else {}
+    kind(context_shape=(3,), n_arms=2, **settings).save(path)
+    _rewritten(path, lambda settings, _: settings.update(change))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match=r"GiB .* the file"):
+            daband.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("kind", ["log", "trees", "daband"])

@@ -1,5 +1,8 @@
 """A policy that decides by a tree."""
 
+import base64
+import json
+
 import numpy as np
 import pytest
 
@@ -44,11 +47,40 @@ def test_a_json_file_restores_the_policy(tmp_path):
     assert first == second
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"daband": {"version": 0}}'])
-def test_other_json_files_are_refused(tmp_path, content):
-    (tmp_path / "rules.json").write_text(content)
-    with pytest.raises(CheckpointError):
+@pytest.mark.parametrize(
+    "saved",
+    [
+        None,
+        {"version": 0},
+        "",
+        "AAAA",
+        # such a type would need 1.9 GB for 24 numbers
+        {
+            "version": 4,
+            "settings": make_policy().settings() | {"policy": "rules"},
+            "notes": {},
+            "arrays": {"policy/prior_means": ["S100000000", [0] * 24]},
+        },
+    ],
+)
+def test_other_json_files_are_refused(tmp_path, saved):
+    (tmp_path / "rules.json").write_text(json.dumps({"daband": saved}))
+    with pytest.raises(CheckpointError, match=r"rules\.json"):
         daband.load(tmp_path / "rules.json")
+    (tmp_path / "rules.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=r"rules\.json"):
+        daband.load(tmp_path / "rules.json")
+
+
+def test_a_json_file_has_a_digest(tmp_path):
+    path = tmp_path / "rules.json"
+    make_policy().save(path)
+    content = json.loads(path.read_text())
+    saved = bytearray(base64.b64decode(content["daband"]))
+    saved[-1] ^= 1
+    path.write_text(json.dumps({**content, "daband": base64.b64encode(saved).decode()}))
+    with pytest.raises(CheckpointError, match="digest"):
+        daband.load(path)
 
 
 def test_a_damaged_tree_is_refused():

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -135,12 +136,32 @@ def check_memory(needed_bytes: float, cause: str) -> None:
     ``cause`` names the arguments that determine the size, e.g. "n_arms=5 with 10 features".
     """
     available_bytes = _get_memory_bytes()
+    needed = f"{needed_bytes / 2**30:,.1f} GiB"
     if needed_bytes > available_bytes:
-        needed = f"{needed_bytes / 2**30:,.1f} GiB"
         available = f"{available_bytes / 2**30:,.1f} GiB"
         raise InvalidInput(
             f"{cause} would need {needed} of memory, and this machine has {available}"
         )
+    if needed_bytes > _max_bytes.get():
+        raise InvalidInput(
+            f"{cause} would need {needed} of memory, far more than the arrays of the file"
+        )
+
+
+#: The largest memory that ``check_memory`` allows, in bytes.
+_max_bytes: ContextVar[float] = ContextVar("max_bytes", default=math.inf)
+
+
+@contextmanager
+def limit_memory(n_bytes: float) -> Iterator[None]:
+    """Let ``check_memory`` raise an error above ``n_bytes`` in this block, in which objects are built
+    from the settings in a file.
+    """
+    token = _max_bytes.set(n_bytes)
+    try:
+        yield
+    finally:
+        _max_bytes.reset(token)
 
 
 @functools.cache

@@ -53,13 +53,14 @@ class FileFormat:
 
 
 def write_tensor_file(
-    path: str | Path,
-    file_format: FileFormat,
-    header: Mapping[str, Any],
-    arrays: Arrays,
+    path: str | Path, file_format: FileFormat, header: Mapping[str, Any], arrays: Arrays
 ) -> None:
     """Write a file with this header and these arrays, completely or not at all."""
-    path = check_path(path)
+    write_bytes(path, pack_tensors(file_format, header, arrays))
+
+
+def pack_tensors(file_format: FileFormat, header: Mapping[str, Any], arrays: Arrays) -> bytes:
+    """Return the content of a file with this header and these arrays."""
     header_json = json.dumps(
         {"version": file_format.version, **header}, sort_keys=True, allow_nan=False
     )
@@ -68,7 +69,7 @@ def write_tensor_file(
     tensors = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = safetensors.numpy.save(tensors, metadata={file_format.name: header_text})
     digest = hashlib.sha256(content).hexdigest()
-    write_bytes(path, content.replace(_ZERO_DIGEST.encode(), digest.encode(), 1))
+    return content.replace(_ZERO_DIGEST.encode(), digest.encode(), 1)
 
 
 def read_tensor_file(path: str | Path, file_format: FileFormat) -> tuple[dict[str, Any], Arrays]:
@@ -82,6 +83,16 @@ def read_tensor_file(path: str | Path, file_format: FileFormat) -> tuple[dict[st
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    return unpack_tensors(path, content, file_format)
+
+
+def unpack_tensors(
+    path: str | Path, content: bytes, file_format: FileFormat
+) -> tuple[dict[str, Any], Arrays]:
+    """Return the header and the arrays of the content of a file, after checking the digest.
+
+    ``path`` is named in errors.
+    """
     # The first eight bytes of a safetensors file are a length, which may look like a pickle's mark.
     # The ninth is "{".
     if content[8:9] != b"{" and content.startswith((b"\x80", b"PK\x03\x04")):
@@ -109,7 +120,7 @@ def read_tensor_file(path: str | Path, file_format: FileFormat) -> tuple[dict[st
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
-def _parse_header(path: Path, file_header: bytes, file_format: FileFormat) -> dict[str, Any]:
+def _parse_header(path: str | Path, file_header: bytes, file_format: FileFormat) -> dict[str, Any]:
     """Return daband's header, parsed from the bytes of the file header."""
     try:
         metadata = json.loads(file_header).get("__metadata__") or {}

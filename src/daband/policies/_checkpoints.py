@@ -6,6 +6,7 @@ learned state. Reading a file runs no code from it. See ``daband.base._tensor_fi
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.base._arrays import Arrays, add_prefix, drop_prefix, read_array
+from daband.base._arrays import Arrays, add_prefix, drop_prefix, limit_memory, read_array
 from daband.base._files import read_json, write_json
 from daband.base._tensor_files import (
     FileFormat,
+    pack_tensors,
     read_tensor_file,
+    unpack_tensors,
     write_tensor_file,
 )
 from daband.errors import CheckpointError, DataError, InvalidInput
@@ -34,6 +37,11 @@ from daband.policies._settings import get_setting_defaults
 CHECKPOINT_VERSION = 4
 #: The key of the policy in a JSON file of rules.
 _RULES_KEY = "daband"
+#: The memory of a policy may be this many times the size of its arrays in a file. Networks need five
+#: copies of their weights.
+_MEMORY_FACTOR = 16
+#: Every policy may have this memory, in bytes.
+_MIN_MEMORY_BYTES = 1 << 26
 #: The format of saved policies, with the descriptions for errors.
 _FORMAT = FileFormat(
     name="daband-policy",
@@ -106,14 +114,12 @@ def save_policy(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> N
 
 
 def save_rules(policy: Any, path: str | Path, notes: Any, *, replay: bool) -> None:
-    """Write the JSON tree of a ``RulePolicy``, and the policy under the key ``_RULES_KEY``."""
+    """Write the JSON tree of a ``RulePolicy``. The key ``_RULES_KEY`` has the content of the policy's
+    safetensors file in base 64.
+    """
     settings, arrays = _collect(policy, replay=replay)
-    saved = {
-        "version": CHECKPOINT_VERSION,
-        "settings": settings,
-        "notes": notes,
-        "arrays": {name: [str(array.dtype), array.tolist()] for name, array in arrays.items()},
-    }
+    content = pack_tensors(_FORMAT, {"settings": settings, "notes": notes}, arrays)
+    saved = base64.b64encode(content).decode()
     write_json(path, {"rule": policy.rule.to_json(), _RULES_KEY: saved})
 
 
@@ -121,16 +127,13 @@ def _read_rules(path: str | Path) -> tuple[dict[str, Any], Arrays]:
     """Return the header and the arrays of a file that ``save_rules`` wrote."""
     content = read_json(path)
     try:
-        saved = content[_RULES_KEY]
-        if saved["version"] != CHECKPOINT_VERSION:
-            raise ValueError(f"its version is {saved['version']}")
-        arrays = {name: np.array(array, dtype) for name, (dtype, array) in saved["arrays"].items()}
-        return {"settings": saved["settings"], "notes": saved["notes"]}, arrays
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        saved = base64.b64decode(content[_RULES_KEY], validate=True)
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is not a file of rules that this version of daband wrote (`daband rules DIR"
             f" --json` writes one): {error!r}"
         ) from None
+    return unpack_tensors(path, saved, _FORMAT)
 
 
 def _collect(policy: Any, *, replay: bool) -> tuple[dict[str, Any], Arrays]:
@@ -262,10 +265,15 @@ def load_policy(path: str | Path, *, encoder: Any = None, device: str | None = N
     try:
         if device is not None and "device" in settings:
             settings["device"] = device
-        policy = build_policy(
-            settings, encoder=encoder, arrays=drop_prefix("table/", saved_policy.arrays)
-        )
+        n_bytes = sum(array.nbytes for array in saved_policy.arrays.values())
+        with limit_memory(_MIN_MEMORY_BYTES + _MEMORY_FACTOR * n_bytes):
+            policy = build_policy(
+                settings, encoder=encoder, arrays=drop_prefix("table/", saved_policy.arrays)
+            )
         policy.restore(saved_policy.arrays)
+        unknown = saved_policy.arrays.keys() - _collect(policy, replay=True)[1].keys()
+        if unknown:
+            raise ValueError(f"{min(unknown)} is not an array of {policy_name!r}")
     except (InvalidInput, DataError) as error:
         plugin_hint = (
             f". If {policy_name!r} is a custom policy, import its module first, or declare the"
