@@ -9,6 +9,7 @@ from daband.logs._advantages import (
     LogRows,
     _choose_candidate,
     learn_advantages,
+    score_log,
     weigh_target_rounds,
 )
 from daband.logs._target_mix import TargetMix
@@ -259,3 +260,19 @@ def test_many_target_rounds_correct_a_small_change():
     )
     shifts = weigh_target_rounds(log, is_target, 1).rewards - log.rewards
     np.testing.assert_allclose(shifts[~is_target], 2 / 3 * change, rtol=0.1)
+
+
+@pytest.mark.parametrize(("slope", "low", "high"), [(0.03, 0.0, 0.04), (0.1, 0.6, 1.0)])
+def test_the_target_changes_the_best_arm_only_by_proof(slope, low, high):
+    """Arm 1 is worse by 0.02 or 0.03 in the log, and in the target worse by 0.01 or better by 0.05."""
+    changed = []
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        contexts, target = rng.normal(size=(3000, 2)), rng.normal([0.7, 0.0], 1.0, (1000, 2))
+        arms = rng.integers(0, 2, 3000)
+        effects = slope * contexts[:, 0] - max(0.02, 0.05 - slope)
+        rewards = (rng.random(3000) < 0.8 + arms * effects) * 1.0
+        log = LogRows(contexts, arms, rewards, np.full(3000, 0.5), np.ones(3000))
+        scored = score_log(log, 2, target=target, offered=None, seed=0)
+        changed.append(scored.best_arm != scored.make_values(np.empty((0, 3))).source_arm)
+    assert low <= np.mean(changed) <= high

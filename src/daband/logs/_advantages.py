@@ -8,8 +8,9 @@ context may lose to that arm, and its own predictions do not show it. So choosin
 hypothesis that the log tests:
 
 1. The best arm is the arm with the largest shrunken mean of doubly robust scores
-   (``_doubly_robust.py``), for the contexts of the target if they are known (``_target_mix.py``).
-   Means with large standard errors are shrunken more (an empirical Bayes estimate).
+   (``_doubly_robust.py``). If contexts of the target are known and another arm is proven to be
+   better for them (``_target_mix.py``), it is that arm. Means with large standard errors are
+   shrunken more (an empirical Bayes estimate).
 2. Candidates predict each arm's reward from contexts: two regressions of the scores, linear and
    piecewise; a ridge regression per arm; and boosted trees per arm. Of the last two there is a
    second version, whose differences between contexts are halved.
@@ -586,7 +587,7 @@ class ScoredLog:
         self.mix = learner.make_mix(np.ones(len(self.scores), np.bool_), self.scores)
         #: The estimator of the gain that is tested.
         self.tested_mix = self.mix
-        self.shrunken_means = learner.shrink_means(self.scores, self.mix)
+        self.shrunken_means = learner.rank_arms(self.scores, self.mix)
         #: The arm with the largest shrunken mean.
         self.best_arm = int(self.shrunken_means.argmax())
 
@@ -718,6 +719,22 @@ class _Learner:
         shrunken_means[self.is_supported] = _shrink_means(means, np.square(errors))
         return shrunken_means
 
+    def rank_arms(self, scores: FloatArray, mix: TargetMix) -> FloatArray:
+        """Return the shrunken means (K,) whose largest determines the best arm.
+
+        These are the means for the contexts of the target if the same arm is best in the log, or if
+        the 90% limit of its lead over the log's best arm is above 0. Otherwise they are those of the
+        log, because arms were randomised there, and weights for the target add noise.
+        """
+        target_means = self.shrink_means(scores, mix)
+        if not mix.factor:
+            return target_means
+        log_means = self.shrink_means(scores, mix.without_target())
+        new_arm, old_arm = int(target_means.argmax()), int(log_means.argmax())
+        lead = mix.estimate(scores[:, new_arm] - scores[:, old_arm]).mean
+        is_proven = new_arm == old_arm or compute_target_limit(lead) > 0.0
+        return target_means if is_proven else log_means
+
     def count_contenders(self, scores: FloatArray, mix: TargetMix, best_arm: int) -> int:
         """Return the number of other arms that may be better than ``best_arm``, at least 1."""
         others = np.flatnonzero(self.is_supported & (np.arange(self.n_arms) != best_arm))
@@ -746,8 +763,7 @@ class _Learner:
             is_held_out = split.folds == fold
             inner_scores = split.compute_scores(excluded=fold)[~is_held_out]
             mix = self.make_mix(~is_held_out, inner_scores)
-            shrunken_means = self.shrink_means(inner_scores, mix)
-            best_arm = int(shrunken_means.argmax())
+            best_arm = int(self.rank_arms(inner_scores, mix).argmax())
             held_out_scores = scores[is_held_out]
             fold_weights = weights[is_held_out] / weights.sum()
             values[is_held_out, 0] = held_out_scores[:, best_arm]
