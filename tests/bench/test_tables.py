@@ -54,6 +54,15 @@ def test_a_method_has_its_mean_and_its_difference_to_neural_linucb():
     assert (other["over nlinucb"], other["95% interval"], best["seeds"]) == ("", "", "3")
 
 
+def test_unknown_columns_of_the_source_are_left_out():
+    """If policies learn the rewards of all arms, they choose no arm in the source."""
+    records, _ = comparison(source_reward=None, source_regret=None)
+    (table,) = build_tables(records)
+    assert not {"source reward", "source regret"} & table.rows[0].keys()
+    (table,) = build_tables([record(source_regret=None), record("daband")])
+    assert [row["source regret"] for row in table.rows] == ["unknown", "12.00"]
+
+
 def test_one_seed_has_a_difference_without_an_interval():
     (table,) = build_tables([record("daband", 0, 0.8), record("nlinucb", 0, 0.5)])
     row = table.rows[0]

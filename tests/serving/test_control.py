@@ -97,3 +97,10 @@ def test_a_file_with_an_incumbent_that_is_no_arm_is_refused(tmp_path, monkeypatc
     monkeypatch.setattr(export, "find_arm_index", lambda *_: 3)
     with pytest.raises((CheckpointError, ValueError), match="incumbent"):
         daband.export(policy, tmp_path / "p.daband", arm_names=ARMS, incumbent=0)
+
+
+def test_propensities_have_no_rounding_errors(deployed):
+    """Before: 0.8940000000000001 in the log of decisions."""
+    decision = deployed.decide(np.random.default_rng(0).normal(size=(500, 2)), control=0.06)
+    for propensity in set(decision.propensity.tolist()):
+        assert propensity == round(propensity, 15)

@@ -151,7 +151,7 @@ def test_without_episodes_a_small_source_is_shown_again():
         source=(x, y, np.ones(50), np.full(50, 0.5)), target=x + 1, n_arms=2, source_test=None
     )
     run = daband.train(daband.LinUCB.for_pair(log, seed=0), source=log.source)
-    assert (run.rounds, run.note) == (50, "the source's 50 contexts are shown once: 50 rounds")
+    assert (run.rounds, run.note) == (50, "each of the source's 50 contexts is shown once")
     choice = daband.choose(pair, candidates=LINEAR[:2])
     assert choice.candidate in ("constant", "linucb")
 

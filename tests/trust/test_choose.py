@@ -527,8 +527,9 @@ def test_a_log_without_effects_gives_its_best_arm_and_says_so_in_money():
     pair = log_pair(0.0)
     choice = daband.choose(pair, unit="euros")
     assert [row["candidate"] for row in choice.table] == ["best arm", "log"]
-    assert choice.rule.startswith("personalising gains ")
-    assert choice.rule.endswith(" euros over always tea: always tea is chosen")
+    assert choice.rule.startswith("choosing by context ")
+    assert " euros over always tea" in choice.rule
+    assert choice.rule.endswith(": always tea is chosen")
     # not milk, whose mean reward in the log is the highest
     assert choice.assessment.incumbent == "always tea"
     assert choice.assessment.verdict == "keep the incumbent"

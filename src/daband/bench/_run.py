@@ -119,7 +119,10 @@ def finish_run(spec: RunSpec, pair: Pair, policy: Policy, run: Run, folder: Path
         "per_class": evaluation.per_class,
         "target_contexts": evaluation.contexts,
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
-        "source_reward": float(run.reward.mean()),
+        # with the rewards of all arms, a policy does not choose the arms that it learns
+        "source_reward": None
+        if getattr(pair.source, "full_feedback", False)
+        else float(run.reward.mean()),
         "rounds": run.rounds,
         "wall_seconds": run.seconds + time.perf_counter() - start_time,
         "selection": spec.selection,

@@ -119,8 +119,9 @@ def _build_method_table(pair: str, base: str, records: Sequence[Record]) -> Tabl
             row["p (Holm)"] = f"{p_values[name]:.2g}" if has_interval else ""
         if paper_scores:
             row["paper"] = f"{paper_scores[name]:.4f}" if name in paper_scores else ""
-        row["source reward"] = _format_mean(_get(group, "source_reward"))
-        row["source regret"] = _format_mean(_get(group, "source_regret"))
+        for field in ("source_reward", "source_regret"):
+            if any(value is not None for value in _get(records, field)):
+                row[field.replace("_", " ")] = _format_mean(_get(group, field))
         row["rounds"] = f"{group[0]['rounds']:,}"
         row["seeds"] = str(len(group))
         row["seconds per run"] = f"{np.mean(_get(group, 'wall_seconds')):,.1f}"

@@ -258,7 +258,7 @@ class DeployedPolicy:
             return DeployedDecision(
                 arm,
                 names[arm],
-                propensities.item(),
+                _remove_rounding_errors(propensities.item()),
                 mean[0],
                 bonus[0],
                 warnings[0],
@@ -269,7 +269,7 @@ class DeployedPolicy:
         return DeployedDecision(
             chosen_arms,
             tuple(names[arm] for arm in chosen_arms),
-            propensities,
+            np.array([_remove_rounding_errors(value) for value in propensities.tolist()]),
             mean,
             bonus,
             tuple(warnings),
@@ -438,6 +438,15 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
         raise CheckpointError(
             f"{path} does not hold the data that its header describes: {error}"
         ) from error
+
+
+def _remove_rounding_errors(propensity: float) -> float:
+    """Return a propensity such as 0.8940000000000001 with 15 significant digits or a few less.
+
+    >>> _remove_rounding_errors(0.8940000000000001)
+    0.894
+    """
+    return round(propensity, 15) if propensity > 1e-6 else propensity
 
 
 def find_arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:

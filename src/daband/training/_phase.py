@@ -168,7 +168,7 @@ def build_source_phase(
         n_rounds = n_contexts
         length = min(max(length, math.ceil(n_rounds / _DEFAULT_EPISODES)), n_rounds)
         n_episodes = math.ceil(n_rounds / length)
-        note = f"the source's {n_contexts:,} contexts are shown once: {n_rounds:,} rounds"
+        note = f"each of the source's {n_contexts:,} contexts is shown once"
     elif episodes is None:
         n_available = min(_DEFAULT_EPISODES * length, _MAX_DEFAULT_PASSES * n_contexts)
         length = min(length, n_available)

@@ -262,7 +262,8 @@ class Assessment:
                 reasons.append(
                     f"{rounds} Decided by policies that had not learned them, logs give"
                     f" {gain}{unit} over {self.incumbent} (standard error {error}). The verdict"
-                    " uses the most precise estimate. Numbers of the source are those of version 0."
+                    " uses the estimate with the smallest standard error. Numbers of the source are"
+                    " those of version 0."
                 )
             elif not self.disagreement:
                 reasons.append(rounds)

@@ -631,12 +631,12 @@ def _describe_log_evidence(log_evidence: LogEvidence, arm_names: Sequence[str], 
         return f"the log has too few rounds to choose by context: {best_arm_name} is chosen"
     if log_evidence.error == 0.0:
         return f"choosing by context always gives the same arm: {best_arm_name} is chosen"
-    conclusion = f"{best_arm_name} is chosen"
+    gain = _describe_gain(log_evidence, arm_names, unit)
     if log_evidence.personalises:
-        conclusion = "arms are chosen by context"
-    elif log_evidence.gain > 0:
-        conclusion = f"this is not proven, so {conclusion}"
-    return f"personalising gains {_describe_gain(log_evidence, arm_names, unit)}: {conclusion}"
+        return f"choosing by context gains {gain}: arms are chosen by context"
+    if log_evidence.gain > 0:
+        return f"choosing by context gains {gain}, which is not proven: {best_arm_name} is chosen"
+    return f"choosing by context does not gain ({gain}): {best_arm_name} is chosen"
 
 
 def _learn_answers(
