@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import sklearn
 from sklearn.datasets import load_wine
@@ -181,3 +182,30 @@ def test_a_search_scores_labelled_rows_only(shifted, routing):
 def test_bad_input_names_the_argument(domains, message):
     with pytest.raises(ValueError, match=message):
         TransferClassifier().fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1], sample_domain=domains)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_frame_may_have_gaps_texts_categories_and_dates(library):
+    """Before: could not convert string to float."""
+    rng = np.random.default_rng(0)
+    n = 300
+    city = rng.choice(["Oslo", "Rome"], n)
+    age = np.where(rng.random(n) < 0.1, np.nan, rng.normal(40, 9, n))
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "city": pd.Categorical(city),
+            "member": rng.random(n) < 0.5,
+            "channel": rng.choice(["web", "shop"], n),
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, n), "D"),
+        }
+    )
+    frame = frame if library == "pandas" else pl.from_pandas(frame)
+    labels = np.where(city == "Oslo", "a", "b")
+    domains = np.where(np.arange(n) < 200, 1, -2)
+    classifier = TransferClassifier().fit(frame, labels, sample_domain=domains)
+    assert classifier.score(frame, labels, sample_domain=domains) == 1.0
+    assert list(classifier.feature_names_in_) == list(frame.columns)
+    assert classifier.predict(frame[:5]).tolist() == labels[:5].tolist()
+    with pytest.raises(InvalidInput, match="frame"):
+        classifier.predict(np.zeros((2, 5)))

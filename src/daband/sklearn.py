@@ -24,7 +24,9 @@ from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._source_rounds import apply_by_source
 from daband.domains.readers._arrays import from_arrays
+from daband.domains.readers._reading import read_table
 from daband.errors import InvalidInput
+from daband.features._table_transform import TableTransform
 from daband.policies._registered import policies
 from daband.training._candidates import choose_training_budget
 from daband.training._loop import train
@@ -79,12 +81,16 @@ class TransferClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on labelled source rows and unlabelled target rows, and return this estimator.
 
         Args:
-            X: features (n, d).
+            X: features (n, d). A pandas or polars frame may have missing values, dates, and texts
+                or categories, which are one-hot encoded (``table_``, a ``TableTransform``).
             y: labels (n,). Labels of target rows are ignored; skada sets them to -1.
             sample_domain: an integer per row (n,), at least 0 for sources and negative for targets.
                 By default all rows are of one source.
         """
-        contexts, row_domains, source_rows, source_labels = _check_rows(self, X, y, sample_domain)
+        #: The transform of the columns of a frame; None if ``X`` has only finite numbers.
+        self.table_ = _fit_table(X)
+        contexts = self._read_features(X, reset=True)
+        row_domains, source_rows, source_labels = _check_rows(self, contexts, y, sample_domain)
         _, labels = check_X_y(contexts[source_rows], source_labels, estimator=self)
         check_classification_targets(labels)
         self.classes_, labels = np.unique(labels, return_inverse=True)
@@ -187,12 +193,22 @@ class TransferClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         return float(accuracy_score(y, self.predict(X, sample_domain), sample_weight=sample_weight))
 
+    def _read_features(self, X: Any, *, reset: bool) -> FloatArray:
+        """Return the features (n, d) of rows. ``reset`` is as in ``validate_data``."""
+        if self.table_ is None:
+            features: FloatArray = validate_data(self, X, reset=reset, dtype=np.float64)
+            return features
+        if not hasattr(X, "columns"):
+            raise InvalidInput("X must be a frame with the columns of the fit")
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        return self.table_.apply(read_table(X))
+
     def _find_domain_names(self, X: Any, sample_domain: Any) -> tuple[FloatArray, AnyArray]:
         """Return the features (n, d) and the name of each row's domain (n,), by default the
         deployed domain.
         """
         check_is_fitted(self)
-        contexts = validate_data(self, X, reset=False, dtype=np.float64)
+        contexts = self._read_features(X, reset=False)
         if sample_domain is None:
             return contexts, np.full(len(contexts), self.policy_.domain)
         row_domains = _check_domains(sample_domain, contexts)
@@ -223,13 +239,31 @@ def _select_rows(is_selected: Any, *columns: Any) -> list[Any]:
     return [column if column is None else _safe_indexing(column, rows) for column in columns]
 
 
-def _check_rows(
-    estimator: Any, X: Any, y: Any, sample_domain: Any
-) -> tuple[FloatArray, IntArray, IntArray, Any]:
-    """Return features (n, d), domains (n,), the indices of source rows (m,), and their labels or
-    rewards (m, ...).
+def _fit_table(X: Any) -> TableTransform | None:
+    """Return the transform of the columns of a frame; None if they are finite numbers, or if X is
+    not a frame.
     """
-    contexts = validate_data(estimator, X, dtype=np.float64)
+    if not (hasattr(X, "columns") and hasattr(X, "dtypes")):
+        return None
+    frame = read_table(X)
+    dtypes = dict(zip(frame.columns, frame.dtypes, strict=True))
+    if all(dtype.is_numeric() for dtype in dtypes.values()) and not sum(frame.null_count().row(0)):
+        return None
+    dates = [name for name, dtype in dtypes.items() if dtype.is_temporal()]
+    categories = [
+        name
+        for name, dtype in dtypes.items()
+        if name not in dates and not (dtype.is_numeric() or str(dtype) == "Boolean")
+    ]
+    return TableTransform.fit(frame, context=frame.columns, categorical=categories, dates=dates)
+
+
+def _check_rows(
+    estimator: Any, contexts: FloatArray, y: Any, sample_domain: Any
+) -> tuple[IntArray, IntArray, Any]:
+    """Return the domains (n,) of rows of features, the indices of source rows (m,), and their
+    labels or rewards (m, ...).
+    """
     if y is None:
         raise ValueError(
             f"{type(estimator).__name__} requires y to be passed, but the target y is None"
@@ -242,7 +276,7 @@ def _check_rows(
     source_rows = np.flatnonzero(row_domains >= 0)
     if not len(source_rows):
         raise InvalidInput("sample_domain must have source rows, which have integers of at least 0")
-    return contexts, row_domains, source_rows, _safe_indexing(labels, source_rows)
+    return row_domains, source_rows, _safe_indexing(labels, source_rows)
 
 
 def _check_domains(sample_domain: Any, contexts: FloatArray) -> IntArray:

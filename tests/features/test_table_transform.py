@@ -136,3 +136,11 @@ def test_values_that_nothing_can_use_are_rejected_in_frames_and_rows(column, val
     transform = TableTransform.fit(frame[:3], context=["age", "city"], categorical=["city"])
     with pytest.raises(InvalidInput, match=repr(column)):
         transform.contexts(row | {column: value})
+
+
+def test_a_policy_names_the_transform_if_it_is_given_a_frame(pair):
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    frame = pl.DataFrame(rows(3)).drop("offer")
+    for wrong in (frame, frame.to_pandas(), frame.select("age", age_2="age")):
+        with pytest.raises(InvalidInput, match=r"policy\.table\.contexts\(frame\)"):
+            policy.decide(wrong)

@@ -1078,6 +1078,13 @@ def _get_context_rule(policy: Policy) -> ContextRule:
 
 def _check_contexts(policy: Policy, contexts: ArrayLike) -> AnyArray:
     """Return contexts as an array, after checking their shape and their numbers."""
+    if hasattr(contexts, "columns"):
+        remedy = (
+            "pass its columns as an array"
+            if policy.table is None
+            else "policy.table.contexts(frame) converts its rows"
+        )
+        raise InvalidInput(f"contexts must be an array of numbers, got a frame: {remedy}")
     return check_contexts(contexts, _get_context_rule(policy))
 
 

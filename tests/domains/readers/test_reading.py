@@ -1,6 +1,7 @@
 """Logs in memory."""
 
 import numpy as np
+import pandas
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -90,3 +91,21 @@ def test_blank_lines_are_not_rows_wherever_a_block_ends(tmp_path, monkeypatch, b
             "a": list(range(9)),
             "b": [f"x{row}" for row in range(9)],
         }
+
+
+def test_pandas_categories_and_nullable_types_need_no_pyarrow(monkeypatch):
+    frame = pandas.DataFrame(
+        {
+            "city": pandas.Categorical(["Oslo", None, "Rome"]),
+            "age": pandas.array([41, None, 3], dtype="Int64"),
+            "seen": pandas.to_datetime(["2024-05-31", "2024-06-01", None]),
+            "price": [1.5, float("nan"), 2.0],
+        }
+    )
+    expected = read_table(frame).with_columns(pl.col("city").cast(pl.String))
+
+    def raise_import_error(_):
+        raise ModuleNotFoundError("pyarrow is required")
+
+    monkeypatch.setattr(pl, "from_pandas", raise_import_error)
+    assert read_table(frame).to_dicts() == expected.to_dicts()

@@ -82,20 +82,14 @@ def read_table(table: Any) -> pl.DataFrame:
             return _read_table_file(path)
     library = type(table).__module__.partition(".")[0]
     frame = table
-    try:
-        if library == "pandas":
-            _check_unique_names([str(name) for name in table.columns])
-            frame = pl.DataFrame(
-                [_convert_pandas_column(column, str(name)) for name, column in table.items()]
-            )
-        if library == "pyarrow":
-            _check_unique_names(table.schema.names)
-            frame = pl.from_arrow(table)
-    except ImportError as error:
-        raise DataError(
-            f"this {library} table cannot be read: {error}; install the missing package: pip"
-            " install 'daband[tables]'"
-        ) from None
+    if library == "pandas":
+        _check_unique_names([str(name) for name in table.columns])
+        frame = pl.DataFrame(
+            [_convert_pandas_column(column, str(name)) for name, column in table.items()]
+        )
+    if library == "pyarrow":
+        _check_unique_names(table.schema.names)
+        frame = pl.from_arrow(table)
     if not isinstance(frame, pl.DataFrame | pl.LazyFrame):
         raise InvalidInput(
             f"a table must be a path or a pandas, polars or arrow table, got {type(table).__name__}"
@@ -106,7 +100,10 @@ def read_table(table: Any) -> pl.DataFrame:
 def _convert_pandas_column(column: Any, name: str) -> pl.Series:
     """Return a pandas column as a polars series."""
     try:
-        return pl.Series(name, pl.from_pandas(column))
+        try:
+            return pl.Series(name, pl.from_pandas(column))
+        except ImportError:  # pyarrow, which converts categories and nullable types
+            return pl.Series(name, column.astype(object).where(column.notna(), None).tolist())
     except (TypeError, ValueError):  # arrow raises either, without the name of the column
         type_names = sorted({type(value).__name__ for value in column})
         raise InvalidInput(
