@@ -490,7 +490,7 @@ def test_propensities_that_make_weights_without_end_and_wrong_seeds_are_refused(
     def policy(contexts):
         return [[0.5, 0.5]] * len(contexts)
 
-    with pytest.raises(daband.InvalidInput, match=r"propensity 1e-310 .* inf"):
+    with pytest.raises(daband.InvalidInput, match=r"propensity .*1e-310"):
         daband.evaluate_log(policy, log)
     with pytest.raises(daband.InvalidInput, match=r"seed .*-1"):
         daband.evaluate_log(policy, log, seed=-1)

@@ -18,7 +18,6 @@ from daband.domains._contract import LoggedDomain
 from daband.domains.readers._parquet_log import ParquetLog
 from daband.domains.readers._reading import TARGET_PREFIX, compute_digests
 from daband.errors import InvalidInput
-from daband.logs._policy_protocol import Policy
 
 
 def count_learned(policy: Any, log: ParquetLog, id_column: str | None = None) -> int:
@@ -57,11 +56,16 @@ def has_learned_all(policy: Any, log: Any) -> bool:
     return bool(entries) and entries <= getattr(policy, "log_parts", frozenset())
 
 
+def is_policy(policy: Any) -> bool:
+    """Return True for a ``daband.Policy``, which is defined in a package above this one."""
+    return hasattr(policy, "learn_full")
+
+
 def check_ids_not_learned(policy: Any, ids: Any, n_rounds: int) -> None:
     """Raise an error if a policy has learned a round with one of ``ids``, which has one id per
     round.
     """
-    if isinstance(policy, Policy):
+    if is_policy(policy):
         round_ids = policy._round_ids.check(ids, n_rounds)
         raise_if_learned(sum(round_id in policy._round_ids for round_id in round_ids), n_rounds)
 

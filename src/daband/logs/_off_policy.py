@@ -29,6 +29,7 @@ from daband.logs._learned_logs import (
     check_ids_not_learned,
     count_learned,
     has_learned_all,
+    is_policy,
     raise_if_learned,
 )
 from daband.logs._mean_estimates import (
@@ -42,7 +43,6 @@ from daband.logs._off_policy_inputs import (
     read_log,
     read_target,
 )
-from daband.logs._policy_protocol import Policy
 from daband.logs._weighted_log import (
     FoldModels,
     WeightedRounds,
@@ -51,7 +51,6 @@ from daband.logs._weighted_log import (
 )
 from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy
-from daband.serving._frozen_policy import FrozenPolicy
 
 #: Minimum effective sample size without a warning. Below it, intervals are too short too often.
 _MIN_EFFECTIVE_ROUNDS = 100
@@ -163,7 +162,7 @@ def evaluate_log(
     """
     check_probability("confidence", confidence)
     check_int("seed", seed, minimum=0)
-    daband_policy: Policy | FrozenPolicy | None = policy if isinstance(policy, Policy) else None
+    daband_policy: Any = policy if is_policy(policy) else None
     if isinstance(policy, DeployedPolicy):
         daband_policy = policy.frozen
     if daband_policy is None and not callable(policy):
@@ -248,7 +247,7 @@ def _open_file_log(
     named_columns = (("id", id_column), ("cluster", cluster_column))
     roles = {role: name for role, name in named_columns if name is not None}
     reader: Any = policy
-    if not isinstance(policy, Policy | DeployedPolicy):
+    if not (is_policy(policy) or isinstance(policy, DeployedPolicy)):
         if not isinstance(log, ParquetLog):
             raise InvalidInput(
                 "policy is a function, so the number of arms is not known; pass the log as "

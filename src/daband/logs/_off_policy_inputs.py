@@ -4,7 +4,6 @@ probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +13,7 @@ from daband.domains._contract import Contexts, LoggedDomain, RewardDomain
 from daband.domains.readers._logs import ArrayLog
 from daband.domains.readers._reading import LogFiles
 from daband.errors import InvalidInput
-from daband.logs._policy_protocol import Policy
+from daband.logs._learned_logs import is_policy
 from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy
 
@@ -27,7 +26,7 @@ _SUM_TOLERANCE = 1e-6
 Log: TypeAlias = LoggedDomain | Rounds | tuple[ArrayLike | None, ...] | LogFiles
 #: A policy, an exported policy, or a function from contexts (B, *C) to probabilities of arms (B,
 #: K).
-PolicyLike: TypeAlias = Policy | DeployedPolicy | Callable[[AnyArray], ArrayLike]
+PolicyLike: TypeAlias = Any
 
 
 def read_log(log: Log, n_arms: int | None, clusters: ArrayLike | None = None) -> LoggedDomain:
@@ -110,7 +109,7 @@ def compute_arm_probabilities(
     for start in range(0, len(contexts), _BATCH_CONTEXTS):
         batch = contexts[start : start + _BATCH_CONTEXTS]
         mask = None if offered is None else offered[start : start + _BATCH_CONTEXTS]
-        if isinstance(policy, Policy):
+        if is_policy(policy):
             batch_probabilities.append(policy.probabilities(batch, domain, mask, rule=rule))
         elif isinstance(policy, DeployedPolicy):
             frozen = policy.frozen
@@ -139,7 +138,7 @@ def compute_arm_probabilities(
                     )
                 probabilities /= row_sums
             batch_probabilities.append(probabilities)
-    if isinstance(policy, Policy):
+    if is_policy(policy):
         return np.concatenate(batch_probabilities)
     if rule is not None:
         raise InvalidInput(

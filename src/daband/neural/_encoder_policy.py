@@ -27,7 +27,6 @@ from daband.base._arrays import (
     drop_prefix,
 )
 from daband.features._catalogue import Catalogue
-from daband.features._pair_like import PairLike
 from daband.linear._joint_ridge import JointHead
 from daband.linear._ridge_head import RidgeHead
 from daband.neural._accelerator import adapt_together
@@ -129,7 +128,7 @@ class EncoderPolicy(Policy):
     # Policies that differ in their seed, as the members of a mixture.
 
     @classmethod
-    def for_pair(cls, pair: PairLike, **settings: Any) -> Any:
+    def for_pair(cls, pair: Any, **settings: Any) -> Any:
         """Return a policy for a ``daband.domains.Pair``; see ``Policy.for_pair``.
 
         A custom module as ``encoder`` gets contexts as the pair has them, unless a ``transform`` is

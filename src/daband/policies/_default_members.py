@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from daband.features._pair_like import PairLike
 from daband.features._piecewise import Piecewise
 from daband.features._shift import as_shift
 from daband.features._standardise import Standardise
@@ -63,7 +62,7 @@ UNEQUAL_FREQUENCIES_NAME = "daband, other frequencies"
 _N_IMAGE_DIMENSIONS = 3
 
 
-def build_mixture_settings(pair: PairLike, settings: Mapping[str, Any]) -> dict[str, Any]:
+def build_mixture_settings(pair: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a mixture for a pair: ``settings``, and the members with their
     weights.
 
@@ -263,7 +262,7 @@ class Candidate:
     def __post_init__(self) -> None:
         policies.get(self.method.removesuffix(PCA_SUFFIX))  # a misspelt name is an error at once
 
-    def build(self, pair: PairLike, *, seed: int, device: str = "auto") -> Policy:
+    def build(self, pair: Any, *, seed: int, device: str = "auto") -> Policy:
         """Return the untrained policy for a pair."""
         policy_class = policies.get(self.method.removesuffix(PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
@@ -282,7 +281,7 @@ class Candidate:
 
 
 def default_candidates(
-    pair: PairLike, *, recipe: str = "default", quick: bool = False
+    pair: Any, *, recipe: str = "default", quick: bool = False
 ) -> Sequence[Candidate]:
     """Return the default candidates, the simplest first.
 
@@ -417,9 +416,9 @@ def default_candidates(
     return candidates
 
 
-def _list_other_arms(pair: PairLike) -> list[Candidate]:
+def _list_other_arms(pair: Any) -> list[Candidate]:
     """Return a candidate for each arm except the one with the largest mean source reward."""
-    rewards = pair.source.read_rounds(np.arange(len(pair.source))).rewards  # type: ignore[attr-defined]
+    rewards = pair.source.read_rounds(np.arange(len(pair.source))).rewards
     best_arm = int(rewards.mean(axis=0).argmax())
     return [
         Candidate(f"always {name}", "constant", {"arm": arm})

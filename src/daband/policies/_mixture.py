@@ -38,7 +38,6 @@ from daband.base._arrays import (
     take_chosen,
 )
 from daband.errors import InvalidInput
-from daband.features._pair_like import PairLike
 from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision, join_decisions
 from daband.linear._joint_ridge import JointHead
@@ -187,7 +186,7 @@ class Mixture(Policy):
         return copies
 
     @classmethod
-    def for_pair(cls, pair: PairLike, **settings: Any) -> Self:
+    def for_pair(cls, pair: Any, **settings: Any) -> Self:
         """Return a mixture for a ``daband.domains.Pair``.
 
         ``settings`` are arguments of this class, or ``recipe``, ``encoder`` and ``device`` for the

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from daband.errors import InvalidInput, did_you_mean
-from daband.features._pair_like import PairLike
 from daband.features._pca import PCA
 from daband.features._shift import ShiftLike, as_shift
 from daband.features._standardise import Standardise
@@ -32,7 +31,7 @@ _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 _OPTIONAL_SETTINGS = ("alpha", "device", "feedback")
 
 
-def build_policy_for_pair(policy_class: Any, pair: PairLike, settings: Mapping[str, Any]) -> Any:
+def build_policy_for_pair(policy_class: Any, pair: Any, settings: Mapping[str, Any]) -> Any:
     """Return a policy for a pair of domains.
 
     Args:
@@ -125,7 +124,7 @@ def compute_default_ridge(n_features: int) -> float:
 
 def choose_transform(
     policy_class: Any,
-    pair: PairLike,
+    pair: Any,
     *,
     max_components: int | None = None,
     shift: ShiftLike = None,

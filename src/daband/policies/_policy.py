@@ -70,7 +70,6 @@ from daband.errors import InvalidInput
 from daband.features._catalogue import Catalogue
 from daband.features._costs import ArmCosts
 from daband.features._domain_names import DomainNames
-from daband.features._pair_like import PairLike
 from daband.features._shift import as_shift
 from daband.features._table_transform import TableTransform
 from daband.features._transforms import (
@@ -335,7 +334,7 @@ class Policy(ABC):
         self.version = 0
 
     @classmethod
-    def for_pair(cls, pair: PairLike, **settings: Any) -> Self:
+    def for_pair(cls, pair: Any, **settings: Any) -> Self:
         """Return a policy with the context shape, arms, feedback and transform for a
         ``daband.domains.Pair``.
 
