@@ -240,8 +240,8 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
 
 def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
     """Return a function with the arithmetic of dense layers and the head, in numpy."""
-    (member,) = deployed.frozen.members
-    layers = member.network.layers  # type: ignore[union-attr]
+    predictor: Any = deployed.frozen.predictor
+    layers = predictor.steps[-1].transform.layers
     mean = np.full(DIMENSIONS, 0.1)
     deviation = np.full(DIMENSIONS, 1.1)
 
@@ -252,7 +252,7 @@ def bare_dense(deployed: DeployedPolicy, row: Any) -> Callable[[], int]:
         weight, bias = layers[-1]
         latent = (hidden @ weight + bias).astype(np.float64)
         z = latent / np.sqrt(latent @ latent)
-        return int((member.theta @ z + ALPHA * np.sqrt((member.inverse @ z) @ z)).argmax())
+        return int((predictor.theta @ z + ALPHA * np.sqrt((predictor.inverse @ z) @ z)).argmax())
 
     return run
 

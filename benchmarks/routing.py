@@ -37,6 +37,7 @@ from machine import commit, machine
 
 import daband
 from daband.domains._registry import get_data_directory
+from daband.linear import ContextStep, Predictor, RidgePredictor
 from daband.policies import Policy
 
 #: Price of an answer of GPT-4, in marks.
@@ -82,12 +83,15 @@ class Router(Policy):
         self._rows = np.concatenate([self._rows, rows])
         self._predictors = None
 
-    def _score(self, contexts: Any, *_: Any) -> Any:
+    def _predictor(self, _: int) -> Predictor:
+        step = ContextStep(self.feature_shape, self._predict)
+        return RidgePredictor(steps=(step,), theta=np.eye(self.n_arms), inverse=None)
+
+    def _predict(self, contexts: Any) -> Any:
         if self._predictors is None:
             arms = [self._rows[self._rows[:, -2] == arm] for arm in range(self.n_arms)]
             self._predictors = [self._fit(rows[:, :-2], rows[:, -1]) for rows in arms]
-        means = np.column_stack([predict(contexts) for predict in self._predictors])
-        return means, np.zeros_like(means)
+        return np.column_stack([predict(contexts) for predict in self._predictors])
 
     def _fit(self, contexts: Any, rewards: Any) -> Any:
         """Return a function from contexts (B, d) to predicted rewards (B,)."""

@@ -16,11 +16,11 @@ pair satisfies the requirements."""
 # --------
 #
 # This policy predicts the mean reward of every arm, with a bonus for arms that were rarely chosen.
-# A policy implements five methods: predict rewards and bonuses, learn rounds, add an arm, and save
-# and restore its state. A sixth method, ``_freeze``, is needed for export. Contexts are checked
-# before they reach these methods. Rewards have the user's unit, and predictions and bonuses have
-# the same unit: ``reward_moments`` has the mean and the standard deviation of the learned rewards.
-# ``Policy`` chooses arms from predictions and bonuses.
+# A policy implements five methods: return a predictor, learn rounds, add an arm, and save and
+# restore its state. Contexts are checked before they reach these methods. Rewards have the user's
+# unit, and predictions and bonuses have the same unit: ``reward_moments`` has the mean and the
+# standard deviation of the learned rewards. The predictor maps contexts to predictions and bonuses.
+# ``Policy`` chooses arms from them, and an exported file contains the predictor.
 
 from typing import Any
 
@@ -31,6 +31,7 @@ import torch
 import daband
 from daband.checks import check_pair, check_policy
 from daband.domains import About, Pair, from_arrays, register_pair
+from daband.linear import Predictor, RidgePredictor
 from daband.neural import Batch, Term, terms
 from daband.policies import Policy, policies
 
@@ -47,15 +48,13 @@ class Means(Policy):
         self._reward_sums = np.zeros(self.n_arms)
         self._weight_sums = np.zeros(self.n_arms)
 
-    def _score(
-        self, contexts: Any, domain: int, with_bonuses: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _predictor(self, domain: int) -> Predictor:
         moments = self.reward_moments
         means = (moments.centre + self._reward_sums) / (
             1 + self._weight_sums
         )  # an arm without rounds has the mean of all
         bonuses = moments.scale / np.sqrt(1 + self._weight_sums)
-        return np.tile(means, (len(contexts), 1)), np.tile(bonuses, (len(contexts), 1))
+        return RidgePredictor.constant(means, bonuses)
 
     def _learn(self, rounds: Any, domain: int) -> None:
         weights = self._weigh(rounds)

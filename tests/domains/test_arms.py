@@ -383,7 +383,7 @@ def test_the_bonus_of_a_greedy_member_is_the_same_after_export(prior):
     )
     daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=64)
     contexts = pair.target.read(np.arange(20))
-    mean, bonus = policy.frozen("target").score_in_user_units(contexts)[:2]
+    mean, bonus = policy.frozen("target").score(contexts)[:2]
     decision = policy.decide(contexts, "target")
     np.testing.assert_allclose(mean, decision.mean, rtol=1e-6)
     np.testing.assert_allclose(bonus, decision.bonus, rtol=1e-6)

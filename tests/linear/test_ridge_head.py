@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daband.linear import RidgePredictor
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge import Ridge
 from daband.linear._ridge_head import RidgeHead
@@ -172,8 +173,9 @@ def test_a_large_batch_is_scored_as_its_rows(dim):
     ridge = Ridge(4, dim, 1.0)
     # the last head has no round
     ridge.update(contexts[:300], rng.integers(0, 3, 300), rng.random(300))
+    predictor = RidgePredictor(theta=ridge.theta[:, 0], inverse=ridge.A_inv)
     for together, *parts in zip(
-        ridge.score(contexts), *(ridge.score(row[None]) for row in contexts), strict=True
+        predictor(contexts), *(predictor(row[None]) for row in contexts), strict=True
     ):
         np.testing.assert_allclose(together, np.concatenate(parts), rtol=1e-10, atol=1e-12)
 

@@ -214,7 +214,7 @@ def test_frequencies_of_labels_are_estimated_if_they_may_differ(tmp_path, is_exp
         accuracies[shift] = (arms == target_labels).mean()
         assert (policy.decide(x, "source", rule="greedy").arm == labels).mean() > 0.8
         frozen = policy.frozen("target")
-        assert (frozen.score_in_user_units(target)[0].argmax(axis=1) == arms).all()
+        assert (frozen.score(target)[0].argmax(axis=1) == arms).all()
     assert accuracies["labels"] > accuracies["covariate"] + 0.05
 
 

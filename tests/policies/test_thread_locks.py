@@ -120,17 +120,17 @@ def test_copies_taken_while_another_thread_learns_are_whole():
 def test_an_arm_added_between_check_and_decision_is_not_offered(arms, monkeypatch):
     """``add_arm`` of another thread, at the worst moment: after the contexts were checked."""
     policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, arms=arms, recipe="small")
-    transformed = policy_module._transform
+    predict = policy_module.predict
     contexts = np.ones((4, 3, 3) if arms == "shared" else (4, 3))
 
     def grow_first(*given):
-        monkeypatch.setattr(policy_module, "_transform", transformed)
+        monkeypatch.setattr(policy_module, "predict", predict)
         thread = threading.Thread(target=policy.add_arm)
         thread.start()
         thread.join(60)
-        return transformed(*given)
+        return predict(*given)
 
-    monkeypatch.setattr(policy_module, "_transform", grow_first)
+    monkeypatch.setattr(policy_module, "predict", grow_first)
     decision = policy.select(contexts, available=[True, True, False])
     assert policy.n_arms == 4
     assert decision.arm.shape == (4,)

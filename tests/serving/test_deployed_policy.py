@@ -10,9 +10,9 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
+from daband.linear import ContextStep, MixturePredictor, RidgePredictor
 from daband.policies import policies
 from daband.serving import ExportWarning
-from daband.serving._frozen_policy import Member
 from tests.serving.kinds import ARMS, KINDS, contexts_of, trained
 
 MASK = np.array([False, True, True])
@@ -180,10 +180,10 @@ def test_a_custom_network_needs_no_module(tmp_path):
 class TestRefused:
     def test_a_policy_that_decides_by_code_of_its_own(self, tmp_path):
         class Mine(daband.LinUCB):
-            def _score(self, *given):
-                return super()._score(*given)
+            def _predictor(self, domain):
+                return super()._predictor(domain).after(ContextStep((2,), np.sign))
 
-        with pytest.raises(daband.InvalidInput, match=r"Mine.*_freeze"):
+        with pytest.raises(daband.InvalidInput, match=r"cannot be exported.*sign"):
             daband.export(Mine(context_shape=(2,), n_arms=2), tmp_path / "p")
         with pytest.raises(daband.InvalidInput, match=r"policy .*str"):
             daband.export("policy", tmp_path / "p")
@@ -294,20 +294,19 @@ def test_a_file_may_explore_otherwise_than_its_policy(tmp_path):
         daband.export(policy, tmp_path / "p", explore="softmax")
 
 
-def test_a_policy_becomes_exportable_by_one_method(tmp_path):
+def test_a_policy_that_changes_predictions_is_exported(tmp_path):
     class Optimist(daband.LinUCB):
         """Adds half a reward to the last arm."""
 
-        def _score(self, contexts, domain, with_bonuses):
-            mean, bonus = super()._score(contexts, domain, with_bonuses)
-            return mean + 0.5 * (np.arange(self.n_arms) == self.n_arms - 1), bonus
-
-        def _freeze(self, domain):
-            parts = super()._freeze(domain)
-            theta = np.zeros((self.n_arms, 1))
-            theta[-1] = 0.5 / self.reward_moments.scale
-            constant = Member(theta, np.zeros((self.n_arms, 1, 1)), is_constant=True)
-            return parts._replace(members=(*parts.members, constant))
+        def _predictor(self, domain):
+            added = RidgePredictor.constant(np.eye(self.n_arms)[-1] / 2, np.zeros(self.n_arms))
+            weights = np.ones((2, self.n_arms))
+            return MixturePredictor(
+                members=(super()._predictor(domain), added),
+                weights=weights,
+                bonus_weights=weights,
+                new_weights=np.ones((2, 2)),
+            )
 
     policy = Optimist(context_shape=(2,), n_arms=3, seed=1)
     draw = np.random.default_rng(0)

@@ -1,6 +1,5 @@
 """Exported files: whole or refused, free of what was trained on, readable by later versions."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import torch
 
 import daband
 from daband.base._tensor_files import FileFormat, read_tensor_file, write_tensor_file
+from daband.linear import ContextStep
 from daband.serving._deployed_policy import EXPORT_VERSION, FORMAT
 from tests.serving.kinds import KINDS, table_policy, trained
 
@@ -110,13 +110,13 @@ def test_other_files_are_refused_by_name(exported, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("member/0/theta", np.zeros((2, 7))),
-        ("member/0/inverse", np.zeros((3, 5, 7))),
-        ("member/0/theta", np.full((3, 7), np.nan)),
-        ("member/0/theta", np.full((3, 7), np.inf)),
-        ("member/0/theta", np.zeros((3, 0))),
-        ("transform/mean", np.zeros(3)),
-        ("member/0/theta", None),
+        ("predictor/theta", np.zeros((2, 7))),
+        ("predictor/inverse", np.zeros((3, 5, 7))),
+        ("predictor/theta", np.full((3, 7), np.nan)),
+        ("predictor/theta", np.full((3, 7), np.inf)),
+        ("predictor/theta", np.zeros((3, 0))),
+        ("predictor/steps/0/transform/mean", np.zeros(3)),
+        ("predictor/theta", None),
     ],
     ids=[
         "too few arms",
@@ -165,10 +165,10 @@ def written(path, header, arrays):
         {"arms": "shared"},
         {"arm_names": ["a", "a", "b"]},
         {"reward_unit": [0, 1e400]},
-        {"members": []},
-        {"transform": {"kind": "unknown"}},
+        {"predictor": {}},
+        {"predictor": {"kind": "unknown"}},
         {"seed": -1},
-        {"assessment": json.loads("[" * 400 + "]" * 400), "members": 3},
+        {"assessment": json.loads("[" * 400 + "]" * 400), "predictor": 3},
     ],
     ids=str,
 )
@@ -208,7 +208,7 @@ def test_contexts_larger_than_those_of_the_program_are_refused_before_they_are_m
     policy = daband.NeuralLinUCB(context_shape=(4,), n_arms=2, recipe="small", encoder=Small())
     daband.export(policy, tmp_path / "p", domain="source")
     header, arrays = read_tensor_file(tmp_path / "p", FORMAT)
-    header["members"][0]["network"]["context_shape"] = [2**30, 2**30]
+    header["predictor"]["steps"][0]["shape"] = [2**30, 2**30]
     written(tmp_path / "p", header, arrays)
     with pytest.raises(daband.CheckpointError, match="describes: "):
         daband.load_deployed(tmp_path / "p")
@@ -242,22 +242,34 @@ def test_a_custom_encoder_with_batch_norm_is_exported_and_loaded(tmp_path):
     )
 
 
+class Halved:
+    """A step that is another one in files."""
+
+    kind = "halved"
+
+    def __call__(self, rows):
+        return rows
+
+    def freeze(self):
+        transform = daband.PCA(2)
+        transform.fit(np.random.default_rng(0).normal(size=(50, 2)))
+        return transform.get_step()
+
+
 class Forgetful(daband.LinUCB):
-    """A policy whose author forgot a part of what it predicts in ``_freeze``."""
+    """A policy whose file predicts otherwise."""
 
     name = "forgetful"
 
-    def _freeze(self, domain):
-        parts = super()._freeze(domain)
-        halved = [dataclasses.replace(member, theta=0.5 * member.theta) for member in parts.members]
-        return parts._replace(members=tuple(halved))
+    def _predictor(self, domain):
+        return super()._predictor(domain).after(ContextStep((2,), Halved()))
 
 
 def test_a_file_that_decides_otherwise_than_the_policy_is_not_written(tmp_path):
     policy = Forgetful(context_shape=(2,), n_arms=2, seed=0)
     policy.update(np.eye(2), [0, 1], [1.0, 0.0])
     (tmp_path / "p.daband").write_text("an earlier file")
-    with pytest.raises(daband.CheckpointError, match=r"differ .*0\.1"):
+    with pytest.raises(daband.CheckpointError, match=r"differ by 0\.2"):
         daband.export(policy, tmp_path / "p.daband")
     assert (tmp_path / "p.daband").read_text() == "an earlier file"
     assert [path.name for path in tmp_path.iterdir()] == ["p.daband"]

@@ -17,9 +17,9 @@ import daband
 from daband.errors import CheckpointError, InvalidInput
 from daband.neural import DenseSettings, FeatureNetwork
 from daband.neural.encoders._domain_norm import DomainNorm
-from daband.neural.encoders._encoder import Encoder
-from daband.neural.encoders._frozen_encoder import freeze_encoder, to_onnx
-from daband.serving._numpy_networks import load_network
+from daband.neural.encoders._encoder import Encoder, InferenceEncoder
+from daband.neural.encoders._frozen_encoder import TorchNetwork, to_onnx
+from daband.serving._numpy_networks import load_part
 
 SHAPE = (3, 16, 16)
 SCRIPT = """
@@ -199,10 +199,11 @@ def test_a_network_with_norms_by_domain_takes_any_number_of_rows():
     torch.manual_seed(0)
     encoder = Encoder(features=Normed(), dense=DenseSettings(dimension=4, hidden=8))
     contexts = np.random.default_rng(0).normal(size=(9, 6))
-    own = [freeze_encoder(encoder, domain=domain) for domain in (0, 1)]
+    inference = InferenceEncoder(encoder, device=torch.device("cpu"))
+    own = [TorchNetwork(inference, domain).freeze() for domain in (0, 1)]
     assert not own[1].settings["single"]
     for network in own:
-        again = load_network(network.settings, network.arrays)
+        again = load_part(network.settings, network.arrays)
         np.testing.assert_allclose(again(contexts), network(contexts), atol=1e-5)
     assert not np.allclose(own[0](contexts), own[1](contexts))
 

@@ -1,10 +1,19 @@
 """Ridge regression with exploration bonuses, in numpy.
 
 Start with ``_ridge.py``, one regression: ``Ridge.add_rows`` updates A and b. ``_ridge_head.py`` has
-the regressions of a linear policy, one per arm. ``_exploration.py`` chooses arms by their
-predictions. ``_source_worth.py`` learns how much a source round counts in a target.
+the regressions of a linear policy, one per arm. ``_predictor.py`` maps contexts to predicted
+rewards and bonuses, by which ``_exploration.py`` chooses arms. ``_source_worth.py`` learns how much
+a source round counts in a target.
 """
 
 from daband.linear._exploration import Decision, Exploration
+from daband.linear._predictor import ContextStep, MixturePredictor, Predictor, RidgePredictor
 
-__all__ = ["Decision", "Exploration"]
+__all__ = [
+    "ContextStep",
+    "Decision",
+    "Exploration",
+    "MixturePredictor",
+    "Predictor",
+    "RidgePredictor",
+]

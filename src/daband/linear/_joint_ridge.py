@@ -25,8 +25,10 @@ over the rounds of each arm (``compute_joint_sums``).
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -40,9 +42,11 @@ from daband.base._arrays import (
     check_memory,
     read_array,
     to_floats,
+    to_rows,
 )
+from daband.linear._predictor import Predictor, compute_ridge_scores, is_large, select_arms
 from daband.linear._reward_moments import RewardMoments
-from daband.linear._ridge import Ridge, RidgeSums, compute_ridge_scores
+from daband.linear._ridge import Ridge, RidgeSums
 from daband.linear._ridge_head import RidgeHead
 
 #: The prior standard deviation of an arm's effect, in standard deviations of rewards, before
@@ -56,7 +60,9 @@ _PENALTY_RANGE = (1e-3, 1e6)
 #: stays small.
 _MAX_EFFECTS = 1024
 #: Maximum number of contexts that are scored one by one, without a regression per arm.
-_MAX_SINGLE_ROWS = 4
+MAX_SINGLE_ROWS = 4
+#: Maximum number of weights in the regressions of all arms that a predictor stores (128 MiB).
+_MAX_CACHED_WEIGHTS = 1 << 24
 
 
 def append_one(contexts: FloatArray, scale: float = 1.0) -> FloatArray:
@@ -79,7 +85,12 @@ def _get_effect_indices(indices: IntArray, n_products: int) -> IntArray:
 
 
 def compute_arm_heads(
-    theta: FloatArray, inverse: FloatArray | None, vectors: FloatArray, indices: IntArray, dim: int
+    theta: FloatArray,
+    inverse: FloatArray | None,
+    vectors: FloatArray,
+    indices: IntArray,
+    dim: int,
+    new_effect_variance: float,
 ) -> tuple[FloatArray, FloatArray | None]:
     """Return a regression on ``append_one(x)`` for each arm: theta (K, d + 1), inverse (K, d + 1, d
     + 1) or None.
@@ -91,6 +102,7 @@ def compute_arm_heads(
         indices: the index of each arm in the joint regression, (K,); -1 for a new arm, which has no
             effect.
         dim: the number of context features, d.
+        new_effect_variance: the prior variance of the effect of an arm without rounds.
     """
     n_columns = dim + 1
     n_arm_features = vectors.shape[1]
@@ -112,6 +124,7 @@ def compute_arm_heads(
     arm_inverses[is_known, :, -1] += covariances
     arm_inverses[is_known, -1, :] += covariances
     arm_inverses[is_known, -1, -1] += _EFFECT_SCALE**2 * inverse[effects, effects]
+    arm_inverses[~is_known, -1, -1] += _EFFECT_SCALE**2 * new_effect_variance
     return arm_theta, arm_inverses
 
 
@@ -121,12 +134,11 @@ def score_context(
     context: FloatArray,
     vectors: FloatArray,
     indices: IntArray,
-    new_effect_variance: float = 0.0,
+    new_effect_variance: float,
 ) -> Scores:
     """Return means and variances (K,) for one row of ``append_one``, (d + 1,).
 
-    ``new_effect_variance`` is the prior variance of the effect of an arm without rounds. Other
-    arguments are as in ``compute_arm_heads``.
+    The other arguments are as in ``compute_arm_heads``.
     """
     n_columns = len(context)
     n_arm_features = vectors.shape[1]
@@ -182,6 +194,79 @@ def compute_joint_sums(sums: RidgeSums, vectors: FloatArray) -> RidgeSums:
     return joint
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JointPredictor(Predictor):
+    """A regression on products of contexts (n, d) and arm vectors (K, m), with an effect per arm."""
+
+    kind: ClassVar[str] = "joint"
+    #: The coefficients of rewards minus ``centre``, (F,).
+    theta: FloatArray
+    #: The number of context features, d.
+    n_inputs: int
+    #: A^-1, (F, F); None for bonuses of 0.
+    inverse: FloatArray | None
+    #: The vectors of the arms, (K, m).
+    vectors: FloatArray
+    #: The index of each arm in the regression, (K,); -1 for an arm without rounds.
+    arms: IntArray
+    #: The prior mean of rewards.
+    centre: float
+    #: The unit of bonuses.
+    scale: float
+    #: The factor of contexts.
+    context_scale: float
+    #: The prior variance of the effect of an arm without rounds, as in ``inverse``.
+    new_effect_variance: float
+
+    def score(self, features: AnyArray, with_bonuses: bool = True) -> Scores:
+        rows = append_one(to_rows(features), self.context_scale)
+        if len(rows) > MAX_SINGLE_ROWS or "_all_heads" in vars(self):
+            mean, variance = compute_ridge_scores(*self.get_arm_heads(with_bonuses), rows)
+        else:
+            inverse = self.inverse if with_bonuses else None
+            arms = self.vectors, self.arms
+            scores = [
+                score_context(self.theta, inverse, row, *arms, self.new_effect_variance)
+                for row in rows
+            ]
+            mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
+        return self.centre + mean, self.scale * np.sqrt(variance)
+
+    def get_arm_heads(self, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
+        """Return the regression of each arm on ``append_one(x)``, as ``compute_arm_heads`` does."""
+        n_weights = len(self.vectors) * (self.n_inputs + 1) ** 2
+        if with_bonuses and n_weights <= _MAX_CACHED_WEIGHTS:
+            return self._all_heads
+        if not with_bonuses and "_all_heads" in vars(self):
+            return self._all_heads[0], None
+        return self._compute_heads(with_bonuses)
+
+    @functools.cached_property
+    def _all_heads(self) -> tuple[FloatArray, FloatArray | None]:
+        """The regression of each arm. Once it is computed, single contexts are scored by it too."""
+        return self._compute_heads(with_bonuses=True)
+
+    def _compute_heads(self, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
+        """Return the regression of each arm."""
+        inverse = self.inverse if with_bonuses else None
+        regression = self.theta, inverse, self.vectors, self.arms, self.n_inputs
+        return compute_arm_heads(*regression, self.new_effect_variance)
+
+    def for_arms(self, indices: IntArray, vectors: FloatArray) -> Self:
+        return replace(self, arms=select_arms(self.arms, indices), vectors=vectors)
+
+    @property
+    def uses_arm_features(self) -> bool:
+        return True
+
+    @property
+    def has_bonuses(self) -> bool:
+        return self.inverse is not None
+
+    def without_large_inverses(self) -> Self:
+        return replace(self, inverse=None) if is_large(self.inverse) else self
+
+
 class JointHead(RidgeHead):
     """One ridge regression on contexts (B, d) and arm vectors (K, m).
 
@@ -219,11 +304,6 @@ class JointHead(RidgeHead):
     def counts(self) -> IntArray:
         """The sum of the weights of each arm's rounds, rounded, (K,)."""
         return np.rint(self._arm_weights).astype(np.int64)
-
-    @property
-    def new_effect_variance(self) -> float:
-        """The prior variance of the coefficient of an arm's effect."""
-        return self.noise_variance / float(self.penalties[2])
 
     @property
     def _n_products(self) -> int:
@@ -280,44 +360,18 @@ class JointHead(RidgeHead):
         self.statistics.set_penalties(self.penalties[groups])
         self._n_fitted_rounds = n_rounds
 
-    def score(
-        self,
-        features: AnyArray,
-        *,
-        centre: float = 0.0,
-        scale: float = 1.0,
-        with_bonuses: bool = True,
-    ) -> Scores:
-        contexts = self._to_context_rows(features)
-        if len(contexts) <= _MAX_SINGLE_ROWS:
-            theta = self.statistics.compute_coefficients(centre)[0]
-            A_inv = self._get_covariance() if with_bonuses else None
-            indices = np.arange(len(self.vectors))
-            scores = [score_context(theta, A_inv, row, self.vectors, indices) for row in contexts]
-            mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
-        else:
-            mean, variance = compute_ridge_scores(
-                *self.compute_regressions(centre, with_bonuses), contexts
-            )
-        return centre + mean, scale * np.sqrt(variance)
-
-    def compute_regressions(
-        self, centre: float, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray | None]:
-        """Return the regression of each arm on the rows of ``_to_context_rows``, as
-        ``compute_arm_heads`` does.
-        """
-        return compute_arm_heads(
-            self.statistics.compute_coefficients(centre)[0],
-            self._get_covariance() if with_bonuses else None,
-            self.vectors,
-            np.arange(len(self.vectors)),
-            self.dim,
+    def predictor(self, centre: float, scale: float) -> JointPredictor:
+        return JointPredictor(
+            theta=self.statistics.compute_coefficients(centre)[0],
+            n_inputs=self.dim,
+            inverse=self.statistics.A_inv[0],
+            vectors=self.vectors,
+            arms=np.arange(len(self.vectors)),
+            centre=centre,
+            scale=scale * math.sqrt(self.noise_variance),
+            context_scale=self._context_scale,
+            new_effect_variance=1.0 / float(self.penalties[2]),
         )
-
-    def _get_covariance(self) -> FloatArray:
-        """Return the covariance of the coefficients, (F, F), in units of the rewards' variance."""
-        return self.noise_variance * self.statistics.A_inv[0]
 
     def _to_context_rows(self, features: AnyArray) -> FloatArray:
         """Return contexts (B, d) as ``append_one`` does, (B, d + 1), multiplied by
@@ -353,23 +407,6 @@ class JointHead(RidgeHead):
         self.statistics.add_features(np.full(n_new_effects, self.penalties[2]))
         if self.worth is not None:
             self.worth.pad(n_heads=0, n_features=n_new_effects)
-
-    def freeze(self, moments: RewardMoments) -> dict[str, Any]:
-        """Return the coefficients (1, F) and their covariance (1, F, F), for features of
-        ``append_one(x)``, and the arms' vectors.
-
-        Contexts x are as given, not multiplied by ``_context_scale``. Predictions are in the unit
-        of ``moments``.
-        """
-        factors = np.ones(self.statistics.dim)
-        factors[: self.dim * self.vectors.shape[1]] = self._context_scale
-        theta = factors * self.statistics.compute_coefficients(moments.centre) / moments.scale
-        return {
-            "theta": theta,
-            "inverse": (factors[:, None] * self._get_covariance() * factors)[None],
-            "vectors": self.vectors,
-            "new_effect_variance": self.new_effect_variance,
-        }
 
     # Sums over the rounds of a log.
 

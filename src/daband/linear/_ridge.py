@@ -12,8 +12,8 @@ Every regression has two right-hand sides, rewards r and ones, hence two columns
 theta_1. With a prior mean c, the prediction is ``c + z.(theta_r - c theta_1)``. This is exactly the
 ridge regression of r - c, plus c. So c may change at any time.
 
-``Ridge`` learns round by round, ``RidgeSums`` sums the rounds of a log, and
-``compute_ridge_scores`` predicts.
+``Ridge`` learns round by round, and ``RidgeSums`` sums the rounds of a log. ``RidgePredictor`` in
+``_predictor.py`` predicts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from daband.base._arrays import (
     Arrays,
     FloatArray,
     IntArray,
-    Scores,
     Weights,
     read_array,
     to_floats,
@@ -40,8 +39,6 @@ from daband.linear._reward_moments import RewardMoments
 #: ratio, the rounding error of means is about 1e-6, or 1e-4 if such features repeat.
 #: Errors grow in proportion to the squared norm. At 1e16, bonuses are noise.
 MAX_SQUARED_NORM = 1e10
-#: The number of products that are computed at once. They take 1 MB, which fits in the cache.
-_BLOCK_VALUES = 131_072
 #: An update of the inverse with a variance of 10^k loses k digits. Above this variance, the inverse
 #: is computed from A.
 _MAX_VARIANCE = 1e6
@@ -51,24 +48,6 @@ _MAX_CONDITION = 1e10
 #: ``RidgeSums`` sorts rows by head and sums them in tiles of about this size, which fit in the
 #: cache.
 _TILE_BYTES = 1 << 22
-
-
-def compute_ridge_scores(theta: FloatArray, A_inv: FloatArray | None, z: FloatArray) -> Scores:
-    """Return means z.theta and variances z'A^-1 z of features z (B, d) under every regression, (B,
-    heads) each.
-
-    theta is (heads, d), A_inv (heads, d, d). If A_inv is None, variances are 0.
-    """
-    mean = z.dot(theta.T)
-    if A_inv is None:
-        return mean, np.zeros_like(mean)
-    variance = np.empty_like(mean)
-    block_rows = max(64, _BLOCK_VALUES // theta.size)
-    for start in range(0, len(z), block_rows):
-        block = z[start : start + block_rows]
-        products = np.matmul(block, A_inv).transpose(1, 0, 2)
-        np.matmul(products, block[:, :, None], out=variance[start : start + block_rows, :, None])
-    return mean, np.maximum(variance, 0.0, out=variance)
 
 
 def check_norm(z: AnyArray, ridge: float) -> None:
@@ -230,17 +209,6 @@ class Ridge:
     def compute_coefficients(self, centre: float = 0.0) -> FloatArray:
         """Return the coefficients (heads, d) of rewards minus ``centre``."""
         return self.theta[:, 0] if centre == 0.0 else self.theta[:, 0] - centre * self.theta[:, 1]
-
-    def score(self, z: AnyArray, *, centre: float = 0.0, with_bonuses: bool = True) -> Scores:
-        """Return predicted rewards and variances z'A^-1 z of features (B, d), each (B, heads).
-
-        ``centre`` is the prior mean of rewards. If ``with_bonuses`` is False, variances are 0.
-        """
-        A_inv = self.A_inv if with_bonuses else None
-        mean, variance = compute_ridge_scores(
-            self.compute_coefficients(centre), A_inv, to_floats(z)
-        )
-        return mean + centre, variance
 
     def update(
         self, z: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None

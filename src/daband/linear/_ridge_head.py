@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from daband.base._arrays import (
 from daband.errors import InvalidInput
 from daband.linear._draws import DrawFunction
 from daband.linear._exploration import Decision, Exploration, join_decisions
+from daband.linear._predictor import Predictor, RidgePredictor
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge import Ridge, RidgeSums, check_norm, weight_rounds
 from daband.linear._source_worth import SourceWorth, WorthEstimate
@@ -93,10 +94,16 @@ class RidgeHead:
         ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus. If not
         ``with_bonuses``, bonuses are 0.
         """
-        rows = features.reshape(-1, self.dim)
-        mean, variance = self.statistics.score(rows, centre=centre, with_bonuses=with_bonuses)
-        shape = (len(features), -1)
-        return mean.reshape(shape), scale * np.sqrt(variance).reshape(shape)
+        return self.predictor(centre, scale).score(features, with_bonuses)
+
+    def predictor(self, centre: float, scale: float) -> Predictor:
+        """Return the predictor of features (B, d) or (B, K, d), with views of the learned arrays.
+
+        ``centre`` and ``scale`` are as in ``score``.
+        """
+        ridge = self.statistics
+        theta = ridge.compute_coefficients(centre)
+        return RidgePredictor(theta=theta, inverse=ridge.A_inv, centre=centre, scale=scale)
 
     def get_chosen_features(self, features: AnyArray, arms: IntArray) -> tuple[AnyArray, IntArray]:
         """Return the features (B, d) of each round's arm, and the index of its regression, (B,)."""
@@ -248,16 +255,6 @@ class RidgeHead:
             self.statistics.add_heads(1)
             if self.worth is not None:
                 self.worth.pad(n_heads=1, n_features=0)
-
-    def freeze(self, moments: RewardMoments) -> dict[str, Any]:
-        """Return copies of ``theta`` (heads, d) and of A^-1, ``inverse`` (heads, d, d), by name.
-
-        Predictions by this theta are in the unit of ``moments``: minus their centre, divided by
-        their scale.
-        """
-        statistics = self.statistics
-        theta = statistics.compute_coefficients(moments.centre) / moments.scale
-        return {"theta": theta, "inverse": statistics.A_inv.copy()}
 
     # Sums over the rounds of a log.
 

@@ -122,7 +122,7 @@ def compute_arm_probabilities(
                 if mask is None and frozen.offered is None
                 else policy.make_arm_mask(mask, len(batch))
             )
-            probabilities = frozen.exploration.probabilities(*frozen.score(batch), available=mask)
+            probabilities = frozen.compute_probabilities(*frozen.score(batch), mask)
             batch_probabilities.append(probabilities)
         else:
             probabilities = as_numpy(policy(batch), "policy's probabilities").astype(

@@ -256,10 +256,7 @@ class EncoderPolicy(Policy):
             domains=self.domains,
         )
 
-    def _copy_reference_contexts(self, domain: int) -> AnyArray | None:
-        """Return stored contexts of a domain as a reference for the monitor of an exported policy;
-        None if none are stored as they were given.
-        """
+    def _get_reference(self, domain: int) -> AnyArray | None:
         buffer = self.buffers.rounds[domain]
         if self.domains.is_target(domain):
             buffer = self.buffers.unlabelled[domain - self.domains.first_target]

@@ -494,8 +494,7 @@ class Learner:
         the encoder.
         """
         network = self._copy_encoder(self.ema_encoder or self.encoder)
-        has_shared_arms = self.has_shared_arms
-        return InferenceEncoder(network, has_shared_arms=has_shared_arms, device=self.device)
+        return InferenceEncoder(network, device=self.device)
 
     def _copy_encoder(self, encoder: Encoder) -> Encoder:
         """Return a copy without gradients. Parameters that are not trained are shared with it."""

@@ -18,13 +18,13 @@ from daband.base._arrays import AnyArray, FloatArray, Mask, Weights
 from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision
 from daband.linear._joint_ridge import JointHead
+from daband.linear._predictor import ContextStep, Predictor
 from daband.neural._accelerator import take_steps
 from daband.neural._encoder_policy import EncoderPolicy
 from daband.neural.encoders._encoder import limit_threads
-from daband.neural.encoders._frozen_encoder import freeze_encoder
+from daband.neural.encoders._frozen_encoder import TorchNetwork
 from daband.policies._registered import policies
 from daband.rounds._rounds import Rounds
-from daband.serving._frozen_policy import FrozenParts, Member
 
 
 @policies.register("nlinucb")
@@ -61,15 +61,15 @@ class NeuralLinUCB(EncoderPolicy):
 
     # Choose arms and learn rounds.
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
-        features = self._encode(contexts, domain)
+    def _predictor(self, domain: int) -> Predictor:
+        network = TorchNetwork(self._encoder, domain)
+        step = ContextStep(self.feature_shape, network, self._image_input.layout)
         moments = self.reward_moments
-        with self._locks.state:
-            return self._head.score(
-                features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses
-            )
+        return self._head.predictor(moments.centre, moments.scale).after(step)
+
+    @property
+    def has_seen_target(self) -> bool:
+        return any(map(len, self.buffers.unlabelled))
 
     def _play(
         self,
@@ -192,7 +192,7 @@ class NeuralLinUCB(EncoderPolicy):
         if isinstance(head, JointHead):
             with self._locks.state:
                 head.fit_penalties(moments)
-            theta, _ = head.compute_regressions(moments.centre, with_bonuses=False)
+            theta, _ = head.predictor(moments.centre, 1.0).get_arm_heads(with_bonuses=False)
         else:
             theta = head.statistics.compute_coefficients(moments.centre)
         return theta / moments.scale
@@ -205,15 +205,3 @@ class NeuralLinUCB(EncoderPolicy):
         metrics = self.learner.finish(n_steps)
         self._encoder = self.learner.copy_acting_encoder()
         return metrics
-
-    # Export.
-
-    def _freeze(self, domain: int) -> FrozenParts:
-        network = freeze_encoder(self._encoder.network, domain=domain)
-        return FrozenParts(
-            (Member(**self._head.freeze(self.reward_moments), network=network),),
-            self.counts.copy(),
-            layout=self._image_input.layout,
-            reference=self._copy_reference_contexts(domain),
-            has_seen_target=any(map(len, self.buffers.unlabelled)),
-        )

@@ -38,7 +38,6 @@ from daband.base._arrays import (
     FloatArray,
     IntArray,
     Mask,
-    Scores,
     add_prefix,
     drop_prefix,
     read_array,
@@ -49,6 +48,7 @@ from daband.base._arrays import (
 from daband.errors import InvalidInput, NotFitted
 from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep, fit_ramps
 from daband.linear._joint_ridge import JointHead
+from daband.linear._predictor import ContextStep, Predictor, RidgePredictor
 from daband.linear._propensities import estimate_propensities
 from daband.linear._ridge_head import RidgeHead
 from daband.linear._source_worth import WorthEstimate
@@ -75,7 +75,6 @@ from daband.policies._trees import (
     sample_rounds,
 )
 from daband.rounds._rounds import Rounds
-from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._numpy_networks import TreeNetwork
 
 #: Maximum number of dimensions of a context; larger contexts need a transform.
@@ -231,34 +230,22 @@ class LogPolicy(Policy):
 
     # Decisions.
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        rows = to_rows(contexts)
+    def _predictor(self, domain: int) -> Predictor:
         moments = self.reward_moments
         if head := self._get_deciding_head():
             assert self._ramps is not None
-            return head.score(self._ramps(rows), centre=moments.centre, scale=moments.scale)
+            step = ContextStep(self.feature_shape, self._ramps)
+            return head.predictor(moments.centre, moments.scale).after(step)
         feature_step, theta = self._get_step_and_theta()
-        mean = feature_step(rows) @ theta.T
-        bonus = moments.scale * np.sqrt(1.0 / (1.0 + self._count_target_rounds()))
-        return mean, np.broadcast_to(bonus, mean.shape).copy()
-
-    def _freeze(self, domain: int) -> FrozenParts:
-        moments = self.reward_moments
-        if head := self._get_deciding_head():
-            regressions = Member(**head.freeze(moments), transform=self._ramps)
-            return FrozenParts((regressions,), self._round_counts.copy())
-        feature_step, theta = self._get_step_and_theta()
-        n_features = theta.shape[1]
-        centred_theta = np.vstack([theta, self._compute_new_theta(feature_step, theta)])
-        constant_index = feature_step.constant_index
-        centred_theta[:, constant_index] -= moments.centre
-        centred_theta /= moments.scale
-        inverse = np.zeros((self.n_arms, n_features, n_features))
-        inverse[:, constant_index, constant_index] = 1.0 / (1.0 + self._count_target_rounds())
-        kind = "network" if isinstance(feature_step, TreeNetwork) else "transform"
-        step: dict[str, Any] = {kind: feature_step}
-        member = Member(centred_theta[:-1], inverse, new_theta=centred_theta[-1], **step)
-        return FrozenParts((member,), self._round_counts.copy())
+        inverse = np.zeros(theta.shape)
+        inverse[:, feature_step.constant_index] = 1.0 / (1.0 + self._count_target_rounds())
+        return RidgePredictor(
+            steps=(ContextStep(self.feature_shape, feature_step),),
+            theta=theta,
+            inverse=inverse,
+            scale=moments.scale,
+            new_theta=self._compute_new_theta(feature_step, theta),
+        )
 
     def _get_source_worth(self) -> WorthEstimate | None:
         return self._heads[0].estimate_worth() if self._heads else None

@@ -6,7 +6,7 @@ predicted rounds well before it learned them. ``linear/_mixture_weights.py`` com
 and bounds the error relative to the best mixture. The confidence bonus is a mean of the members'
 bonuses, because the error of a mean of predictions is at most the mean of their errors. Its weights
 are fixed, unless one member uses arm features: for an arm with few rounds, that member then has
-more weight, in predictions and in bonuses (``Mixture._compute_arm_weights``).
+more weight, in predictions and in bonuses (``Mixture._predictor``).
 
 Members are ordinary policies. A member has one weight in predictions and another one in the bonus,
 because a regression that explores well need not predict well.
@@ -31,7 +31,6 @@ from daband.base._arrays import (
     FloatArray,
     IntArray,
     Mask,
-    Scores,
     Weights,
     add_prefix,
     drop_prefix,
@@ -42,6 +41,7 @@ from daband.linear._draws import make_seeded_draw
 from daband.linear._exploration import Decision, join_decisions
 from daband.linear._joint_ridge import JointHead
 from daband.linear._mixture_weights import MixtureWeights, find_revealed_predictions
+from daband.linear._predictor import MixturePredictor, Predictor
 from daband.linear._ridge_head import BLOCK_ROUNDS, BlockScores
 from daband.linear._source_worth import WorthEstimate
 from daband.policies._checkpoints import collect_arrays, restore_arrays
@@ -52,13 +52,13 @@ from daband.policies._policy import (
     Policy,
     check_and_transform,
     learn_transformed,
-    score_transformed,
+    make_predictor,
+    predict,
 )
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
 from daband.rounds._rounds import Rounds
-from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Maximum number of members. The time to compute weights doubles with each member, since every
 #: subset is tried.
@@ -97,7 +97,7 @@ class Mixture(Policy):
     """
 
     default_settings: ClassVar = {"alpha": 1.0}
-    locks_state = False  # members hold their own locks
+    locks_state = False  # a member may learn for long without the lock
     order_matters = True  # a member's errors depend on what it had learned before
 
     def __init__(
@@ -142,7 +142,7 @@ class Mixture(Policy):
         if joint_indices and not has_one_joint and len(joint_indices) < len(self.members):
             raise InvalidInput("members: arm features may be used by one member, or by all members")
         #: The index of the only member that uses arm features, or None. Predictions of the other
-        #: members are averaged with its predictions (``_compute_arm_weights``).
+        #: members are averaged with its predictions (``_predictor``).
         self._joint_index = joint_indices[0] if has_one_joint else None
         self.catalogue = _find_given([member.catalogue for member in self.members.values()])
         is_small_context = math.prod(self.feature_shape) <= MAX_SMALL_DIM
@@ -172,6 +172,7 @@ class Mixture(Policy):
         # sorted, as in a saved file
         copies = {name: copy.deepcopy(members[name]) for name in sorted(members)}
         for name, member in copies.items():
+            member._locks = self._locks
             for setting, expected in (
                 ("context_shape", self.feature_shape),
                 ("n_arms", self.n_arms),
@@ -214,7 +215,8 @@ class Mixture(Policy):
         """The number of learned rounds per arm, (K,), or in total, (1,), if arms are shared. It is
         that of the first member with ``counts``.
         """
-        return next(member.counts for member in self.members.values() if hasattr(member, "counts"))
+        members = self.members.values()
+        return _find_given([getattr(member, "counts", None) for member in members])
 
     def settings(self) -> dict[str, Any]:
         members = {
@@ -258,38 +260,29 @@ class Mixture(Policy):
 
     # Deciding.
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        # Another thread may add an arm or change the weights meanwhile.
+    def _predictor(self, domain: int) -> Predictor:
         members = list(self.members.values())
-        weights, bonus_weights = self._compute_arm_weights(members)
-        mean, bonus = np.zeros((2, len(contexts), members[0].n_arms))
-        for index, member in enumerate(members):
-            needs_bonus = with_bonuses and bool(bonus_weights[index].any())
-            if needs_bonus or weights[index].any():
-                features = check_and_transform(member, contexts, domain)
-                member_mean, member_bonus = score_transformed(member, features, domain, needs_bonus)
-                mean += weights[index] * member_mean
-                bonus += bonus_weights[index] * member_bonus
-        return mean, bonus
-
-    def _compute_arm_weights(self, members: Sequence[Policy]) -> tuple[FloatArray, FloatArray]:
-        """Return the weights of the members' means and of their bonuses for each arm, (M, K) each.
-
-        The weight of a bonus includes the member's ``alpha``. If one member uses arm features, the
-        other members predict an arm with few rounds badly. So their predictions for this arm are
-        averaged with its predictions, with the weights of ``_compute_separate_weights``.
-        """
-        n_arms = members[0].n_arms
-        alphas = np.array([member.exploration.alpha for member in members])
-        weights = np.tile(self._mixture_weights.weights[:, None], n_arms)
-        bonus_weights = np.tile(self._bonus_weights[:, None], n_arms)
+        weights = self._mixture_weights.weights[:, None]
+        bonus_weights = self._bonus_weights[:, None]
+        alphas = np.array([[member.exploration.alpha] for member in members])
+        new_weights = None
         if self._joint_index is not None:
+            # The other members predict an arm with few rounds badly, so their predictions for this
+            # arm are averaged with those of the member that uses arm features.
             separate = self._compute_separate_weights(members)
-            weights *= separate
-            weights[self._joint_index] += 1.0 - separate
-            bonus_weights *= separate
-            bonus_weights[self._joint_index] += 1.0 - separate
-        return weights, alphas[:, None] * bonus_weights
+            joint = np.zeros_like(weights)
+            joint[self._joint_index] = 1.0
+            weights = separate * weights + (1.0 - separate) * joint
+            bonus_weights = separate * bonus_weights + (1.0 - separate) * joint
+            new_weights = np.hstack([joint, alphas * joint]).T
+        bonus_weights = alphas * bonus_weights
+        predictor = MixturePredictor(
+            members=tuple(make_predictor(member, domain) for member in members),
+            weights=weights,
+            bonus_weights=bonus_weights,
+            new_weights=new_weights,
+        )
+        return predictor.without_unused()
 
     def _compute_separate_weights(self, members: Sequence[Policy]) -> FloatArray:
         """Return the weight n / (n + d) of each arm's separate regressions after n rounds on d
@@ -304,55 +297,15 @@ class Mixture(Policy):
             counts = joint_member.counts  # type: ignore[attr-defined]
         return counts / (counts + math.prod(self.feature_shape))
 
-    def _freeze(self, domain: int) -> FrozenParts:
-        """Return frozen regressions of all members, whose weighted sum predicts as ``_score`` does.
+    @property
+    def has_seen_target(self) -> bool:
+        return any(member.has_seen_target for member in self.members.values())
 
-        Members have their own centres of rewards. A constant regression adds the difference,
-        ``offsets`` (K,).
-        """
-        members = list(self.members.values())
-        moments = self.reward_moments
-        weights, bonus_weights = self._compute_arm_weights(members)
-        all_parts = [member._freeze(domain) for member in members]
-        offsets = np.zeros(self.n_arms)
-        frozen_members: list[Member] = []
-        for index, (member, parts) in enumerate(zip(members, all_parts, strict=True)):
-            offset = (member.reward_moments.centre - moments.centre) / moments.scale
-            offsets += weights[index] * offset
-            unit_ratio = member.reward_moments.scale / moments.scale  # of the member's predictions
-            for frozen in parts.members:
-                weighted = _weight_arms(
-                    frozen, unit_ratio * weights[index], unit_ratio * bonus_weights[index]
-                )
-                if member.transform is not None and not frozen.is_constant:
-                    step = copy.deepcopy(member.transform.get_step(domain))
-                    weighted = dataclasses.replace(weighted, transform=step)
-                if max(weighted.weight, weighted.bonus_weight) > 0.0:
-                    frozen_members.append(weighted)
-        if offsets.any():
-            no_inverse = np.zeros((self.n_arms, 0, 0))
-            frozen_members.append(
-                Member(offsets[:, None], no_inverse, bonus_weight=0.0, is_constant=True)
-            )
-        layouts = {
-            parts.layout
-            for parts in all_parts
-            if not all(frozen.is_constant for frozen in parts.members)
-        }
-        if "channels_last" in layouts and len(layouts) > 1:
-            raise InvalidInput(
-                "images with channels last: a mixture of a network and other members cannot be"
-                " exported"
-            )
-        # with a transform, members store transformed contexts
-        references = [parts.reference for parts in all_parts if self.transform is None]
-        return FrozenParts(
-            tuple(frozen_members),
-            _find_given([parts.round_counts for parts in all_parts]),
-            layout=_find_given(list(layouts)),
-            reference=_find_given(references),
-            has_seen_target=any(parts.has_seen_target for parts in all_parts),
-        )
+    def _get_reference(self, domain: int) -> AnyArray | None:
+        if self.transform is not None:  # members store transformed contexts
+            return None
+        members = self.members.values()
+        return _find_given([member._get_reference(domain) for member in members])
 
     # Learning.
 
@@ -399,7 +352,7 @@ class Mixture(Policy):
         members = list(self.members.values())
         features = [check_and_transform(member, rounds.contexts, domain) for member in members]
         if is_new.any():
-            means = self._predict_by_member(features, is_new, domain)
+            means = self._predict_by_member(rounds.contexts[is_new], domain)
             self._record_errors(means, rounds.arms[is_new], rounds.rewards[is_new])
         for member, member_features in zip(members, features, strict=True):
             learn_transformed(member, dataclasses.replace(rounds, contexts=member_features), domain)
@@ -413,7 +366,7 @@ class Mixture(Policy):
         members = list(self.members.values())
         features = [check_and_transform(member, contexts, domain) for member in members]
         if is_new.any():
-            means = self._clip_to_rewards(self._predict_by_member(features, is_new, domain))
+            means = self._clip_to_rewards(self._predict_by_member(contexts[is_new], domain))
             predictions = means.reshape(-1, len(members))
             deviation = self.reward_moments.scale
             self._mixture_weights.add(
@@ -424,15 +377,10 @@ class Mixture(Policy):
         self.reward_moments.add(rewards.ravel())
         self.rounds_learned += rewards.size
 
-    def _predict_by_member(
-        self, features: Sequence[AnyArray], rows: BoolArray, domain: int
-    ) -> FloatArray:
-        """Return the predictions (B, K, M) of each member for these rows of its features."""
+    def _predict_by_member(self, contexts: AnyArray, domain: int) -> FloatArray:
+        """Return the predictions (B, K, M) of each member."""
         members = list(self.members.values())
-        means = [
-            score_transformed(member, member_features[rows], domain, False)[0]
-            for member, member_features in zip(members, features, strict=True)
-        ]
+        means = [predict(member, contexts, domain, with_bonuses=False)[0] for member in members]
         if self._joint_index is not None:
             separate = self._compute_separate_weights(members)
             joint_mean = means[self._joint_index]
@@ -497,7 +445,8 @@ class Mixture(Policy):
         """
         own_moments = self.reward_moments
         exploration = self.exploration
-        _, bonus_weights = self._compute_arm_weights(list(self.members.values()))
+        alphas = [[member.exploration.alpha] for member in self.members.values()]
+        bonus_weights = np.array(alphas) * self._bonus_weights[:, None]
         member_moments = [copy.copy(member.reward_moments) for member in self.members.values()]
         decisions = []
         for row in range(len(rewards)):
@@ -571,6 +520,7 @@ class Mixture(Policy):
         grown_members = copy.deepcopy(self.members)  # if an arm cannot be added, no member changes
         catalogue = self.catalogue
         for member in grown_members.values():
+            member._locks = self._locks
             if member.catalogue is None:
                 member.add_arm()
             else:
@@ -627,25 +577,3 @@ def _check_weights(
 def _find_given(values: list[Any]) -> Any:
     """Return the first value that is not None, or None."""
     return next((value for value in values if value is not None), None)
-
-
-def _weight_arms(member: Member, weights: FloatArray, bonus_weights: FloatArray) -> Member:
-    """Return a frozen member whose predictions and bonuses for each arm are multiplied by these
-    weights, (K,) each.
-    """
-    weight = float(weights.max())
-    bonus_weight = float(bonus_weights.max())
-    factors = weights / weight if weight else np.ones_like(weights)
-    bonus_factors = bonus_weights / bonus_weight if bonus_weight else np.ones_like(weights)
-    changes: dict[str, Any] = {
-        "weight": weight * member.weight,
-        "bonus_weight": bonus_weight * member.bonus_weight,
-        "inverse": member.inverse if bonus_weight else np.zeros((len(member.theta), 0, 0)),
-    }
-    if member.vectors is not None:
-        changes["arm_factors"] = np.stack([factors, bonus_factors])
-    elif (factors < 1.0).any() or (bonus_factors < 1.0).any():
-        changes["theta"] = member.theta * factors[:, None]
-        changes["inverse"] = changes["inverse"] * bonus_factors[:, None, None] ** 2
-        changes["new_theta"] = None
-    return dataclasses.replace(member, **changes)

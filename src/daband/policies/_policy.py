@@ -7,7 +7,7 @@ A custom policy derives from ``Policy``, implements five methods, and is registe
 
 The five methods are:
 
-* ``_score``: predict rewards and confidence bonuses; change nothing.
+* ``_predictor``: return the ``Predictor`` that maps contexts to rewards and confidence bonuses.
 * ``_learn``: learn a batch of rounds.
 * ``_grow``: add space for one more arm.
 * ``_state``: return the learned state as arrays.
@@ -19,17 +19,16 @@ unit, from which ``Policy`` chooses arms. ``Policy`` also keeps running moments 
 rewards (``reward_moments``), for policies that standardise rewards.
 
 A policy may also replace ``_play``, ``_prepare``, ``_observe`` and ``_adapt``, which have a
-default. It needs ``_freeze`` to be exported, and extends ``settings`` if its constructor has
-further arguments.
+default. It extends ``settings`` if its constructor has further arguments.
 
 All input is checked completely before anything changes, so an error leaves a policy unchanged.
 
 Any number of threads may share a policy. It has two locks. The *write lock* serialises everything
 that changes a policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``,
-``prepare``, ``save``. The *state lock* is held while learned statistics are read or changed, by
-default around ``_score``, ``_learn`` and ``_play``. ``adapt`` holds only the write lock, so
-``select`` never waits for it. A forked process gets new locks and other random
-draws (``policies/_thread_locks.py``).
+``prepare``, ``save``. The *state lock* is held while learned statistics are read or changed: around
+``_predictor`` and ``Predictor.score``, and by default around ``_learn`` and ``_play``. ``adapt``
+holds only the write lock, so ``select`` never waits for it. A forked process gets new locks and
+other random draws (``policies/_thread_locks.py``).
 """
 
 from __future__ import annotations
@@ -80,6 +79,7 @@ from daband.features._transforms import (
 )
 from daband.linear._draws import make_draw_key, make_seeded_draw
 from daband.linear._exploration import Decision, Exploration, join_decisions
+from daband.linear._predictor import ContextStep, Predictor, freeze
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge_head import RidgeHead
 from daband.linear._source_worth import WorthEstimate
@@ -94,7 +94,7 @@ from daband.policies._pair_defaults import build_policy_for_pair
 from daband.policies._settings import PolicySettings, build_signature, get_setting_defaults
 from daband.policies._thread_locks import Locks, run_to_end
 from daband.rounds._rounds import Rounds, make_rounds
-from daband.serving._frozen_policy import FrozenParts, FrozenPolicy
+from daband.serving._frozen_policy import FrozenPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +220,9 @@ class Policy(ABC):
     #: True if decisions depend on the unit and the offset of contexts; ``for_pair`` then
     #: standardises them.
     scale_matters: ClassVar[bool] = False
-    #: True if ``Policy`` holds the state lock around ``_score``, ``_learn`` and ``_play``. A policy
-    #: with long work in these methods sets it to False and holds ``self._locks.state`` while it
-    #: reads or changes its learned state.
+    #: True if ``Policy`` holds the state lock around ``_learn`` and ``_play``. A policy with long
+    #: work in these methods sets it to False, and holds ``self._locks.state`` while it reads or
+    #: changes its learned state.
     locks_state: ClassVar[bool] = True
     #: True if the learned state depends on the order of rounds, beyond rounding.
     order_matters: ClassVar[bool] = False
@@ -347,11 +347,8 @@ class Policy(ABC):
     # Methods that a policy implements. ``domain`` is the index of a domain in ``self.domains``.
 
     @abstractmethod
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        """Return predicted rewards and confidence bonuses, (B, K) each.
-
-        Without ``with_bonuses``, bonuses may be 0.
-        """
+    def _predictor(self, domain: int) -> Predictor:
+        """Return the predictor of transformed contexts. Its arrays may be views of learned arrays."""
 
     @abstractmethod
     def _learn(self, rounds: Rounds, domain: int) -> None:
@@ -395,7 +392,8 @@ class Policy(ABC):
             rows = slice(index, index + 1)
             mask = None if available is None else available[rows]
             row_weights = None if weights is None else weights[rows]
-            decision = _choose_arms(self, contexts[rows], domain, mask, first_round + index, None)
+            scores = self._predictor(domain)(contexts[rows])
+            decision = _decide(self, scores, mask, first_round + index, self.exploration)
             row_rewards = rewards[rows, decision.arm[0]]
             self._learn(
                 Rounds(contexts[rows], decision.arm, row_rewards, weights=row_weights), domain
@@ -435,14 +433,14 @@ class Policy(ABC):
         if hasattr(self, "_head"):
             self._head.fixed_worth = worth
 
-    def _freeze(self, domain: int) -> FrozenParts:
-        """Return copies of the arrays that predict in this domain, in the unit of
-        ``reward_moments``.
+    @property
+    def has_seen_target(self) -> bool:
+        """True if decisions depend on target contexts without rewards."""
+        return False
 
-        A policy with this method can be exported. A class that replaces ``_score`` must replace
-        this method too.
-        """
-        raise NotImplementedError
+    def _get_reference(self, domain: int) -> AnyArray | None:
+        """Return stored contexts of a domain for the monitor of an exported policy, or None."""
+        return None
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:  # noqa: B027
         """Use unlabelled contexts, one transformed batch per domain, before the first round."""
@@ -490,8 +488,7 @@ class Policy(ABC):
                 next_round = first_round + len(batch)
                 self.rounds_decided = next_round
             try:
-                features = _transform(self, batch, domain_index)
-                return _choose_arms(self, features, domain_index, mask, first_round, None)
+                return _choose_arms(self, batch, domain_index, mask, first_round, None)
             except BaseException:
                 with self._locks.state:
                     if self.rounds_decided == next_round:  # no other thread has decided in between
@@ -526,9 +523,7 @@ class Policy(ABC):
         with self._state_lock:
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
             first_round = self.rounds_decided + round_offset
-            return _choose_arms(
-                self, _transform(self, batch, domain_index), domain_index, mask, first_round, rule
-            )
+            return _choose_arms(self, batch, domain_index, mask, first_round, rule)
 
     def probabilities(
         self,
@@ -545,9 +540,7 @@ class Policy(ABC):
         check_one_of("rule", rule, ("ucb", "greedy", None))
         with self._state_lock:
             batch, domain_index, mask = _check_request(self, contexts, domain, available)
-            mean, bonus = self._score(
-                _transform(self, batch, domain_index), domain_index, rule != "greedy"
-            )
+            mean, bonus = predict(self, batch, domain_index, rule != "greedy")
             exploration = self.exploration.with_rule(rule)
             mask = _drop_new_arms(mask, mean.shape[1])
             return exploration.probabilities(
@@ -799,24 +792,9 @@ class Policy(ABC):
 
         ``daband.export`` writes it to a file. No round is learned while the copy is made.
         """
-        classes = type(self).__mro__
-        freeze_depth, score_depth = (
-            next(index for index, base in enumerate(classes) if name in vars(base))
-            for name in ("_freeze", "_score")
-        )
-        if score_depth < freeze_depth:
-            raise InvalidInput(
-                f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: its class"
-                " defines _score and must also define _freeze, which returns the arrays that"
-                " predict"
-            )
         with self._locks.write, self._locks.state:
             domain_index = _find_domain_index(self, domain)
-            frozen_transform = (
-                None
-                if self.transform is None
-                else copy.deepcopy(self.transform.get_step(domain_index))
-            )
+            predictor = freeze(make_predictor(self, domain_index))
             moments = self.reward_moments
             catalogue = self._catalogue
             if catalogue is not None:  # both domains get the arms of this one
@@ -829,14 +807,16 @@ class Policy(ABC):
                 arms=self.arms,
                 n_arms=self.n_arms,
                 reward_unit=(moments.centre, moments.scale),
-                max_norm=self.max_norm if frozen_transform is None else MAX_RAW_NORM,
+                max_norm=self.max_norm if self.transform is None else MAX_RAW_NORM,
                 rounds_learned=self.rounds_learned,
                 exploration=self.exploration,
                 seed=self.seed,
-                transform=frozen_transform,
+                predictor=predictor,
                 table=self.table,
                 catalogue=catalogue,
-                **self._freeze(domain_index)._asdict(),
+                round_counts=getattr(self, "counts", None),
+                reference=self._get_reference(domain_index),
+                has_seen_target=self.has_seen_target,
             )
 
     def add_arm(self, name: str | None = None, features: Any = None) -> int:
@@ -939,7 +919,7 @@ class Policy(ABC):
             for name, array in arrays.items():
                 if not is_finite(array):
                     raise ValueError(f"{name} has a NaN or infinite value")
-            old_attributes = {**copy.deepcopy(self.__dict__), "_locks": self._locks}
+            old_attributes = copy.deepcopy(self.__dict__, {id(self._locks): self._locks})
             try:
                 restore_arrays(self, arrays)
             except BaseException:
@@ -956,25 +936,53 @@ class Policy(ABC):
 # Helpers between the public methods and those that a policy implements.
 
 
+def make_predictor(policy: Policy, domain_index: int) -> Predictor:
+    """Return the predictor of contexts before the policy's transform."""
+    predictor = policy._predictor(domain_index)
+    if policy.transform is None:
+        return predictor
+    step = policy.transform.get_step(domain_index)
+    return predictor.after(ContextStep(policy.context_shape, step))
+
+
+def predict(
+    policy: Policy, contexts: AnyArray, domain_index: int, with_bonuses: bool = True
+) -> Scores:
+    """Return predicted rewards and bonuses (B, K) of checked contexts.
+
+    The state lock is not held while features are computed, which takes long for a network.
+    """
+    with policy._locks.state:
+        predictor = make_predictor(policy, domain_index)
+    features = predictor.compute_features(contexts)
+    with policy._locks.state:
+        return predictor.score(features, with_bonuses)
+
+
 def _choose_arms(
     policy: Policy,
-    features: AnyArray,
+    contexts: AnyArray,
     domain_index: int,
     available: Mask,
     first_round: int,
     rule: str | None,
 ) -> Decision:
-    """Return decisions for ``features``, which are transformed contexts.
+    """Return decisions for checked contexts.
 
     ``first_round`` is the number of the first round, which determines the random draws.
     """
-    exploration: Exploration = (
-        policy.exploration if rule is None else policy.exploration.with_rule(rule)
-    )
-    mean, bonus = policy._score(features, domain_index, rule != "greedy")
+    exploration: Exploration = policy.exploration.with_rule(rule)
+    scores = predict(policy, contexts, domain_index, rule != "greedy")
+    return _decide(policy, scores, available, first_round, exploration)
+
+
+def _decide(
+    policy: Policy, scores: Scores, available: Mask, first_round: int, exploration: Exploration
+) -> Decision:
+    """Return decisions for predicted rewards and bonuses, (B, K) each."""
     draw = make_seeded_draw(policy._draw_key, first_round)
-    mask = _drop_new_arms(available, mean.shape[1])
-    return exploration.decide(mean, bonus, draw, mask, scaling=_get_scaling(policy))
+    mask = _drop_new_arms(available, scores[0].shape[1])
+    return exploration.decide(*scores, draw, mask, scaling=_get_scaling(policy))
 
 
 def _get_scaling(policy: Policy) -> tuple[float, float]:
@@ -1038,14 +1046,6 @@ def check_and_transform(policy: Policy, contexts: AnyArray, domain_index: int) -
     ``domain_index`` is the index of their domain.
     """
     return _transform(policy, _check_contexts(policy, contexts), domain_index)
-
-
-def score_transformed(
-    policy: Policy, features: AnyArray, domain_index: int, with_bonuses: bool
-) -> Scores:
-    """Return predicted rewards and bonuses, (B, K) each. ``features`` are transformed contexts."""
-    with policy._state_lock:
-        return policy._score(features, domain_index, with_bonuses)
 
 
 def _transform(policy: Policy, contexts: AnyArray, domain_index: int) -> AnyArray:

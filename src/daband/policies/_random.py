@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from daband.base._arrays import MAX_RAW_NORM, AnyArray, Arrays, Scores
+from daband.base._arrays import MAX_RAW_NORM, Arrays
+from daband.linear._predictor import Predictor, RidgePredictor
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.rounds._rounds import Rounds
-from daband.serving._frozen_policy import FrozenParts, Member
 
 
 @policies.register("random")
@@ -28,18 +28,13 @@ class Random(Policy):
     default_settings: ClassVar = {"explore": "greedy", "alpha": 0.0, "epsilon": 1.0}
     max_norm = MAX_RAW_NORM  # contexts are not used
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        shape = (len(contexts), self.n_arms)
+    def _predictor(self, domain: int) -> Predictor:
         moments = self.reward_moments
-        return np.full(shape, moments.centre), np.full(shape, moments.scale)
+        mean, bonus = (np.full(self.n_arms, value) for value in (moments.centre, moments.scale))
+        return RidgePredictor.constant(mean, bonus)
 
     def _learn(self, rounds: Rounds, domain: int) -> None:
         """Do nothing: ``Policy`` updates the reward moments."""
-
-    def _freeze(self, domain: int) -> FrozenParts:
-        return FrozenParts(
-            (Member(np.zeros((self.n_arms, 1)), np.ones((self.n_arms, 1, 1)), is_constant=True),)
-        )
 
     def _grow(self) -> None:
         """Do nothing: the next choice includes the new arm."""

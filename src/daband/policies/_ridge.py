@@ -16,7 +16,6 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,11 +27,11 @@ from daband.base._arrays import (
     Arrays,
     FloatArray,
     IntArray,
-    Scores,
     check_number,
 )
 from daband.features._catalogue import Catalogue
 from daband.linear._joint_ridge import JointHead
+from daband.linear._predictor import Predictor, RidgePredictor
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._ridge_head import RidgeHead
@@ -40,7 +39,6 @@ from daband.policies._incoming_rounds import RoundIds
 from daband.policies._policy import Policy, check_rounds, transform_contexts
 from daband.policies._registered import policies
 from daband.rounds._rounds import Rounds
-from daband.serving._frozen_policy import FrozenParts, Member
 
 #: Smallest difference between the predictions for the fixed arm of ``Constant`` and for others, in
 #: standard deviations of rewards; it only breaks ties.
@@ -53,8 +51,6 @@ class RidgePolicy(Policy):
     """
 
     _head: RidgeHead
-    #: True if the only feature is a constant 1.
-    _ignores_contexts: ClassVar[bool] = False
 
     @abstractmethod
     def _featurise(self, contexts: AnyArray) -> AnyArray:
@@ -73,12 +69,9 @@ class RidgePolicy(Policy):
         """
         return self._head.counts
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        features = self._featurise(contexts)
+    def _predictor(self, domain: int) -> Predictor:
         moments = self.reward_moments
-        return self._head.score(
-            features, centre=moments.centre, scale=moments.scale, with_bonuses=with_bonuses
-        )
+        return self._head.predictor(moments.centre, moments.scale)
 
     def _learn(self, rounds: Rounds, domain: int) -> None:
         features = self._featurise(rounds.contexts)
@@ -94,12 +87,6 @@ class RidgePolicy(Policy):
         with self._locks.state:
             self._head.fit_penalties(self.reward_moments)
         return {}
-
-    def _freeze(self, domain: int) -> FrozenParts:
-        member = Member(
-            **self._head.freeze(self.reward_moments), is_constant=self._ignores_contexts
-        )
-        return FrozenParts((member,), self.counts.copy())
 
     def _grow(self) -> None:
         self._head.add_arm(None if self.catalogue is None else self.catalogue.vectors[-1])
@@ -238,7 +225,6 @@ class Constant(RidgePolicy):
     """
 
     default_settings: ClassVar = {"alpha": 2.0}
-    _ignores_contexts = True
     max_norm = MAX_RAW_NORM  # contexts are not used
     propensity_power = 1.0  # an arm's mean reward ignores contexts, so it needs the full weights
 
@@ -251,29 +237,28 @@ class Constant(RidgePolicy):
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "arm": self.arm}
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        mean, bonus = super()._score(contexts, domain, with_bonuses)
-        if self.arm is None:
-            return mean, bonus
-        margin = _ARM_MARGIN * self.reward_moments.scale
-        return _limit_other_arms(mean, self.arm, margin), np.zeros_like(bonus)
-
-    def _freeze(self, domain: int) -> FrozenParts:
-        parts = super()._freeze(domain)
-        if self.arm is None:
-            return parts
-        (member,) = parts.members
-        theta = _limit_other_arms(member.theta.T, self.arm, _ARM_MARGIN).T
-        return parts._replace(members=(replace(member, theta=theta, bonus_weight=0.0),))
+    def _predictor(self, domain: int) -> Predictor:
+        moments = self.reward_moments
+        ridge = self._head.statistics
+        theta = ridge.compute_coefficients(moments.centre)
+        inverse: FloatArray | None = ridge.A_inv[:, :, 0]
+        if self.arm is not None:
+            theta = _limit_other_arms(theta, self.arm, _ARM_MARGIN * moments.scale)
+            inverse = None
+        return RidgePredictor(
+            theta=theta,
+            inverse=inverse,
+            centre=moments.centre,
+            scale=moments.scale,
+            is_constant=True,
+        )
 
     def _featurise(self, contexts: AnyArray) -> AnyArray:
         return np.ones((len(contexts), 1))
 
 
 def _limit_other_arms(means: FloatArray, arm: int, margin: float) -> FloatArray:
-    """Return means (B, K) of which those of other arms are below the mean of ``arm`` by a
-    margin.
-    """
-    limited = np.minimum(means, means[:, [arm]] - margin)
-    limited[:, arm] = means[:, arm]
+    """Return means (K, 1) of which those of other arms are below the mean of ``arm`` by a margin."""
+    limited = np.minimum(means, means[arm] - margin)
+    limited[arm] = means[arm]
     return limited

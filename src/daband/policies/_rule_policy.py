@@ -20,18 +20,17 @@ from daband.base._arrays import (
     Arrays,
     FloatArray,
     IntArray,
-    Scores,
     read_array,
     to_rows,
 )
 from daband.errors import DataError, InvalidInput
+from daband.linear._predictor import ContextStep, Predictor, RidgePredictor
 from daband.policies._checkpoints import check_notes, save_rules
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 from daband.serving._export import export
-from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._rule import Rule, build_leaf_network, count_leaves, from_state, to_state
 
 
@@ -124,10 +123,15 @@ class RulePolicy(Policy):
         with self._locks.write:
             save_rules(self, path, check_notes(notes), replay=replay)
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        leaves = self.find_leaves(contexts)
+    def _predictor(self, domain: int) -> Predictor:
         means, variances = self._compute_leaf_scores()
-        return means[leaves], self.reward_moments.scale * np.sqrt(variances[leaves])
+        no_constant = np.zeros((self.n_arms, 1))  # the network's last feature
+        return RidgePredictor(
+            steps=(ContextStep(self.feature_shape, self._network),),
+            theta=np.hstack([means.T, no_constant]),
+            inverse=np.hstack([variances.T, no_constant]),
+            scale=self.reward_moments.scale,
+        )
 
     def find_leaves(self, contexts: AnyArray) -> IntArray:
         """Return the index of the leaf of each context, (n,)."""
@@ -135,7 +139,7 @@ class RulePolicy(Policy):
         leaves: IntArray = self._network(rows)[:, :-1].argmax(axis=1)
         return leaves
 
-    def _compute_leaf_scores(self) -> Scores:
+    def _compute_leaf_scores(self) -> tuple[FloatArray, FloatArray]:
         """Return the mean reward, and the variance of the bonus, of each arm in each leaf, (L, K).
 
         An arm that has no rounds counts as one round with the mean of all rewards.
@@ -146,18 +150,6 @@ class RulePolicy(Policy):
         counts = prior_counts + self._sums[0]
         means = (prior_counts * prior_means + self._sums[1]) / counts
         return means, 1.0 / (1.0 + self._prior_counts + self._sums[0])
-
-    def _freeze(self, domain: int) -> FrozenParts:
-        means, variances = self._compute_leaf_scores()
-        moments = self.reward_moments
-        n_leaves = len(means)
-        theta = np.zeros((self.n_arms, n_leaves + 1))
-        theta[:, :-1] = (means.T - moments.centre) / moments.scale
-        inverse = np.zeros((self.n_arms, n_leaves + 1, n_leaves + 1))
-        leaves = np.arange(n_leaves)
-        inverse[:, leaves, leaves] = variances.T
-        member = Member(theta, inverse, network=build_leaf_network(self.node, self._n_inputs))
-        return FrozenParts((member,), self.counts)
 
     def _learn(self, rounds: Rounds, domain: int) -> None:
         weights = self._weigh(rounds)

@@ -12,7 +12,6 @@ mean plus 1/4 of LinUCB's prediction, scaled to the same standard deviation.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import zlib
 from typing import Any
@@ -29,11 +28,11 @@ from daband.base._arrays import (
     to_floats,
 )
 from daband.errors import InvalidInput
+from daband.linear._predictor import Predictor, RidgePredictor
 from daband.policies._incoming_rounds import SeenContexts
 from daband.policies._registered import policies
 from daband.policies._ridge import LinUCB
 from daband.rounds._rounds import Rounds
-from daband.serving._frozen_policy import FrozenParts
 
 #: The fraction of target contexts that gets pseudo-labels in each fit, in order.
 _LABELLED_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -100,17 +99,19 @@ class SelfTraining(LinUCB):
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "feedback": self.feedback}
 
-    def _score(
-        self, contexts: AnyArray, domain: int, with_bonuses: bool
-    ) -> tuple[FloatArray, FloatArray]:
-        mean, bonus = super()._score(contexts, domain, with_bonuses)
+    def _predictor(self, domain: int) -> Predictor:
         theta = self._target_thetas.get(domain)
         if theta is None:
-            return mean, bonus
-        return (
-            to_floats(self._featurise(contexts)) @ theta.T,
-            math.sqrt(self._compute_penalty_ratio()) * bonus,
+            return super()._predictor(domain)
+        return RidgePredictor(
+            theta=theta,
+            inverse=self._head.statistics.A_inv,
+            scale=self.reward_moments.scale * math.sqrt(self._compute_penalty_ratio()),
         )
+
+    @property
+    def has_seen_target(self) -> bool:
+        return bool(self._target_thetas)
 
     def _compute_penalty_ratio(self) -> float:
         """Return LinUCB's ridge penalty divided by the penalty of ``fit_self_training``.
@@ -118,16 +119,6 @@ class SelfTraining(LinUCB):
         Bonuses in the target are multiplied by its square root.
         """
         return float(self._head.ridge * self._total_label_weight / np.trace(self._gram))
-
-    def _freeze(self, domain: int) -> FrozenParts:
-        parts = super()._freeze(domain)
-        if domain not in self._target_thetas:
-            return parts
-        inverse = self._compute_penalty_ratio() * parts.members[0].inverse
-        member = dataclasses.replace(
-            parts.members[0], theta=self._target_thetas[domain].copy(), inverse=inverse
-        )
-        return parts._replace(members=(member,), has_seen_target=True)
 
     # Learning.
 

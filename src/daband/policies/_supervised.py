@@ -29,7 +29,6 @@ from daband.base._arrays import (
     Arrays,
     FloatArray,
     IntArray,
-    Scores,
     add_prefix,
     drop_prefix,
     take_chosen,
@@ -37,6 +36,7 @@ from daband.base._arrays import (
 )
 from daband.errors import InvalidInput
 from daband.linear._arm_frequencies import estimate_frequencies
+from daband.linear._predictor import Predictor, RidgePredictor
 from daband.logs._mean_estimates import MeanEstimate
 from daband.policies._checkpoints import collect_arrays, restore_arrays
 from daband.policies._ensemble import fit_ensemble, make_ensemble
@@ -45,8 +45,7 @@ from daband.policies._registered import policies
 from daband.policies._ridge import LinUCB
 from daband.policies._trees import MAX_STORED_ROUNDS, sample_rounds
 from daband.rounds._rounds import Rounds
-from daband.serving._frozen_policy import FrozenParts
-from daband.serving._numpy_networks import EnsembleNetwork
+from daband.serving._numpy_networks import EnsembleNetwork, EnsemblePredictor
 
 #: Approximate maximum number of contexts from which the frequencies in a target are estimated.
 _MAX_TARGET_ROWS = 4096
@@ -146,12 +145,20 @@ class Supervised(Policy):
 
     # Decisions.
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        rows = to_rows(contexts)
-        predictions = self._predict(rows, domain)
-        features = self._join(rows, predictions)
-        mean, bonus = self._corrections._score(features, domain, with_bonuses)
-        return mean + predictions, bonus * (self.reward_moments.scale if self._n_rows else 1.0)
+    def _predictor(self, domain: int) -> Predictor:
+        corrections = self._corrections
+        moments = corrections.reward_moments
+        ridge = corrections._head.statistics
+        theta, inverse = ridge.compute_coefficients(moments.centre), ridge.A_inv
+        ensemble = self._fit(domain)
+        if ensemble is None:  # without predictions, the regression is on contexts only
+            n = self._n_inputs
+            theta, inverse = theta[:, :n], inverse[:, :n, :n]
+        scale = moments.scale if ensemble is None else self.reward_moments.scale * moments.scale
+        own = RidgePredictor(theta=theta, inverse=inverse, centre=moments.centre, scale=scale)
+        if ensemble is None:
+            return own
+        return EnsemblePredictor(ensemble=ensemble, corrections=own, arms=np.arange(self.n_arms))
 
     def _join(self, rows: FloatArray, predictions: FloatArray) -> FloatArray:
         """Return the contexts of the corrections: rows (B, d), and predictions (B, K) in standard
@@ -160,50 +167,14 @@ class Supervised(Policy):
         n_predictions = self._corrections.context_shape[0] - self._n_inputs
         if self._ensemble is None:
             return np.column_stack([rows, np.zeros((len(rows), n_predictions))])
-        centre, scale = self._ensemble.arrays["unit"]
-        return np.column_stack([rows, (predictions[:, :n_predictions] - centre) / scale])
+        return self._ensemble.join(rows, predictions[:, :n_predictions])
 
     def _predict(self, rows: FloatArray, domain: int) -> FloatArray:
-        """Return the predictions (B, K) of the ensemble in a domain, or 0 without one.
-
-        The prediction for an arm that was added later is the mean reward of all arms in the stored
-        rows, or 0 for labels.
-        """
+        """Return the predictions (B, K) of the ensemble in a domain, or 0 without one."""
         ensemble = self._fit(domain)
         if ensemble is None:
             return np.zeros((len(rows), self.n_arms))
-        predictions = np.full((len(rows), self.n_arms), _compute_mean_reward(ensemble))
-        predictions[:, : ensemble.n_arms] = ensemble.mix(rows)
-        return predictions
-
-    def _freeze(self, domain: int) -> FrozenParts:
-        parts = self._corrections._freeze(domain)
-        (member,) = parts.members
-        ensemble = self._fit(domain)
-        n_inputs = self._n_inputs
-        centre, scale = self.reward_moments.centre, self.reward_moments.scale
-        theta, inverse = member.theta, member.inverse
-        if ensemble is None:
-            theta, inverse = theta[:, :n_inputs], inverse[:, :n_inputs, :n_inputs]
-            member = dataclasses.replace(member, theta=theta, inverse=inverse)
-            return parts._replace(members=(member,), round_counts=self.counts)
-        mean_reward, deviation = ensemble.arrays["unit"]
-
-        def to_network_features(array: FloatArray) -> FloatArray:
-            # coefficients of contexts, of predictions without their unit, and of 1
-            coefficients = np.zeros((*array.shape[:-1], ensemble.n_arms))
-            coefficients[..., : array.shape[-1] - n_inputs] = array[..., n_inputs:] / deviation
-            constants = -mean_reward * coefficients.sum(axis=-1, keepdims=True)
-            return np.concatenate([array[..., :n_inputs], coefficients, constants], axis=-1)
-
-        theta = to_network_features(theta)
-        arms = np.arange(ensemble.n_arms)
-        theta[arms, n_inputs + arms] += 1.0
-        theta[ensemble.n_arms :, -1] += _compute_mean_reward(ensemble)
-        theta[:, -1] -= centre
-        inverse = to_network_features(to_network_features(inverse).swapaxes(1, 2))
-        member = dataclasses.replace(member, theta=theta / scale, inverse=inverse, network=ensemble)
-        return parts._replace(members=(member,), round_counts=self.counts)
+        return ensemble.select_arms(ensemble.mix(rows), np.arange(self.n_arms))
 
     # Learning.
 
@@ -336,8 +307,3 @@ class Supervised(Policy):
         self._row_blocks = [rows]
         self._rows_at_fit = rows_at_fit
         self._ensemble = ensemble
-
-
-def _compute_mean_reward(ensemble: EnsembleNetwork) -> float:
-    """Return the mean reward of all arms in the rows of an ensemble; 0 for labels."""
-    return float(ensemble.arrays["forest/base"].mean())

@@ -24,7 +24,6 @@ from daband.base._arrays import (
     BoolArray,
     FloatArray,
     IntArray,
-    Scores,
     add_prefix,
     drop_prefix,
     read_array,
@@ -32,10 +31,10 @@ from daband.base._arrays import (
     to_rows,
 )
 from daband.errors import InvalidInput
+from daband.linear._predictor import ContextStep, Predictor, RidgePredictor
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
 from daband.rounds._rounds import Rounds
-from daband.serving._frozen_policy import FrozenParts, Member
 from daband.serving._numpy_networks import TreeNetwork, make_empty_trees
 
 #: Minimum number of rounds of an arm to fit trees: two leaves of 20 rounds.
@@ -105,6 +104,11 @@ class Trees(Policy):
         #: The number of rounds that had been learned at the last fit.
         self._rounds_at_fit = 0
 
+    @property
+    def counts(self) -> IntArray:
+        """The number of rounds of each arm, (K,), or of all, (1,), with shared arms."""
+        return self._round_counts
+
     # Decisions.
 
     def _build_network(self) -> TreeNetwork:
@@ -119,22 +123,16 @@ class Trees(Policy):
             {"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base_rewards}
         )
 
-    def _score(self, contexts: AnyArray, domain: int, with_bonuses: bool) -> Scores:
-        mean = self._build_network()(contexts.reshape(-1, self._n_inputs))[:, :-1].reshape(
-            len(contexts), -1
-        )
-        bonus = self.reward_moments.scale * np.sqrt(1.0 / (1.0 + self._round_counts))
-        return mean, np.broadcast_to(bonus, mean.shape).copy()
-
-    def _freeze(self, domain: int) -> FrozenParts:
+    def _predictor(self, domain: int) -> Predictor:
         n_models = len(self._round_counts)
-        moments = self.reward_moments
-        theta = np.eye(n_models, n_models + 1)
-        inverse = np.zeros((n_models, n_models + 1, n_models + 1))
-        theta[:, -1] = -moments.centre
-        inverse[:, -1, -1] = 1.0 / (1.0 + self._round_counts)
-        member = Member(theta / moments.scale, inverse, network=self._build_network())
-        return FrozenParts((member,), self._round_counts.copy())
+        inverse = np.zeros((n_models, n_models + 1))
+        inverse[:, -1] = 1.0 / (1.0 + self._round_counts)
+        return RidgePredictor(
+            steps=(ContextStep(self.feature_shape, self._build_network()),),
+            theta=np.eye(n_models, n_models + 1),
+            inverse=inverse,
+            scale=self.reward_moments.scale,
+        )
 
     # Learning.
 

@@ -24,7 +24,7 @@ from daband.serving._limits import Limit, Limiter
 from daband.serving._monitor import Monitor, Reference
 
 #: The version of the file format that is written and read.
-EXPORT_VERSION = 9
+EXPORT_VERSION = 10
 #: The largest ``round_number``, which must fit in 64 bits.
 _MAX_ROUND_NUMBER = (1 << 63) - 1
 #: Maximum number of arms in one request.
@@ -241,18 +241,16 @@ class DeployedPolicy:
             chosen = frozen.choose(mean, bonus, mask, draw, control, incumbents)
         else:
             chosen = self.limiter.choose(
-                frozen.exploration,
+                frozen.compute_probabilities,
                 mean,
                 bonus,
                 mask,
                 draw,
-                scale=frozen.reward_unit[1],
                 indices=indices,
                 control=control,
                 incumbents=incumbents,
             )
         chosen_arms, propensities, controls, in_control = chosen
-        mean, bonus = frozen.to_user_units(mean, bonus)
         if is_single:
             arm = chosen_arms.item()
             return DeployedDecision(
@@ -341,8 +339,11 @@ class DeployedPolicy:
         all_vectors[[index_by_name[name] for name in names]] = vectors
         offered = np.tile(np.isin(all_names, names), (2, 1))
         catalogue = replace(frozen.catalogue, names=all_names, vectors=all_vectors, offered=offered)
-        members = tuple(member.with_arms(catalogue.vectors) for member in frozen.members)
-        frozen = replace(frozen, n_arms=n_arms, catalogue=catalogue, members=members)
+        arms = np.arange(n_arms)
+        arms[frozen.n_arms :] = -1
+        predictor = frozen.predictor.for_arms(arms, all_vectors)
+        frozen = replace(frozen, n_arms=n_arms, catalogue=catalogue, predictor=predictor)
+        frozen.warm_up()
         return replace(self, frozen=frozen, arm_names=catalogue.names)
 
     def _find_incumbents(self, row: Any, read_rows: ReadRows) -> IntArray:
@@ -423,8 +424,8 @@ def load_deployed(path: str | Path) -> DeployedPolicy:
         # The digest shows that nothing has changed since the file was written, not that the arrays
         # match each other.
         with np.errstate(all="ignore"):
-            scores = np.stack(frozen.score_in_user_units(np.zeros((1, *frozen.row_shape))))
-        if scores.shape != (2, 1, frozen.n_arms) or not np.isfinite(scores).all():
+            scores = np.stack(frozen.warm_up())
+        if scores.shape[::2] != (2, frozen.n_arms) or not np.isfinite(scores).all():
             raise ValueError(f"it does not have a finite score for each of {frozen.n_arms} arms")
         reference = None
         if header["reference"] is not None:

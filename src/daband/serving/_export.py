@@ -32,7 +32,7 @@ from daband.serving._deployed_policy import (
     find_arm_index,
     load_deployed,
 )
-from daband.serving._frozen_policy import LARGE_INVERSE_BYTES, FrozenPolicy, Member
+from daband.serving._frozen_policy import FrozenPolicy
 from daband.serving._limits import Limit, fit_limits, parse_limits
 from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
@@ -211,7 +211,7 @@ def _fit_limits(
         raise InvalidInput("limits need contexts of the target: pass pair= or reference=")
     means = None if costs is None else costs.means
     limits = parse_limits(at_most, max_cost, means, arm_names, frozen.offered)
-    mean, bonus = frozen.score_in_user_units(contexts)
+    mean, bonus = frozen.score(contexts)
     scores = mean + frozen.exploration.bonus_factor * bonus
     if frozen.offered is not None:
         scores = np.where(frozen.offered, scores, -np.inf)
@@ -251,7 +251,7 @@ def _check_file(file: Path, policy: Any, frozen: FrozenPolicy, contexts: AnyArra
         raise CheckpointError(
             "nothing was written, because the file does not decide as the policy does: scores of"
             f" up to {max_score:g} differ by {max_difference:g}. This is a defect of"
-            f" {type(policy).__name__}._freeze, or of daband"
+            f" {type(policy).__name__}, or of daband"
         )
 
 
@@ -278,39 +278,10 @@ def freeze(
         exploration = dataclasses.replace(exploration, epsilon=check_finite("epsilon", epsilon))
     if explore or (epsilon and exploration.rule == "ucb"):
         exploration = dataclasses.replace(exploration, rule=explore or "greedy")
-    members = (
-        _drop_large_inverses(frozen.members) if exploration.rule == "greedy" else frozen.members
-    )
-    return dataclasses.replace(frozen, exploration=exploration, members=members)
-
-
-def _drop_large_inverses(members: Sequence[Member]) -> tuple[Member, ...]:
-    """Return the members of a greedy policy without large matrices, which are only used for
-    bonuses.
-
-    Small matrices remain, because decisions report bonuses and a monitor counts them. The weights
-    of the remaining bonuses are scaled to the same sum.
-    """
-    small_members = []
-    for member in members:
-        is_large = member.inverse.nbytes > LARGE_INVERSE_BYTES
-        no_inverse = np.zeros((len(member.theta), 0, 0))
-        small_members.append(
-            dataclasses.replace(member, inverse=no_inverse, bonus_weight=0.0)
-            if is_large
-            else member
-        )
-    old_sum, new_sum = (
-        sum(member.bonus_weight for member in group) for group in (members, small_members)
-    )
-    scale = old_sum / new_sum if new_sum > 0 else 1.0
-    scaled_members = [
-        dataclasses.replace(member, bonus_weight=scale * member.bonus_weight)
-        for member in small_members
-    ]
-    return tuple(
-        member for member in scaled_members if member.weight > 0 or member.bonus_weight > 0
-    )
+    predictor = frozen.predictor
+    if exploration.rule == "greedy":
+        predictor = predictor.without_large_inverses()
+    return dataclasses.replace(frozen, exploration=exploration, predictor=predictor)
 
 
 def _warn_about_unused_features(frozen: FrozenPolicy) -> None:
@@ -321,7 +292,7 @@ def _warn_about_unused_features(frozen: FrozenPolicy) -> None:
         catalogue is None
         or counts is None
         or len(counts) != frozen.n_arms
-        or any(member.vectors is not None for member in frozen.members)
+        or frozen.predictor.uses_arm_features
     ):
         return
     n_unrewarded = int(((counts == 0) & catalogue.offered[0]).sum())

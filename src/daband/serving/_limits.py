@@ -7,7 +7,7 @@ times use from the predicted rewards of each row, and counts the use.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from daband.base._arguments import check_finite, check_fraction
 from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear._draws import DrawFunction
-from daband.linear._exploration import Exploration
 
 #: Number of decisions over which use above or below the limit is compensated by the price.
 _WINDOW = 500
@@ -173,21 +172,20 @@ class Limiter:
 
     def choose(
         self,
-        exploration: Exploration,
+        compute_probabilities: Callable[[FloatArray, FloatArray, Mask], FloatArray],
         mean: FloatArray,
         bonus: FloatArray,
         available: Mask,
         draw: DrawFunction,
         *,
-        scale: float,
         indices: IntArray | None,
         control: float,
         incumbents: IntArray | None,
     ) -> tuple[IntArray, FloatArray, FloatArray, BoolArray]:
         """Choose as ``FrozenPolicy.choose`` does, row by row within the limits.
 
-        ``scale`` is the unit of mean and bonus, and ``indices`` (K,) are the indices of their arms
-        among all arms, -1 for new ones; None for all arms.
+        ``compute_probabilities`` are the probabilities of arms without limits. ``indices`` (K,) are
+        the indices of the arms among all arms, -1 for new ones; None for all arms.
         """
         n, n_arms = mean.shape
         uses = np.zeros((len(self.limits), n_arms))
@@ -206,12 +204,8 @@ class Limiter:
                 allowed = self._find_allowed(uses, mask[row])
                 probabilities = np.zeros(n_arms)
                 for weight, charge in self.mix_charges(uses):
-                    probabilities += (
-                        weight
-                        * exploration.probabilities(
-                            mean[[row]] - charge / scale, bonus[[row]], available=allowed[None]
-                        )[0]
-                    )
+                    scores = mean[[row]] - charge, bonus[[row]]
+                    probabilities += weight * compute_probabilities(*scores, allowed[None])[0]
                 incumbent = -1 if incumbents is None else int(incumbents[row])
                 controls[row] = control if incumbent >= 0 and allowed[incumbent] else 0.0
                 arm = int(np.searchsorted(probabilities.cumsum(), draws[row, 1], side="right"))

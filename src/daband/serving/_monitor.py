@@ -110,7 +110,7 @@ def build_reference(deployed: Any, contexts: AnyArray) -> Reference | None:
     if n < MIN_CONTEXTS:
         return None
     scores, preferred_arms = compute_summary_scores(
-        deployed, contexts, *deployed.frozen.score_in_user_units(contexts)
+        deployed, contexts, *deployed.frozen.score(contexts)
     )
     policy_score_names = ("predicted reward", "bonus", "margin")[: 3 if deployed.n_arms > 1 else 2]
     n_context_scores = scores.shape[1] - len(policy_score_names)
@@ -313,7 +313,7 @@ class Monitor:
             batch = type(decision)(*([value] for value in decision))
         contexts, mean, bonus = map(np.asarray, (batch.context, batch.mean, batch.bonus))
         if options.get("arms") is not None:  # the reference has the scores of all arms
-            mean, bonus = self.deployed.frozen.score_in_user_units(contexts)
+            mean, bonus = self.deployed.frozen.score(contexts)
         scores, preferred_arms = compute_summary_scores(self.deployed, contexts, mean, bonus)
         with self._lock:
             self._arm_counts.update(batch.arm_name)
@@ -325,7 +325,7 @@ class Monitor:
     def observe(self, contexts: AnyArray) -> None:
         """Update the tests with contexts (n, ...) that were decided on elsewhere."""
         rows = self.deployed.reader.read(contexts).contexts
-        mean, bonus = self.deployed.frozen.score_in_user_units(rows)
+        mean, bonus = self.deployed.frozen.score(rows)
         scores, preferred_arms = compute_summary_scores(self.deployed, rows, mean, bonus)
         with self._lock:
             self._add_contexts(scores, preferred_arms)

@@ -5,30 +5,49 @@ the arithmetic. Batch norms are folded into the layers before them when the poli
 (``freeze_encoder``). Nothing here is trained, and torch is not imported. Convolutions and custom
 networks are ONNX programs, which onnxruntime runs.
 
-``load_network`` returns an ``MlpNetwork``, ``TreeNetwork``, ``EnsembleNetwork`` or ``OnnxNetwork``.
+``load_part`` returns a predictor of a file with its steps and networks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from daband.base._arrays import AnyArray, Arrays, FloatArray, drop_prefix, to_rows
+from daband.base._arrays import (
+    AnyArray,
+    Arrays,
+    FloatArray,
+    IntArray,
+    Scores,
+    drop_prefix,
+    to_rows,
+)
 from daband.features._piecewise import PIECEWISE_ARRAY_NAMES, PiecewiseStep
+from daband.features._transforms import build_step
 from daband.linear._arm_frequencies import correct_probabilities
+from daband.linear._joint_ridge import JointPredictor
+from daband.linear._predictor import (
+    ContextStep,
+    MixturePredictor,
+    Predictor,
+    RidgePredictor,
+    select_arms,
+)
 
 __all__ = [
     "EnsembleNetwork",
+    "EnsemblePredictor",
     "Float32Array",
     "MlpNetwork",
     "Network",
     "OnnxNetwork",
     "TreeNetwork",
-    "load_network",
+    "load_part",
     "make_empty_trees",
 ]
 
@@ -45,9 +64,6 @@ class Network(Protocol):
 
     A file contains its ``settings`` and ``arrays``.
     """
-
-    #: The number of features, d.
-    dimension: int
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -81,7 +97,6 @@ class MlpNetwork:
             )
             for index in range(int(settings["layers"]))
         ]
-        self.dimension = len(self.layers[-1][1])
         self._scale = arrays.get("input_scale")
         self._shift = arrays.get("input_shift")
 
@@ -202,7 +217,7 @@ class EnsembleNetwork:
     """A weighted mean of three predictions of the rewards of all arms: by a linear model on
     piecewise features, by boosted trees, and by a forest.
 
-    The features are the context, the K predictions, and a constant 1. With the setting
+    With the setting
     "probabilities", linear model and boosted trees predict logits, and the softmax of these is the
     probability of each arm to have reward 1. The arrays are ``weights`` (3,), the coefficients
     ``theta`` (K, m + 1), and those of a ``PiecewiseStep`` (``ramps/``) and of two ``TreeNetwork``
@@ -227,7 +242,6 @@ class EnsembleNetwork:
             for name in ("boosted", "forest")
         ]
         self.n_arms = len(self._theta)
-        self.dimension = n_inputs + self.n_arms + 1
 
     def predict(self, rows: FloatArray) -> FloatArray:
         """Return the predictions (3, n, K) of the linear model, the boosted trees and the
@@ -247,9 +261,59 @@ class EnsembleNetwork:
             return predictions
         return correct_probabilities(predictions, self._ratios)
 
-    def __call__(self, contexts: AnyArray) -> FloatArray:
-        rows = to_rows(contexts)
-        return np.concatenate([rows, self.mix(rows), np.ones((len(rows), 1))], axis=1)
+    def select_arms(self, predictions: FloatArray, arms: IntArray) -> FloatArray:
+        """Return the predictions (n, k) for arms (k,) from those of all arms of the ensemble.
+
+        The prediction for another arm is the mean reward of all arms in the learned rows, or 0 for
+        labels.
+        """
+        is_known = (arms >= 0) & (arms < self.n_arms)
+        mean_reward = float(self.arrays["forest/base"].mean())
+        return np.where(is_known, predictions[:, np.where(is_known, arms, 0)], mean_reward)
+
+    def join(self, rows: FloatArray, predictions: FloatArray) -> FloatArray:
+        """Return contexts (n, d), followed by predictions (n, k) in standard deviations of
+        rewards.
+        """
+        mean, deviation = self.arrays["unit"]
+        return np.concatenate([rows, (predictions - mean) / deviation], axis=1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EnsemblePredictor(Predictor):
+    """An ensemble, whose predictions are corrected by regressions on contexts and predictions."""
+
+    kind: ClassVar[str] = "corrected"
+    #: The ensemble.
+    ensemble: EnsembleNetwork
+    #: The regressions, on contexts followed by the ensemble's predictions for the first arms in
+    #: standard deviations of its rewards.
+    corrections: RidgePredictor
+    #: The indices of the arms that are predicted, -1 for an arm without rounds.
+    arms: IntArray
+
+    def compute_features(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Return the features of the regressions, and the ensemble's predictions (n, K)."""
+        rows = to_rows(super().compute_features(contexts))
+        predictions = self.ensemble.mix(rows)
+        n_predictions = self.corrections.theta.shape[1] - rows.shape[1]
+        features = self.ensemble.join(rows, predictions[:, :n_predictions])
+        return features, self.ensemble.select_arms(predictions, self.arms)
+
+    def score(self, features: tuple[FloatArray, FloatArray], with_bonuses: bool = True) -> Scores:
+        mean, bonus = self.corrections.score(features[0], with_bonuses)
+        return mean + features[1], bonus
+
+    def for_arms(self, indices: IntArray, vectors: FloatArray) -> Self:
+        corrections = self.corrections.for_arms(indices, vectors)
+        return replace(self, corrections=corrections, arms=select_arms(self.arms, indices))
+
+    @property
+    def has_bonuses(self) -> bool:
+        return self.corrections.has_bonuses
+
+    def without_large_inverses(self) -> Self:
+        return replace(self, corrections=self.corrections.without_large_inverses())
 
 
 def _compute_softmax(logits: FloatArray) -> FloatArray:
@@ -269,8 +333,6 @@ class OnnxNetwork:
         self._program = OnnxProgram(
             bytes(arrays["program"]), is_single_row=bool(settings["single"])
         )
-        example = np.zeros((1, *settings["context_shape"]))
-        self.dimension = self(example).shape[1]
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts / _MAX_BYTE if contexts.dtype == np.uint8 else contexts.astype(np.float32)
@@ -279,12 +341,44 @@ class OnnxNetwork:
         return features
 
 
-def load_network(settings: Mapping[str, Any], arrays: Arrays) -> Network:
-    """Return the network with the ``settings`` in a file's header and these ``arrays``."""
-    network_classes: dict[str, Callable[..., Network]] = {
-        "mlp": MlpNetwork,
-        "trees": TreeNetwork,
-        "ensemble": EnsembleNetwork,
-        "onnx": OnnxNetwork,
-    }
-    return network_classes[settings["kind"]](settings, arrays)
+#: The classes of networks, by their kind in a file.
+_NETWORKS: dict[str, Any] = {
+    "mlp": MlpNetwork,
+    "trees": TreeNetwork,
+    "ensemble": EnsembleNetwork,
+    "onnx": OnnxNetwork,
+}
+#: The classes of predictors and their steps, by their kind in a file.
+_PARTS: dict[str, Any] = {
+    part.kind: part
+    for part in (ContextStep, RidgePredictor, JointPredictor, MixturePredictor, EnsemblePredictor)
+}
+
+
+def load_part(settings: Mapping[str, Any], arrays: Arrays) -> Any:
+    """Return the predictor, step or network with the settings and arrays that ``describe``
+    returned.
+    """
+    kind = settings["kind"]
+    if kind in _NETWORKS:
+        return _NETWORKS[kind](settings, arrays)
+    if kind not in _PARTS:
+        return build_step(kind, arrays)
+    values: dict[str, Any] = {}
+    for field in fields(_PARTS[kind]):
+        name = field.name
+        value = settings.get(name)
+        if name in arrays:
+            array = arrays[name]
+            value = array.astype(np.float64) if array.dtype == np.float32 else array
+        elif isinstance(value, Mapping):
+            value = load_part(value, drop_prefix(f"{name}/", arrays))
+        elif isinstance(value, list):
+            value = tuple(
+                load_part(element, drop_prefix(f"{name}/{index}/", arrays))
+                if isinstance(element, Mapping)
+                else element
+                for index, element in enumerate(value)
+            )
+        values[name] = value
+    return _PARTS[kind](**values)

@@ -173,13 +173,11 @@ class InferenceEncoder:
 
     Args:
         network: the encoder, which never changes after this.
-        has_shared_arms: True if a round has one context per arm.
         device: the device of the encoder.
     """
 
-    def __init__(self, network: Encoder, *, has_shared_arms: bool, device: torch.device) -> None:
+    def __init__(self, network: Encoder, *, device: torch.device) -> None:
         self.network = network.requires_grad_(False).eval()
-        self.has_shared_arms = has_shared_arms
         self.device = device
 
     def encode(self, contexts: AnyArray, domain: int) -> FloatArray:
@@ -192,7 +190,7 @@ class InferenceEncoder:
         tensor = torch.from_numpy(np.require(contexts, requirements=["C", "W"]))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
-        round_shape = tensor.shape[:2] if self.has_shared_arms else tensor.shape[:1]
+        round_shape = tensor.shape[: tensor.ndim - len(self.network.context_shape)]
         rows = tensor.reshape(-1, *tensor.shape[len(round_shape) :])
         batch_size = _MAX_BATCH_ROWS
         if self.device.type == "cpu":

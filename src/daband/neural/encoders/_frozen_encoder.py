@@ -1,9 +1,9 @@
 """Freeze a trained encoder for one domain, as arrays for numpy or as an ONNX program.
 
-``freeze_encoder`` folds the batch norms of the network ``mlp`` into the layers before them, so that
-numpy can compute it. All other networks, such as convolutions, pretrained backbones and custom
-modules, become a ``TorchNetwork``, which files contain as an ONNX program. ``to_onnx`` converts a
-module to ONNX.
+``TorchNetwork.freeze`` folds the batch norms of the network ``mlp`` into the layers before them, so
+that numpy can compute it. All other networks, such as convolutions, pretrained backbones and custom
+modules, stay in torch, and files contain them as an ONNX program. ``to_onnx`` converts a module to
+ONNX.
 """
 
 from __future__ import annotations
@@ -25,42 +25,40 @@ from daband.features._input_encoders import OnnxProgram
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, make_rows_per_domain
 from daband.neural.encoders._mlp import MlpFeatures
-from daband.serving._numpy_networks import Network, load_network
+from daband.serving._numpy_networks import MlpNetwork, Network
 
 #: The maximum difference between the outputs of an ONNX program and of its module, relative to the
 #: largest output, or to 1 if that is larger.
 _MAX_RELATIVE_ERROR = 1e-5
 
 
-def freeze_encoder(encoder: Encoder, *, domain: int) -> Network:
-    """Return a frozen copy of an encoder for the domain with index ``domain``."""
-    network = encoder.features
-    if type(network) is not MlpFeatures:
-        return TorchNetwork(copy.deepcopy(encoder).to("cpu"), domain)
-    header, arrays = _freeze_mlp(network, domain)
-    layers = [
-        *header.pop("layers"),
-        _fold_norm(encoder.first, None, domain),
-        _fold_norm(encoder.second, None, domain),
-    ]
-    for index, (weight, bias) in enumerate(layers):
-        arrays[f"dense.{index}.weight"], arrays[f"dense.{index}.bias"] = (
-            _to_float32(weight),
-            _to_float32(bias),
-        )
-    return load_network({**header, "layers": len(layers)}, arrays)
-
-
 class TorchNetwork:
-    """A frozen encoder for contexts of one domain that torch computes.
+    """A trained encoder for contexts of one domain that torch computes.
 
-    Files contain it as an ONNX program.
+    Files contain it as arrays of an ``MlpNetwork``, or as an ONNX program.
     """
 
-    def __init__(self, encoder: Encoder, domain: int) -> None:
-        self._encoder = InferenceEncoder(encoder, has_shared_arms=False, device=torch.device("cpu"))
+    def __init__(self, encoder: InferenceEncoder, domain: int) -> None:
+        self._encoder = encoder
         self._domain = domain
-        self.dimension = encoder.dimension
+
+    def freeze(self) -> Network:
+        """Return a copy on the CPU, in numpy if possible."""
+        encoder = self._encoder.network
+        network = encoder.features
+        if type(network) is not MlpFeatures:
+            copied = copy.deepcopy(encoder).to("cpu")
+            return TorchNetwork(InferenceEncoder(copied, device=torch.device("cpu")), self._domain)
+        settings, arrays = _freeze_mlp(network, self._domain)
+        layers = [
+            *settings.pop("layers"),
+            _fold_norm(encoder.first, None, self._domain),
+            _fold_norm(encoder.second, None, self._domain),
+        ]
+        for index, (weight, bias) in enumerate(layers):
+            arrays[f"dense.{index}.weight"] = weight.astype(np.float32)
+            arrays[f"dense.{index}.bias"] = bias.astype(np.float32)
+        return MlpNetwork({**settings, "layers": len(layers)}, arrays)
 
     @functools.cached_property
     def _program(self) -> OnnxProgram:
@@ -133,11 +131,6 @@ def _fold_norm(
 def _to_float64(tensor: Tensor) -> FloatArray:
     """Return a tensor as a float64 array."""
     return tensor.detach().cpu().double().numpy()
-
-
-def _to_float32(array: FloatArray) -> AnyArray:
-    """Return an array as float32."""
-    return array.astype(np.float32)
 
 
 def to_onnx(
