@@ -119,7 +119,7 @@ def test_a_log_counts_by_its_propensities(policy, pair):
     contexts, table = source_table(pair)
     n = len(contexts)
     arms = draw.integers(4, size=n)
-    log = ArrayLog(contexts, arms, table[np.arange(n), arms], np.full(n, 0.25), n_arms=4)
+    log = ArrayLog((contexts, arms, table[np.arange(n), arms], np.full(n, 0.25)), n_arms=4)
     exact = daband.assess(policy, source=pair.source_test, target=pair.target, incumbent=1)
     found = daband.assess(policy, source=log, target=pair.target, incumbent=1)
     assert abs(found.source_advantage - exact.source_advantage) < 3 * found.source_error

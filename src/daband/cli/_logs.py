@@ -296,10 +296,8 @@ def _open_log(
     not None.
     """
     columns = shared_options.parse_columns(context, **names)
-    roles = {role: name for role, name in other_names.items() if name is not None}
-    if columns is None:
-        roles |= names
-    return open_log(log, policy, columns=columns, roles=roles, skip_unrewarded=True)
+    roles = other_names if columns else {**names, **other_names}
+    return open_log(log, policy, columns=columns, skip_unrewarded=True, **roles)
 
 
 def _load_policy(path: Path) -> Policy:

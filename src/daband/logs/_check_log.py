@@ -20,9 +20,9 @@ from daband.domains.readers._columns import (
     find_missing_codes,
 )
 from daband.domains.readers._reading import read_table
-from daband.domains.readers._tables import read_propensities, require_numbers
+from daband.domains.readers._rounds import read_rounds
 from daband.errors import InvalidInput
-from daband.features._table_transform import TableTransform
+from daband.features._table_transform import ROW_COLUMN, TableTransform
 from daband.logs._mean_estimates import estimate_mean
 
 #: Number of standard errors above which a difference is a finding.
@@ -122,17 +122,27 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
     n_unrewarded = frame[columns.reward].null_count()
     if n_unrewarded:
         findings.append(f"{n_unrewarded:,} rows have no reward and are ignored.")
-    frame = frame.filter(pl.col(columns.reward).is_not_null() & pl.col(columns.arm).is_not_null())
+    has_both = pl.col(columns.reward).is_not_null() & pl.col(columns.arm).is_not_null()
+    frame = frame.with_row_index(ROW_COLUMN).filter(has_both)
     if not len(frame):
         raise InvalidInput("the log has no row with an arm and a reward")
-    arm_names, arms = np.unique(frame[columns.arm].cast(pl.String).to_numpy(), return_inverse=True)
-    rewards = require_numbers(frame, columns.reward, "source")
-    clusters = None
-    if columns.cluster is not None:
-        values = frame[columns.cluster].cast(pl.String).to_numpy()
-        clusters = np.unique(values, return_inverse=True)[1]
+    arm_names = frame[columns.arm].cast(pl.String).unique().sort().to_list()
+    transform = TableTransform.fit(
+        {"source": frame},
+        context=columns.context,
+        categorical=columns.categorical,
+        dates=columns.dates,
+        ids=columns.id,
+        encoders=columns.encoders,
+    )
+    features = transform.apply(frame)
+    rounds = read_rounds(frame, columns, features, arm_names=arm_names, table_name="log")
+    arms, rewards = rounds.arms, rounds.rewards
+    clusters = rounds.clusters
+    if clusters is not None:
+        clusters = np.unique(clusters, return_inverse=True)[1]
     summaries = []
-    for index, name in enumerate(arm_names.tolist()):
+    for index, name in enumerate(arm_names):
         is_arm = arms == index
         arm_clusters = (
             None if clusters is None else np.unique(clusters[is_arm], return_inverse=True)[1]
@@ -144,22 +154,8 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
             findings.append(
                 f"Arm {name!r} has only {is_arm.sum()} rounds: collect more, or drop the arm."
             )
-    transform = TableTransform.fit(
-        {"source": frame},
-        context=columns.context,
-        categorical=columns.categorical,
-        dates=columns.dates,
-        ids=columns.id,
-        encoders=columns.encoders,
-    )
-    features = transform.apply(frame)
-    propensities = (
-        None
-        if columns.propensity is None
-        else read_propensities(frame, columns.propensity, "source")
-    )
     findings += _check_assignment(
-        arms, arm_names.tolist(), propensities, features, transform.feature_names, clusters
+        arms, arm_names, rounds.propensities, features, transform.feature_names, clusters
     )
     findings += [f"{notice}." for notice in find_missing_codes(columns.reward, rewards)]
     findings += _check_rewards(rewards, features, transform.feature_names, clusters)

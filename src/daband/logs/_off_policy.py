@@ -244,8 +244,6 @@ def _open_file_log(
     cluster_column: str | None,
 ) -> ParquetLog:
     """Return a log in files whose columns are read into contexts of the policy's shape."""
-    named_columns = (("id", id_column), ("cluster", cluster_column))
-    roles = {role: name for role, name in named_columns if name is not None}
     reader: Any = policy
     if not (is_policy(policy) or isinstance(policy, DeployedPolicy)):
         if not isinstance(log, ParquetLog):
@@ -254,7 +252,9 @@ def _open_file_log(
                 "daband.domains.ParquetLog(files, n_arms=...)"
             )
         reader = log
-    return open_log(log, reader, columns=columns, roles=roles, skip_unrewarded=True)
+    return open_log(
+        log, reader, columns=columns, skip_unrewarded=True, id=id_column, cluster=cluster_column
+    )
 
 
 def _build_estimate(

@@ -36,8 +36,6 @@ def read_log(log: Log, n_arms: int | None, clusters: ArrayLike | None = None) ->
     number of arms. ``clusters`` (n,) are the clusters of rounds in arrays.
     """
     arrays: Any = log
-    if isinstance(log, Rounds) and clusters is None:
-        clusters = log.clusters
     if isinstance(log, Rounds):
         arrays = (log.contexts, log.arms, log.rewards, log.propensities, log.offered)
     if isinstance(arrays, tuple) and len(arrays) in (4, 5):
@@ -45,7 +43,7 @@ def read_log(log: Log, n_arms: int | None, clusters: ArrayLike | None = None) ->
         if len(arrays) == 5 and arrays[4] is not None:
             n_log_arms = as_numpy(arrays[4], "log offered arms").shape[-1]
         n_log_arms = int(n_log_arms) if n_arms is None else n_arms
-        log = ArrayLog(*arrays, n_arms=n_log_arms, clusters=clusters, name="log")
+        log = ArrayLog(log, n_arms=n_log_arms, clusters=clusters, name="log")  # type: ignore[arg-type]
     elif clusters is not None:
         raise InvalidInput(
             "clusters can only be given for a log in arrays or files; a domain has its own"

@@ -169,6 +169,8 @@ def make_rounds(
     weights: ArrayLike | None = None,
     offered: ArrayLike | None = None,
     clusters: ArrayLike | None = None,
+    domains: AnyArray | None = None,
+    ids: AnyArray | None = None,
     guardrail: Guardrail | None = None,
     *,
     n_arms: int,
@@ -193,8 +195,14 @@ def make_rounds(
             raise InvalidInput(
                 f"row {to_row(row)} has chosen arm {chosen_arms[row]}, which was not offered"
             )
-    if guardrail is not None and len(guardrail.values) != n:
-        raise InvalidInput(f"guardrail must have {n} values")
+    others = {
+        "domains": domains,
+        "ids": ids,
+        "guardrail": None if guardrail is None else guardrail.values,
+    }
+    for name, values in others.items():
+        if values is not None and len(values) != n:
+            raise InvalidInput(f"{name} must have {n} values, got {len(values)}")
     return Rounds(
         contexts,
         chosen_arms,
@@ -203,5 +211,7 @@ def make_rounds(
         None if weights is None else check_weights(weights, n, to_row),
         mask,
         check_clusters(clusters, n),
-        guardrail=guardrail,
+        domains,
+        ids,
+        guardrail,
     )

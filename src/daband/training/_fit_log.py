@@ -226,24 +226,21 @@ def _fit_policy(policy: Policy, log: LogFiles | ParquetLog, settings: _FitSettin
     check_one_of("engine", settings.engine, ("local", "ray"))
     check_unlabelled(settings.target)
     check_int("adapt_every", settings.adapt_every, minimum=1)
-    role_columns = {
-        role: name
-        for role in ("id", "weights", "cluster")
-        if (name := getattr(settings, role)) is not None
-    }
     parquet_log = open_log(
         log,
         policy,
         columns=columns,
-        roles={**settings.column_names, **role_columns} if columns is None else role_columns,
         skip_unrewarded=settings.domain == "target",
+        id=settings.id,
+        weights=settings.weights,
+        cluster=settings.cluster,
+        **(settings.column_names if columns is None and not isinstance(log, ParquetLog) else {}),
     )
     config = {
         "policy": {**policy.settings(), "name": policy.name},
         "columns": asdict(parquet_log.columns),
         "domain": settings.domain,
         "adapt_every": settings.adapt_every if policy.learns_by_gradients else None,
-        **role_columns,
     }
     # target rounds in order: a regression predicts each round before it learns the round
     learns_from_sums = isinstance(policy, RidgePolicy) and settings.domain == "source"

@@ -13,8 +13,9 @@ import numpy as np
 
 from daband.base._arrays import AnyArray, FloatArray, IntArray, as_numpy
 from daband.domains._contract import Contexts
-from daband.domains.readers._reading import find_arm_index
+from daband.domains.readers._rounds import find_arm_index
 from daband.errors import InvalidInput, did_you_mean
+from daband.features._table_transform import find_distinct
 from daband.policies._policy import Policy
 
 #: Number of contexts per call of ``Policy.decide``.
@@ -54,10 +55,10 @@ class Incumbent:
         """
         if self.column is None or self.column not in frame.columns:
             return None
-        indices = {name: index for index, name in enumerate(self.arm_names)}
-        values = frame[self.column].to_list()
-        arms = [None if value is None else find_arm_index(value, indices) for value in values]
-        return None if None in arms else np.array(arms, np.int64)
+        index_by_name = {name: index for index, name in enumerate(self.arm_names)}
+        values, codes = find_distinct(frame[self.column])
+        arms = [None if value is None else find_arm_index(value, index_by_name) for value in values]
+        return None if None in arms else np.array(arms, np.int64)[codes]
 
     def predict_choices(self, contexts: AnyArray, n_arms: int) -> FloatArray:
         """Return the probability of each arm (n, K) in contexts (n, *C), by a tree that predicts the

@@ -154,7 +154,11 @@ def test_a_share_of_parquet_files_is_held_out(tmp_path):
 def test_training_rounds_of_a_file_keep_their_weights(tmp_path):
     frame = log_frame(200).with_columns(w=pl.int_range(1, 201).cast(pl.Float64))
     frame.write_parquet(tmp_path / "log.parquet")
-    log = daband.domains.ParquetLog(tmp_path, n_arms=2, roles={"weights": "w"})
+    log = daband.domains.ParquetLog(
+        tmp_path,
+        n_arms=2,
+        columns=Columns(arm="arm", reward="reward", propensity="propensity", weights="w"),
+    )
     pair = from_log(source=log, target=frame.select("a", "b", "c").to_numpy(), n_arms=2)
     rounds = pair.source.rounds(0, len(pair.source), seed=0)
     rows = enumerate(log.read(np.arange(200)), start=1)

@@ -205,19 +205,18 @@ def test_a_log_as_source():
         ),
         (
             Columns(context=("income",), rewards=("pay blue", "city")),
-            "'city' .*'Rome' .*target [a-z]+$",
+            "^target: .*'city' .*'Rome' .*row 2",
         ),
     ],
 )
 def test_wrong_columns_are_named(columns, message):
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises((InvalidInput, DataError), match=message):
         from_table(source=frame(), target=frame(seed=1), columns=columns)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"context": ()}, r"columns\.context .*one"),
         ({"context": "income"}, r"columns\.context .*'income'"),
         ({"context": ("income",)}, "label .*reward"),
         ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "label .*reward"),
@@ -273,7 +272,7 @@ def test_columns_that_make_no_sense(fields, message):
         ),
         (
             {"source": {"clicked": pl.lit("12 $")}},
-            "'clicked' .*'12 [$]' .*row 0 .*source [a-z]+$",
+            "^source: .*'clicked' .*'12 [$]' .*row 0",
         ),
         ({"source": {"income": pl.lit("2024-03-27")}}, "'2024-03-27' .*`dates`"),
         ({"source": {"income": pl.date(2024, 3, 27)}}, r"\(date\) .*`dates`"),
@@ -284,7 +283,7 @@ def test_a_column_of_the_wrong_type_is_named_with_its_table(change, message):
         name: table.with_columns(**change.get(name, {}))
         for name, table in (("source", frame()), ("target", frame(seed=1)))
     }
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises((InvalidInput, DataError), match=message):
         from_table(**tables, columns=Columns(context=("income",), **LOGGED))
 
 
@@ -293,7 +292,7 @@ def test_rounds_of_a_log_without_a_reward_are_named():
         clicked=pl.when(pl.arange(0, 40) == 17).then(None).otherwise("clicked")
     )
     columns = Columns(context=("income",), arm="shown", reward="clicked", propensity="chance")
-    with pytest.raises(DataError, match=r"'clicked' .*source .*row 17"):
+    with pytest.raises(DataError, match=r"^source: .*'clicked' .*row 17"):
         from_table(source=log, target=frame(seed=1), columns=columns, source_test=None)
 
 
@@ -396,7 +395,7 @@ def test_missing_labels_rewards_and_rows():
     with pytest.raises(DataError, match=r"'offer' .*row 0"):
         from_table(source=holes, target=frame(), columns=COLUMNS)
     unpaid = frame().with_columns(pl.lit(None, dtype=pl.Float64).alias("pay blue"))
-    with pytest.raises(DataError, match=r"'pay blue' .*source .*row 0"):
+    with pytest.raises(DataError, match=r"^source: .*'pay blue' .*row 0"):
         from_table(
             source=unpaid,
             target=frame(),

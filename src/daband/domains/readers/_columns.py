@@ -43,8 +43,8 @@ class Columns:
     be a context.
     """
 
-    #: Columns that a policy sees.
-    context: Sequence[str]
+    #: Columns that a policy sees; by default every column without another role.
+    context: Sequence[str] = ()
     #: Context columns that are one-hot encoded.
     categorical: Sequence[str] = ()
     #: Column with the right arm, whose reward is 1. The rewards of all other arms are 0.
@@ -58,6 +58,9 @@ class Columns:
     #: Column with the propensity of the logged arm; without it, ``from_table`` estimates
     #: propensities.
     propensity: str | None = None
+    #: Column of the log of ``fit_log`` that states how much each round counts; None if each counts
+    #: once.
+    weights: str | None = None
     #: Column of a log with the arms that could be chosen, separated by ``|``; None if all could.
     offered: str | None = None
     #: Column of a log with the cluster that arms were drawn for, such as a school or a customer;
@@ -90,13 +93,11 @@ class Columns:
             raise InvalidInput(
                 f"columns.encoders must be a mapping from columns to encoders, got {self.encoders!r}"
             )
-        if not self.context:
-            raise InvalidInput("columns.context must name at least one column")
         for role in ("categorical", "dates", "encoders"):
             unknown_name = next(
                 (name for name in getattr(self, role) if name not in self.context), None
             )
-            if unknown_name is not None:
+            if self.context and unknown_name is not None:
                 raise InvalidInput(
                     f"columns.{role} names {unknown_name!r}, which is not one of the context"
                     " columns"
@@ -110,24 +111,40 @@ class Columns:
             self.label or self.rewards or self.arm
         ):
             raise InvalidInput("columns needs either a label column or a reward column per arm")
-        for role in ("offered", "cluster", "guardrail"):
+        for role in ("weights", "offered", "cluster", "guardrail"):
             if getattr(self, role) and not self.arm:
                 raise InvalidInput(
                     f"columns.{role} is for a log: name columns.arm and columns.reward as well"
                 )
+        for name, role in self._role_by_name().items():
+            if name in self.context:
+                raise InvalidInput(
+                    f"columns.context has {name!r}, which columns.{role} names: no policy may"
+                    " see it"
+                )
+
+    def _role_by_name(self) -> dict[str, str]:
+        """Return the role of each column that is not a context."""
+        role_by_name: dict[str, str] = {}
         for role in (
-            *("label", "rewards", "arm", "reward", "propensity", "offered", "cluster"),
+            *("label", "rewards", "arm", "reward", "propensity", "weights", "offered", "cluster"),
             *("id", "costs", "guardrail"),
         ):
             names = getattr(self, role)
             names = names.values() if isinstance(names, Mapping) else names
             names = [names.removeprefix("-")] if isinstance(names, str) else names or ()
-            name = next((name for name in names if name in self.context), None)
-            if name is not None:
-                raise InvalidInput(
-                    f"columns.context has {name!r}, which columns.{role} names: no policy may"
-                    " see it"
-                )
+            role_by_name |= dict.fromkeys(names, role)
+        return role_by_name
+
+    def with_context(self, names: Iterable[str]) -> Columns:
+        """Return columns with a context: the names without another role, unless it is stated."""
+        if self.context:
+            return self
+        others = self._role_by_name()
+        context = tuple(name for name in names if name not in others and name != ROW_COLUMN)
+        if not context:
+            raise InvalidInput("columns.context: no column is left for the context")
+        return replace(self, context=context)
 
 
 #: Regular expression of the usual names of id columns.

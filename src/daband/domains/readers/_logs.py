@@ -34,7 +34,10 @@ from daband.errors import InvalidInput
 from daband.features._costs import ArmCosts
 from daband.features._shift import ShiftLike, as_shift
 from daband.linear._propensities import estimate_propensities
-from daband.rounds._rounds import Guardrail, Rounds, make_rounds
+from daband.rounds._rounds import Rounds, make_rounds
+
+#: The columns of a log that is given as a tuple.
+_TUPLE_COLUMNS = ("contexts", "arms", "rewards", "propensities", "offered", "guardrail")
 
 
 class ArrayLog(ArrayContexts, LoggedDomain):
@@ -45,27 +48,18 @@ class ArrayLog(ArrayContexts, LoggedDomain):
     otherwise.
 
     Args:
-        contexts: (n, *C).
-        arms: the chosen arms, (n,).
-        rewards: their rewards, (n,).
-        propensities: the probabilities with which the logging policy chose them, (n,), or None.
-        offered: mask of the arms that could be chosen, (n, K); by default all.
-        guardrail: a second outcome, or None.
-        clusters: the cluster of each round, (n,), as integers or strings; by default rounds are
-            independent.
+        log: the rounds, or a tuple of contexts, arms, rewards, propensities, offered arms and a
+            guardrail, as in ``from_log``.
         n_arms: the number of arms, K.
+        clusters: the cluster of each round, (n,), as integers or strings; by default those of the
+            log, or none.
         costs: the costs of arms, which are subtracted from rewards.
         name: name of the data in error messages.
     """
 
     def __init__(
         self,
-        contexts: ArrayLike,
-        arms: ArrayLike,
-        rewards: ArrayLike,
-        propensities: ArrayLike | None = None,
-        offered: ArrayLike | None = None,
-        guardrail: Guardrail | None = None,
+        log: Rounds | tuple[Any, ...],
         *,
         n_arms: int,
         clusters: ArrayLike | None = None,
@@ -73,21 +67,19 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         name: str = "source",
     ) -> None:
         self.n_arms = check_int("n_arms", n_arms, minimum=1)
-        super().__init__(contexts, name=f"{name} contexts")
-        arm_array = as_numpy(arms, f"{name} arms")
-        arm_array = arm_array.astype(np.int64) if arm_array.dtype == np.bool_ else arm_array
+        columns = (
+            vars(log) if isinstance(log, Rounds) else dict(zip(_TUPLE_COLUMNS, log, strict=False))
+        )
+        super().__init__(columns["contexts"], name=f"{name} contexts")
+        arms = as_numpy(columns["arms"], f"{name} arms")
+        columns = columns | {
+            "contexts": self._contexts,
+            "arms": arms.astype(np.int64) if arms.dtype == np.bool_ else arms,
+            "clusters": columns.get("clusters") if clusters is None else clusters,
+        }
         self.propensity_method = ""
         try:
-            rounds = make_rounds(
-                self._contexts,
-                arm_array,
-                rewards,
-                propensities,
-                offered=offered,
-                clusters=clusters,
-                guardrail=guardrail,
-                n_arms=n_arms,
-            )
+            rounds = make_rounds(**columns, n_arms=n_arms)
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error}") from None
         if costs is not None:
@@ -106,9 +98,9 @@ class ArrayLog(ArrayContexts, LoggedDomain):
 @allow_several_domains(mapped_fields=("target_test", "target_labelled"))
 def from_log(
     *,
-    source: tuple[ArrayLike, ...] | str | Path | ParquetLog | None = None,
+    source: tuple[ArrayLike, ...] | Rounds | str | Path | ParquetLog | None = None,
     target: ArrayLike | None = None,
-    sources: Mapping[str, tuple[ArrayLike, ...] | str | Path | ParquetLog] | None = None,
+    sources: Mapping[str, tuple[ArrayLike, ...] | Rounds | str | Path | ParquetLog] | None = None,
     targets: Mapping[str, ArrayLike] | None = None,
     target_test: Any = None,
     target_labelled: Any = None,
@@ -128,7 +120,8 @@ def from_log(
 
     Args:
         source: a tuple of contexts (n, *C), arms (n,) of integers, rewards (n,) and propensities
-            (n,) in (0, 1]; or a folder or a glob of Parquet files (a ``ParquetLog`` if columns have
+            (n,) in (0, 1]; or ``daband.rounds.Rounds``; or a folder or a glob of Parquet files (a
+            ``ParquetLog`` if columns have
             other names), which are read into memory. If propensities are None or the tuple has
             three elements, propensities are estimated, with a warning that describes the method. An
             optional fifth element is a boolean mask (n, K) of the arms that could be chosen, or
@@ -212,7 +205,7 @@ def from_log(
         # the policy of a log of vectors is assessed by cross-fitting
         is_simple = feedback == "bandit" and not has_arm_axis and catalogue is None
         source_test = None if len(log.context_shape) == 1 and is_simple else AUTO_FRACTION
-    if isinstance(source_test, tuple | str | Path | ParquetLog):
+    if isinstance(source_test, tuple | str | Path | ParquetLog | Rounds):
         held_out_log = open_any(source_test, "source_test")
         if held_out_log.context_shape != log.context_shape:
             raise InvalidInput(
@@ -254,7 +247,7 @@ AUTO_FRACTION = 0.1
 
 
 def _open_log(
-    log: tuple[ArrayLike, ...] | str | Path | ParquetLog,
+    log: tuple[ArrayLike, ...] | Rounds | str | Path | ParquetLog,
     argument: str,
     *,
     n_arms: int,
@@ -262,7 +255,7 @@ def _open_log(
     clusters: ArrayLike | None = None,
 ) -> ArrayLog | ParquetLog:
     """Return a log from arrays or files. ``argument`` is its name in error messages."""
-    if clusters is not None and not isinstance(log, tuple):
+    if clusters is not None and not isinstance(log, tuple | Rounds):
         raise InvalidInput(
             "clusters can only be given for a log in arrays; for files, name the column:"
             " ParquetLog(..., columns=daband.domains.Columns(cluster=...))"
@@ -275,12 +268,14 @@ def _open_log(
         return ParquetLog(log, n_arms=n_arms, costs=costs)
     if costs is not None and costs.column_names:
         raise InvalidInput(f"costs of a log in arrays must be numbers, got {costs.column_names}")
-    if not (isinstance(log, tuple) and len(log) in (3, 4, 5, 6)):
+    if not isinstance(log, Rounds) and not (
+        isinstance(log, tuple) and 3 <= len(log) <= len(_TUPLE_COLUMNS)
+    ):
         raise InvalidInput(
             f"{argument} must be a tuple of contexts, arms, rewards (and propensities, offered"
             " arms)"
         )
-    array_log = ArrayLog(*log, n_arms=n_arms, clusters=clusters, costs=costs, name=argument)
+    array_log = ArrayLog(log, n_arms=n_arms, clusters=clusters, costs=costs, name=argument)
     if array_log.propensity_method:
         warn_estimated_propensities(array_log.propensity_method, stacklevel=4)
     return array_log

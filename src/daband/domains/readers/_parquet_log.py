@@ -24,12 +24,9 @@ import numpy as np
 
 from daband.base._arguments import check_int
 from daband.base._arrays import (
-    MAX_WEIGHT,
-    MIN_PROPENSITY,
     AnyArray,
     IntArray,
     Shape,
-    check_clusters,
     check_memory,
 )
 from daband.base._lazy_polars import pl
@@ -38,19 +35,17 @@ from daband.domains.readers._columns import Columns
 from daband.domains.readers._reading import (
     LogFiles,
     LogPart,
-    check_no_nulls,
     convert_polars_errors,
     describe_repeated_ids,
     list_log_files,
-    map_arm_values,
-    read_offered_arms,
     scan_log_file,
 )
+from daband.domains.readers._rounds import check_no_nulls, find_arm_index, read_rounds
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.features._costs import ArmCosts
 from daband.features._image_layout import find_image_layout
 from daband.features._row_reader import ImageRule, RowReader
-from daband.features._table_transform import ROW_COLUMN, TableTransform, read_numbers, row_number
+from daband.features._table_transform import ROW_COLUMN, TableTransform, row_number
 from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy
 
@@ -60,6 +55,8 @@ BATCH_ROWS = 65536
 _MAX_PART_ROWS = 4_194_304
 #: The roles of columns that every log has.
 _LOG_ROLES = ("arm", "reward", "propensity")
+#: The columns of a log by default.
+DEFAULT_COLUMNS = Columns(arm="arm", reward="reward", propensity="propensity")
 #: The default name of the column that lists the offered arms.
 _OFFERED_COLUMN = "offered"
 #: The log column with image paths, relative to the current folder or absolute.
@@ -89,6 +86,8 @@ class LogFile:
     path: str
     #: The number of rounds.
     n_rows: int
+    #: The names of the arms in the arm column, (K,).
+    arm_names: Sequence[str]
     #: The query that reads the rounds. If rows were dropped, the column ``ROW_COLUMN`` has the row
     #: numbers in the file.
     query: pl.LazyFrame
@@ -108,8 +107,6 @@ class ParquetLog(LoggedDomain):
         transform: turns the context columns into contexts, if they are not all numbers.
         context_shape: the shape of a context, if it is not a vector.
         shared: True if a row has the contexts of all arms, concatenated.
-        roles: the column of each role other than context, if ``columns`` is None: {"arm": "offer",
-            "id": "customer"}. The column of the role "weights" states how much each round counts.
         arm_names: the names of the arms.
         skip_unrewarded: True to ignore rounds without a reward; ``unrewarded`` has their number by
             file.
@@ -128,7 +125,6 @@ class ParquetLog(LoggedDomain):
         transform: TableTransform | ImagePathTransform | None = None,
         context_shape: Sequence[int] | None = None,
         shared: bool = False,
-        roles: Mapping[str, str] | None = None,
         arm_names: Sequence[str] | None = None,
         skip_unrewarded: bool = False,
         costs: Mapping[str, float | str] | ArmCosts | None = None,
@@ -155,10 +151,8 @@ class ParquetLog(LoggedDomain):
                 schema = dict(query.collect_schema())
                 if not self.schema:
                     self.schema = schema
-                    self.columns = _resolve_columns(columns, schema, path, transform, roles or {})
-                    self._log_columns = [str(getattr(self.columns, role)) for role in _LOG_ROLES]
-                    self._log_columns += [roles["weights"]] if roles and "weights" in roles else []
-                self._check_schema(path, schema, is_default=columns is None)
+                    self.columns = _resolve_columns(columns, schema, path, transform)
+                self._check_schema(path, schema, is_default=not (columns and columns.context))
                 if not self.files:
                     n_features = self._count_features(query, path)
                 self.files.append(self._open_file(query, path))
@@ -179,10 +173,8 @@ class ParquetLog(LoggedDomain):
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
 
     def _open_file(self, query: pl.LazyFrame, path: Path) -> LogFile:
-        """Return the file with arm indices instead of names, and without unrewarded rounds if they
-        are skipped.
-        """
-        arm_column, reward_column, *_ = self._log_columns
+        """Return the file, without unrewarded rounds if they are skipped."""
+        reward_column = str(self.columns.reward)
         n_missing = 0
         if self._skip_unrewarded:
             n_missing, n_rows = (
@@ -198,28 +190,44 @@ class ParquetLog(LoggedDomain):
         if n_missing:
             self.unrewarded[str(path)] = n_missing
             query = query.with_row_index(ROW_COLUMN).filter(pl.col(reward_column).is_not_null())
-        if self._arm_names is not None or query.collect_schema()[arm_column] == pl.String:
-            distinct_arms = query.select(pl.col(arm_column).unique().sort()).collect()[arm_column]
-            index_by_name = map_arm_values(distinct_arms, path, self._arm_names)
-            if index_by_name is not None:
-                query = query.with_columns(
-                    pl.col(arm_column).replace_strict(index_by_name, return_dtype=pl.Int64)
+        n_rows = int(query.select(pl.len()).collect().item())
+        return LogFile(str(path), n_rows, self._find_arm_names(query, path), query)
+
+    def _find_arm_names(self, query: pl.LazyFrame, path: Path) -> Sequence[str]:
+        """Return the names of the arms in the arm column of a file: numbers are indices, unless all
+        of them are arm names.
+        """
+        column = str(self.columns.arm)
+        has_numbers = query.collect_schema()[column].is_numeric()
+        index_names = [str(index) for index in range(self.n_arms)]
+        if self._arm_names is None and has_numbers:
+            return index_names
+        names = self._arm_names or index_names
+        index_by_name = {name: index for index, name in enumerate(names)}
+        values = query.select(pl.col(column).drop_nulls().unique().sort()).collect()[column]
+        unknown = [value for value in values if find_arm_index(value, index_by_name) is None]
+        if unknown and has_numbers:
+            return index_names
+        if unknown:
+            problem = f"{path} has {unknown[0]!r} in the arm's column {column!r}"
+            if self._arm_names is None:
+                raise DataError(
+                    f"{problem}, and the policy has no arm names: set policy.arm_names = [...], or"
+                    " log arm indices"
                 )
-        return LogFile(str(path), int(query.select(pl.len()).collect().item()), query)
+            hint = did_you_mean(str(unknown[0]), names)
+            raise DataError(f"{problem}, which is not an arm{hint} ({', '.join(names)})")
+        return names
 
     def __len__(self) -> int:
         return sum(file.n_rows for file in self.files)
 
     @property
-    def _cost_columns(self) -> list[str]:
-        """The columns with costs."""
-        return [] if self.costs is None else self.costs.column_names
-
-    @property
     def _role_columns(self) -> list[str]:
         """The columns that are read in addition to the context columns."""
-        optional_columns = [self.columns.offered, self.columns.cluster]
-        return [*self._log_columns, *filter(None, optional_columns), *self._cost_columns]
+        roles = (*_LOG_ROLES, "weights", "offered", "cluster")
+        names = [getattr(self.columns, role) for role in roles]
+        return [*filter(None, names), *([] if self.costs is None else self.costs.column_names)]
 
     # Reading the log in order, part by part.
 
@@ -239,13 +247,14 @@ class ParquetLog(LoggedDomain):
         Raise a ``DataError`` if the file is damaged.
         """
         n_read = 0
+        file = next(file for file in self.files if file.path == part.path)
         if isinstance(self._transform, ImagePathTransform):
             max_rows = min(max_rows, max(1, _MAX_BATCH_BYTES // math.prod(self._row_shape)))
         elif self._transform is not None and self._transform.row_reader.encoded:
             max_rows = min(max_rows, _ENCODED_BATCH_ROWS)
         columns = [*self.columns.context, *self._role_columns]
         for frame in self.read_frames(part, columns, max_rows):
-            yield self._convert_rounds(frame, part.path)
+            yield self._convert_rounds(frame, file)
             n_read += len(frame)
         if n_read != len(part):
             raise DataError(
@@ -293,7 +302,7 @@ class ParquetLog(LoggedDomain):
         if self.columns.cluster is not None:
             return texts
         for name in self.columns.id if id_column is None else (id_column,):
-            queries = [file.query.select(name, self._log_columns[0]) for file in self.files]
+            queries = [file.query.select(name, str(self.columns.arm)) for file in self.files]
             rows = pl.concat(queries, how="vertical_relaxed").head(_MAX_CHECKED_ROWS)
             with contextlib.suppress(DataError), convert_polars_errors("the log cannot be read"):
                 texts += describe_repeated_ids(rows.collect())
@@ -333,7 +342,7 @@ class ParquetLog(LoggedDomain):
         """
         for name in (*self.columns.context, *self._role_columns):
             if name not in schema:
-                remedy = _NAME_REMEDY if is_default and name in self._log_columns else ""
+                remedy = _NAME_REMEDY if name in self._role_columns else ""
                 raise DataError(f"{_describe_missing_column(path, name, schema)}{remedy}")
             if name in self._role_columns or self._transform is not None:
                 continue  # columns of any type can be read
@@ -365,66 +374,21 @@ class ParquetLog(LoggedDomain):
             raise DataError(f"{path} has no row, so the length of its lists is not known")
         return len(first_list[0] or ())
 
-    def _convert_rounds(self, frame: pl.DataFrame, path: str) -> Rounds:
-        """Return the rounds in a frame of the file ``path``. Raise an error for an invalid
-        value.
-        """
-        log_columns = self._log_columns
-        context_columns = self.columns.context
-        check_no_nulls(
-            frame,
-            log_columns if self._transform is not None else [*context_columns, *log_columns],
-            path,
-        )
+    def _convert_rounds(self, frame: pl.DataFrame, file: LogFile) -> Rounds:
+        """Return the rounds in a frame of a file. Raise an error for an invalid value."""
+        if self._transform is None:
+            check_no_nulls(frame, self.columns.context, file.path)
         try:
-            arms, rewards, propensities, *weights = (
-                read_numbers(frame, name, is_context=False) for name in log_columns
-            )
             contexts = self._convert_contexts(frame)
         except (InvalidInput, DataError) as error:
-            raise DataError(f"{path}: {error}") from None
-        rules = (
-            (
-                arms,
-                (arms >= 0) & (arms < self.n_arms) & (arms == np.floor(arms)),
-                f"must be in 0..{self.n_arms - 1}",
-            ),
-            (rewards, ~np.isnan(rewards), "must be a number"),
-            (
-                propensities,
-                (propensities >= MIN_PROPENSITY) & (propensities <= 1),
-                f"must be in (0, 1], and at least {MIN_PROPENSITY:g}",
-            ),
-            *(
-                (w, (w >= 0) & (w <= MAX_WEIGHT), f"must be in [0, {MAX_WEIGHT:g}]")
-                for w in weights
-            ),
-        )
-        for name, (values, is_valid, rule) in zip(log_columns, rules, strict=True):
-            if not is_valid.all():
-                row = int(np.argmin(is_valid))
-                raise DataError(
-                    f"{path} has {values[row]:g} in row {row_number(frame, row)} of {name!r}:"
-                    f" {rule}"
-                )
-        offered = None
-        arm_indices = arms.astype(np.int64)
-        if self.costs is not None:
-            check_no_nulls(frame, self._cost_columns, path)
-            rewards = rewards - self.costs.compute(
-                arm_indices, lambda name: read_numbers(frame, name, is_context=False)
-            )
-        if self.columns.offered is not None:
-            arm_names = self._arm_names or [str(index) for index in range(self.n_arms)]
-            offered = read_offered_arms(frame, self.columns.offered, arm_names, arm_indices, path)
-        clusters = None
-        if self.columns.cluster is not None:
-            check_no_nulls(frame, [self.columns.cluster], path)
-            values = frame[self.columns.cluster].cast(pl.String).to_numpy()
-            clusters = check_clusters(values, len(frame))
-        round_weights = weights[0] if weights else np.ones(len(frame))
-        return Rounds(
-            contexts, arm_indices, rewards, propensities, round_weights, offered, clusters
+            raise DataError(f"{file.path}: {error}") from None
+        return read_rounds(
+            frame,
+            self.columns,
+            contexts,
+            arm_names=file.arm_names,
+            costs=self.costs,
+            table_name=file.path,
         )
 
     def _convert_contexts(self, frame: pl.DataFrame) -> AnyArray:
@@ -464,58 +428,55 @@ def _describe_missing_column(path: Path, name: str, schema: Iterable[str]) -> st
     )
 
 
-def _check_roles(roles: Mapping[str, str], schema: Mapping[str, Any], path: str | Path) -> None:
-    """Raise an error if a file lacks the column of a role other than arm, reward and propensity."""
-    for role, column in roles.items():
-        if role not in _LOG_ROLES and column not in schema:
-            hint = did_you_mean(column, schema)
-            raise InvalidInput(
-                f"{role} names the column {column!r}, which {path} does not have{hint}"
-            )
-
-
 def _resolve_columns(
     columns: Columns | None,
     schema: dict[str, Any],
     path: Path,
     transform: TableTransform | ImagePathTransform | None,
-    roles: Mapping[str, str],
 ) -> Columns:
-    """Return the columns by role: ``columns``, or by default every column without a role as a
-    context.
-    """
-    _check_roles(roles, schema, path)
-    if columns is not None:
-        if not isinstance(columns, Columns):
-            raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
-        if columns.arm is None or columns.propensity is None:
-            raise InvalidInput("columns needs arm, reward and propensity for a log")
+    """Return the columns by role. By default every column without a role is a context."""
+    if columns is None:
+        columns = DEFAULT_COLUMNS
+    if not isinstance(columns, Columns):
+        raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
+    if columns.arm is None or columns.propensity is None:
+        raise InvalidInput("columns needs arm, reward and propensity for a log")
+    _check_further_roles(columns, schema, path)
+    if columns.context:
         if transform is not None and set(columns.context) != set(transform.names):
             raise InvalidInput(
                 f"the context must be the policy's columns: {', '.join(transform.names)}"
             )
-        return replace(columns, cluster=roles.get("cluster", columns.cluster))
-    column_by_role: dict[str, Any] = {role: roles.get(role, role) for role in _LOG_ROLES}
-    missing_column = next((name for name in column_by_role.values() if name not in schema), None)
-    if missing_column is not None:
-        raise DataError(f"{_describe_missing_column(path, missing_column, schema)}{_NAME_REMEDY}")
-    offered_column = roles.get("offered", _OFFERED_COLUMN)
-    offered_type = schema.get(offered_column)
+        return columns
+    for name in (columns.arm, columns.reward, columns.propensity):
+        if name not in schema:
+            raise DataError(f"{_describe_missing_column(path, str(name), schema)}{_NAME_REMEDY}")
+    offered_type = schema.get(_OFFERED_COLUMN)
     lists_arms = offered_type == pl.String or _is_list_type(offered_type)
-    is_context = transform is not None and offered_column in transform.names
-    column_by_role["offered"] = offered_column if lists_arms and not is_context else None
-    column_by_role["cluster"] = roles.get("cluster")
-    other_columns = {*_LOG_ROLES, *column_by_role.values(), *roles.values()}
-    context = (
-        transform.names
-        if transform is not None
-        else tuple(name for name in schema if name not in other_columns)
-    )
-    if not context:
-        raise DataError(
-            f"{path} has only the columns {', '.join(schema)}, and none for the context"
-        )
-    return Columns(context, **column_by_role)
+    is_context = transform is not None and _OFFERED_COLUMN in transform.names
+    if columns.offered is None and lists_arms and not is_context:
+        columns = replace(columns, offered=_OFFERED_COLUMN)
+    return columns.with_context(schema if transform is None else transform.names)
+
+
+def _check_further_roles(columns: Columns, schema: Mapping[str, Any], path: str | Path) -> None:
+    """Raise an error if a file lacks the column of weights, clusters or ids."""
+    names_by_role = {"weights": [columns.weights], "cluster": [columns.cluster], "id": columns.id}
+    for role, names in names_by_role.items():
+        for name in names:
+            if name is not None and name not in schema:
+                hint = did_you_mean(name, schema)
+                raise InvalidInput(
+                    f"{role} names the column {name!r}, which {path} does not have{hint}"
+                )
+
+
+def add_roles(columns: Columns | None, **names: str | None) -> Columns:
+    """Return columns that also have the roles of ``names``, if they are not None."""
+    stated: dict[str, Any] = {role: name for role, name in names.items() if name is not None}
+    if "id" in stated:
+        stated["id"] = (stated["id"],)
+    return replace(columns or DEFAULT_COLUMNS, **stated)
 
 
 def _classify_type(dtype: Any) -> str:
@@ -558,8 +519,8 @@ def open_log(
     policy: Any,
     *,
     columns: Columns | None = None,
-    roles: Mapping[str, str] | None = None,
     skip_unrewarded: bool = False,
+    **names: str | None,
 ) -> ParquetLog:
     """Return a log whose rows are read as contexts of a policy or a deployed policy.
 
@@ -569,8 +530,9 @@ def open_log(
             files in the column "file", resized and cropped as in training. The open log itself, if
             there is only a function that takes its contexts.
         columns: the columns by role, as in ``ParquetLog``.
-        roles: as in ``ParquetLog``.
         skip_unrewarded: as in ``ParquetLog``.
+        names: the columns of further roles, by role; None has no effect. Those of an open log are
+            "weights" and "cluster".
     """
     frozen_policy = policy.frozen if isinstance(policy, DeployedPolicy) else policy
     shared = policy.shared if isinstance(policy, ParquetLog) else frozen_policy.arms == "shared"
@@ -579,23 +541,20 @@ def open_log(
             _build_image_transform(log, policy) if columns is None else None
         )
         options = {name: getattr(policy, name) for name in ("n_arms", "arm_names", "context_shape")}
-        options |= {"shared": shared, "columns": columns, "transform": transform}
-        options |= {"costs": policy.costs}
-        return ParquetLog(log, roles=roles, skip_unrewarded=skip_unrewarded, **options)
+        options |= {"shared": shared, "columns": add_roles(columns, **names), "costs": policy.costs}
+        return ParquetLog(log, transform=transform, skip_unrewarded=skip_unrewarded, **options)
     if columns is not None:
         raise InvalidInput(
             "columns cannot be given with an open ParquetLog, which has columns already"
         )
-    roles = roles or {}
-    _check_roles(roles, log.schema, log.files[0].path)
-    if roles.keys() & {"weights", "cluster"} or log.costs != policy.costs:
+    new_roles = {role: name for role, name in names.items() if name is not None}
+    if new_roles or log.costs != policy.costs:
         log = copy.copy(log)
         log.costs = log.costs or policy.costs
         log.__dict__.pop("_all_rounds", None)
-        if "weights" in roles:
-            log._log_columns = [*log._log_columns[:3], roles["weights"]]
-        if "cluster" in roles:
-            log.columns = replace(log.columns, cluster=roles["cluster"])
+        log.columns = add_roles(log.columns, **names)
+        for file in log.files:
+            _check_further_roles(log.columns, file.query.collect_schema(), file.path)
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
             f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, but the policy"

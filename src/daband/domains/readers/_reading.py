@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,18 +23,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.base._arrays import BoolArray, IntArray, count_processors, take_chosen
+from daband.base._arrays import count_processors
 from daband.base._files import check_path
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts
-from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.errors import DataError, InvalidInput
 from daband.features._table_transform import (
     MISSING_TEXTS,
     NUMBER_PATTERN,
-    find_distinct,
-    format_value,
-    get_column,
-    row_number,
 )
 
 #: The files of a log: a file, a folder, a glob, or a list of files.
@@ -473,118 +469,6 @@ def scan_log_file(path: Path) -> pl.LazyFrame:
         rows = pl.scan_parquet(path)
         rows.collect_schema()
     return rows
-
-
-def map_arm_values(
-    column: pl.Series, path: Path, arm_names: Sequence[str] | None
-) -> dict[Any, Any] | None:
-    """Return the arm index of each distinct value in the arm column of a log, or None if the values
-    are indices.
-
-    Numbers are treated as indices if one of them is not an arm name. ``path`` is the file, for
-    error messages.
-    """
-    index_by_name = {arm: index for index, arm in enumerate(arm_names or ())}
-    index_by_value = {
-        value: find_arm_index(value, index_by_name) for value in column.drop_nulls().to_list()
-    }
-    unknown_arm = next(
-        (format_value(value) for value, index in index_by_value.items() if index is None), None
-    )
-    if unknown_arm is None:
-        return (
-            None
-            if all(value == index for value, index in index_by_value.items())
-            else index_by_value
-        )
-    if column.dtype.is_numeric():
-        return None
-    problem = f"{path} has {unknown_arm!r} in the arm's column {column.name!r}"
-    if arm_names is None:
-        raise DataError(
-            f"{problem}, and the policy has no arm names: set policy.arm_names = [...], or log arm"
-            " indices"
-        )
-    raise DataError(
-        f"{problem}, which is not an arm{did_you_mean(unknown_arm, arm_names)}"
-        f" ({', '.join(arm_names)})"
-    )
-
-
-def find_arm_index(value: Any, index_by_name: Mapping[str, int]) -> int | None:
-    """Return the index of the arm with this name, or None.
-
-    True also matches "true", and 1.0 also matches "1".
-    """
-    name = value.strip() if isinstance(value, str) else format_value(value)
-    integer_match = (
-        re.fullmatch(r"(-?\d+)(\.0)?", name) if isinstance(value, int | float | str) else None
-    )
-    spellings = (
-        name,
-        str(value),
-        *((integer_match[1], f"{integer_match[1]}.0") if integer_match else ()),
-    )
-    matches = list(dict.fromkeys(spelling for spelling in spellings if spelling in index_by_name))
-    # Two arm names that differ as texts may be equal as numbers or booleans.
-    if len(matches) > 1 and isinstance(value, bool | float):
-        raise DataError(
-            f"{value!r} may be {matches[0]!r} or {matches[1]!r}, which are two arms; rename one"
-        )
-    return index_by_name[matches[0]] if matches else None
-
-
-def check_no_nulls(frame: pl.DataFrame, names: Sequence[str], table_name: object) -> None:
-    """Raise an error if one of these columns has a missing value."""
-    for name in names:
-        if frame[name].null_count():
-            row = row_number(frame, int(frame[name].is_null().arg_max() or 0))
-            raise DataError(
-                f"{table_name}: column {name!r} has no value in row {row}; drop or fill such rows"
-            )
-
-
-def read_offered_arms(
-    frame: pl.DataFrame, column: str, arm_names: Sequence[str], arms: IntArray, table_name: object
-) -> BoolArray:
-    """Return a mask (n, K) of the arms that each row lists in a column.
-
-    Raise an error for an unknown arm, and if the chosen arm of a row is not listed.
-
-    Args:
-        frame: the rows of the log.
-        column: a column of names separated by |, or of lists of names or indices. In a column of
-            lists, a row without a list offers all arms.
-        arm_names: the names of all arms, (K,).
-        arms: the chosen arms, (n,).
-        table_name: the name of the table in error messages.
-    """
-    index_by_name = {arm: index for index, arm in enumerate(arm_names)}
-    values, codes = find_distinct(get_column(frame, column, ""))
-    masks = np.zeros((len(values), len(arm_names)), np.bool_)
-    if not isinstance(frame[column].dtype, pl.List):
-        check_no_nulls(frame, [column], table_name)
-    for code, value in enumerate(values):
-        masks[code] = value is None
-        listed_arms = [] if value is None else value
-        if not isinstance(listed_arms, list):
-            listed_arms = format_value(value).split("|")
-        for arm in listed_arms:
-            index = find_arm_index(arm, index_by_name)
-            if index is None and isinstance(arm, int) and 0 <= arm < len(arm_names):
-                index = arm
-            if index is None:
-                row = row_number(frame, int((codes == code).argmax()))
-                problem = f"{table_name} has {arm!r} in column {column!r}, row {row}"
-                raise DataError(f"{problem}, which is not an arm ({', '.join(index_by_name)})")
-            masks[code, index] = True
-    offered = masks[codes]
-    invalid_rows = np.flatnonzero(~take_chosen(offered, arms))
-    if len(invalid_rows):
-        row = row_number(frame, int(invalid_rows[0]))
-        arm = arm_names[arms[invalid_rows[0]]]
-        raise DataError(f"{table_name}: row {row} has chosen {arm!r}, which {column!r} lacks")
-    return offered
 
 
 def describe_repeated_ids(rows: pl.DataFrame, *, is_context: bool = False) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from daband.base._arguments import check_class_names
-from daband.base._arrays import AnyArray, FloatArray, IntArray, check_propensities
+from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.base._lazy_polars import pl
 from daband.domains._contract import About, EvaluationDomain, Pair
 from daband.domains._mixtures import read_all_domains
@@ -34,11 +34,14 @@ from daband.domains.readers._logs import (
     warn_estimated_propensities,
 )
 from daband.domains.readers._reading import (
-    check_no_nulls,
-    find_arm_index,
-    read_offered_arms,
     read_table,
     record_log_file,
+)
+from daband.domains.readers._rounds import (
+    read_arms,
+    read_rounds,
+    require_distinct,
+    require_numbers,
 )
 from daband.errors import DataError, InvalidInput
 from daband.features._catalogue import Catalogue
@@ -48,14 +51,10 @@ from daband.features._table_transform import (
     ROW_COLUMN,
     TableTransform,
     count_categories,
-    find_distinct,
     format_value,
-    get_column,
-    read_numbers,
-    row_number,
 )
 from daband.linear._propensities import estimate_propensities
-from daband.rounds._rounds import Guardrail
+from daband.rounds._rounds import Rounds
 
 
 def from_table(
@@ -153,6 +152,11 @@ def from_table(
         raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame = _add_row_numbers(read_table(source))
     target_frame = _add_row_numbers(read_table(target))
+    if columns.weights is not None:
+        raise InvalidInput("columns.weights is for fit_log; from_table counts each round once")
+    columns = columns.with_context(
+        name for name in source_frame.columns if name in target_frame.columns
+    )
     for text in describe_missing_clusters(source_frame, columns):
         warnings.warn(text, stacklevel=2)
     catalogue = None
@@ -257,41 +261,23 @@ def from_table(
         "name": name,
     }
 
-    def read_rounds(frame: pl.DataFrame, table_name: str) -> tuple[Any, ...]:
-        """Return contexts and outcomes, or the tuple of a log as in ``from_log``.
-
-        ``table_name`` is for error messages.
+    def read_source(frame: pl.DataFrame, table_name: str) -> Any:
+        """Return contexts and outcomes, or the rounds of a log. ``table_name`` is for error
+        messages.
         """
         if columns.arm is None:
             return source_transform.apply(frame), read_outcomes(frame, table_name)
-        arm_indices = _read_arms(frame, columns.arm, arm_names, table_name)
-        rewards = require_numbers(frame, str(columns.reward), table_name)
-        if costs is not None:
-            rewards = rewards - costs.compute(
-                arm_indices, lambda name: require_numbers(frame, name, table_name)
-            )
-        propensities = None
-        offered = None
-        if columns.propensity is not None:
-            propensities = read_propensities(frame, columns.propensity, table_name)
-        if columns.offered is not None:
-            offered = read_offered_arms(frame, columns.offered, arm_names, arm_indices, table_name)
-        guardrail = None
-        if columns.guardrail is not None:
-            values = require_numbers(frame, columns.guardrail.removeprefix("-"), table_name)
-            guardrail = Guardrail(values, columns.guardrail_margin, columns.guardrail)
         contexts = source_transform.apply(frame)
-        return contexts, arm_indices, rewards, propensities, offered, guardrail
+        return read_rounds(
+            frame, columns, contexts, arm_names=arm_names, costs=costs, table_name=table_name
+        )
 
     source_rounds: dict[str, Any] = {
-        "source": read_rounds(source_frame, "source"),
+        "source": read_source(source_frame, "source"),
         "source_test": None,
     }
     if held_out_frame is not None:
-        source_rounds["source_test"] = read_rounds(held_out_frame, "source_test")
-    if columns.cluster is not None:
-        clusters, codes = _require_distinct(source_frame, columns.cluster)
-        arguments["clusters"] = np.array([str(value) for value in clusters])[codes]
+        source_rounds["source_test"] = read_source(held_out_frame, "source_test")
     if columns.arm is not None and columns.propensity is None:
         _add_propensities(source_rounds, len(arm_names))
     pair = (
@@ -322,7 +308,7 @@ def from_table(
         if costs is None
         else costs.with_means(
             lambda name: require_numbers(source_frame, name, "source"),
-            source_rounds["source"][1] if columns.arm else None,
+            source_rounds["source"].arms if columns.arm else None,
         ),
     )
     return replace(pair, feature_names=feature_names, table=target_transform, shift=assumed_shift)
@@ -399,7 +385,7 @@ def _from_domains(
         raise InvalidInput(
             f"columns.context has {domain!r}, which names the domain: no policy may see it"
         )
-    values, codes = _require_distinct(frame, domain)
+    values, codes = require_distinct(frame, domain)
     domain_of_row = np.array([str(value) for value in values])[codes]
     domains = sorted({str(value) for value in values})
     target_names = [str(target) for target in targets]
@@ -477,7 +463,7 @@ def _list_arm_names(
             )
         )
     return list(columns.rewards) or _list_sorted_names(
-        _require_distinct(source, str(columns.arm or columns.label))[0]
+        require_distinct(source, str(columns.arm or columns.label))[0]
     )
 
 
@@ -498,17 +484,6 @@ def _format_name(value: Any) -> str:
     return format_value(value) if isinstance(value, float) else str(value)
 
 
-def _require_distinct(
-    frame: pl.DataFrame, name: str, table_name: str = "the table"
-) -> tuple[list[Any], IntArray]:
-    """Return the distinct values of a column and the index of each row's value, as in
-    ``find_distinct``. Raise an error if a value is missing.
-    """
-    column = get_column(frame, name, "")
-    check_no_nulls(frame, [name], table_name)
-    return find_distinct(column)
-
-
 def _get_strata(
     frame: pl.DataFrame, columns: Columns, table_name: str, arm_column: str | None = None
 ) -> IntArray:
@@ -518,7 +493,7 @@ def _get_strata(
     name = arm_column or columns.label
     if name is None:
         return np.asarray(_read_reward_table(frame, columns, table_name).argmax(axis=1))
-    values, codes = _require_distinct(frame, name)
+    values, codes = require_distinct(frame, name)
     return np.unique([str(value) for value in values], return_inverse=True)[1][codes]
 
 
@@ -547,39 +522,14 @@ def _read_outcomes(
         reward_table = _read_reward_table(frame, columns, table_name)
         if list(columns.rewards) == list(arm_names):
             return reward_table
-        indices = _find_arm_indices(list(columns.rewards), arm_names, "arms", "columns.rewards")
+        named_arms = pl.DataFrame({"arms": columns.rewards})
+        indices = read_arms(named_arms, "arms", arm_names, "columns.rewards")
         # Arms without a column have the smallest reward of the row.
         rewards = np.repeat(reward_table.min(axis=1, keepdims=True), len(arm_names), axis=1)
         rewards[:, indices] = reward_table
         return rewards
     assert columns.label is not None
-    return _read_arms(frame, columns.label, arm_names, table_name)
-
-
-def _read_arms(
-    frame: pl.DataFrame, column: str, arm_names: Sequence[str], table_name: str
-) -> IntArray:
-    """Return the arm index of each row, (n,)."""
-    values, codes = _require_distinct(frame, column)
-    return _find_arm_indices(values, arm_names, column, table_name)[codes]
-
-
-def _find_arm_indices(
-    values: list[Any], arm_names: Sequence[str], column: str, table_name: str
-) -> IntArray:
-    """Return the arm index of each value, (n,).
-
-    ``column`` and ``table_name`` are for error messages.
-    """
-    index_by_name = {name: index for index, name in enumerate(arm_names)}
-    index_by_value = {value: find_arm_index(value, index_by_name) for value in values}
-    unknown_name = next(
-        (_format_name(value) for value, index in index_by_value.items() if index is None), None
-    )
-    if unknown_name is not None:
-        problem = f"{table_name} has {unknown_name!r} in column {column!r}"
-        raise DataError(f"{problem}, which is not an arm ({', '.join(arm_names)})")
-    return np.array([index_by_value[value] for value in values], dtype=np.int64)
+    return read_arms(frame, columns.label, arm_names, table_name)
 
 
 def _read_reward_table(frame: pl.DataFrame, columns: Columns, table_name: str) -> FloatArray:
@@ -587,41 +537,17 @@ def _read_reward_table(frame: pl.DataFrame, columns: Columns, table_name: str) -
     return np.stack([require_numbers(frame, name, table_name) for name in columns.rewards], axis=1)
 
 
-def require_numbers(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
-    """Return a column of rewards or propensities. Raise an error if a value is missing."""
-    values = read_numbers(frame, name, table_name=table_name, is_context=False)
-    if np.isnan(values).any():
-        row = row_number(frame, int(np.isnan(values).argmax()))
-        raise DataError(
-            f"column {name!r} of the {table_name} table has no value in row {row}; drop such rounds"
-        )
-    return values
-
-
-def read_propensities(frame: pl.DataFrame, name: str, table_name: str) -> FloatArray:
-    """Return a column of propensities. Raise an error that names a row if one is invalid."""
-    propensities = require_numbers(frame, name, table_name)
-    try:
-        check_propensities(propensities, to_row=lambda index: row_number(frame, index))
-    except InvalidInput as error:
-        raise InvalidInput(f"column {name!r}: {error}") from None
-    return propensities
-
-
-def _add_propensities(rounds_by_table: dict[str, Any], n_arms: int) -> None:
+def _add_propensities(rounds_by_table: dict[str, Rounds | None], n_arms: int) -> None:
     """Add propensities to logs. They are estimated from all rounds, training and held-out."""
-    logs = {table_name: log for table_name, log in rounds_by_table.items() if log is not None}
-    contexts, arms = (
-        np.concatenate([log[position] for log in logs.values()]) for position in (0, 1)
-    )
-    masks = [log[4] for log in logs.values() if log[4] is not None]
+    logs = {name: log for name, log in rounds_by_table.items() if log is not None}
+    joined = Rounds.join(list(logs.values()))
     propensities, method = estimate_propensities(
-        contexts, arms, n_arms, np.concatenate(masks) if masks else None
+        joined.contexts, joined.arms, n_arms, joined.offered
     )
     warn_estimated_propensities(method, stacklevel=4)
-    for table_name, log in logs.items():
-        rounds_by_table[table_name] = (*log[:3], propensities[: len(log[1])], *log[4:])
-        propensities = propensities[len(log[1]) :]
+    for name, log in logs.items():
+        rounds_by_table[name] = replace(log, propensities=propensities[: len(log)])
+        propensities = propensities[len(log) :]
 
 
 def _warn_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
