@@ -389,29 +389,6 @@ def test_the_bonus_of_a_greedy_member_is_the_same_after_export(prior):
     np.testing.assert_allclose(bonus, decision.bonus, rtol=1e-6)
 
 
-def test_the_name_of_a_new_arm_is_checked_before_anything_changes():
-    policy = daband.LinUCB(context_shape=(2,), n_arms=2)
-    policy.arm_names = ("a", "b")
-    with pytest.raises(daband.InvalidInput, match=r"name .*: 5 "):
-        policy.add_arm(5)
-    assert (policy.n_arms, policy.arm_names) == (2, ("a", "b"))
-
-
-def test_a_thread_decides_while_another_one_adds_an_arm():
-    pair = pair_of()
-    features = {"price": 3.0, "kind": "card", "tags": "new|cheap", "code": 7}
-    policy = daband.Mixture.for_pair(pair, network=False)
-    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
-    contexts = pair.target.read(np.arange(3))
-    # the steps of add_arm, one by one
-    policy._catalogue = policy.catalogue.with_arms(["new"], [features])
-    for available in (None, np.ones((3, 12), np.bool_)):
-        assert policy.decide(contexts, "target", available=available).mean.shape == (3, 12)
-    policy._grow()
-    for available in (None, np.ones((3, 12), np.bool_)):
-        assert policy.decide(contexts, "target", available=available).mean.shape == (3, 13)
-
-
 def test_distances_of_many_arms_need_little_memory():
     features = np.random.default_rng(0).normal(size=(800, 30))
     catalogue = Catalogue.fit([str(at) for at in range(800)], features)

@@ -8,7 +8,6 @@ import pytest
 
 import daband
 from daband.domains import Columns, from_arrays, from_table, restrict_pair
-from daband.domains._mixtures import mix_domains
 from daband.errors import InvalidInput
 from daband.features._domain_names import DomainNames
 
@@ -161,20 +160,6 @@ class TestPolicies:
         assert again.domains == pair.domains
         x = pair.target_test.read(0, 90)
         np.testing.assert_array_equal(again.decide(x, "pl").mean, policy.decide(x, "pl").mean)
-
-    def test_each_target_has_its_own_statistics(self, pair):
-        policy = daband.LinUCB.for_pair(pair, seed=0, shift="style")
-        daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
-        x = rounds(5)[0]
-        assert not np.allclose(policy.decide(x, "pl").mean, policy.decide(x, "cz").mean)
-
-    def test_buffers_are_kept_by_domain(self, pair):
-        policy = daband.DABand.for_pair(pair, seed=0, recipe="small", device="cpu", shift="style")
-        source = pair.source
-        target = pair.target
-        daband.train(policy, source=source, target=target, episodes=3, episode_length=32)
-        assert [len(part) > 0 for part in policy.buffers.rounds] == [True, True, False, False]
-        assert [len(part) > 0 for part in policy.buffers.unlabelled] == [True, True]
 
     def test_which_target_must_be_said(self, pair):
         policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -347,9 +332,3 @@ def test_training_reads_what_a_domain_of_the_users_gives_as_rounds_and_batch():
     target.__class__ = MovedContexts
     assert np.array_equal(source.read_by_domain(0, 4, seed=0)[0][1].contexts, plain + 7.0)
     assert np.array_equal(target.read_by_domain(0, 4, seed=0)[0][1], contexts + 7.0)
-
-
-def test_a_mixture_of_contexts_gives_contexts_even_of_a_part_with_rewards():
-    pair = daband.domains.load("synthetic", tiny=True)
-    both = mix_domains({"a": pair.source, "b": pair.target})
-    assert all(isinstance(rows, np.ndarray) for _, rows in both.read_by_domain(0, 8, seed=0))

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband import NotFitted
 from daband.features import Piecewise, Standardise
-from daband.features._transforms import build_step
 
 DRAW = np.random.default_rng(0)
 NUMBERS = np.column_stack(
@@ -78,22 +76,6 @@ def test_domains_with_units_of_their_own_have_the_same_features():
     assert not np.allclose(
         _fitted(euros, zlotys)(euros, 0), _fitted(euros, zlotys)(zlotys, 1), atol=0.1
     )
-
-
-@pytest.mark.parametrize("by_domain", [False, True])
-def test_state_and_files_hold_all_of_it(by_domain):
-    fitted = _fitted(NUMBERS, 2.0 * NUMBERS, by_domain=by_domain)
-    other = Piecewise(**fitted.settings())
-    assert not other.fitted
-    with pytest.raises(NotFitted):
-        other(NUMBERS)
-    other.restore(other.state())
-    assert not other.fitted
-    other.restore(fitted.state())
-    for domain in (0, 1):
-        np.testing.assert_array_equal(other(NUMBERS, domain), fitted(NUMBERS, domain))
-        step = fitted.get_step(domain)
-        np.testing.assert_array_equal(build_step(step.kind, step.arrays())(NUMBERS), step(NUMBERS))
 
 
 def test_no_knot_is_a_number_of_training():

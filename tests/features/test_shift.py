@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -49,13 +47,6 @@ def test_own_statistics_by_kind_and_column():
         False,
         True,
     )
-
-
-def test_a_shift_survives_json():
-    shift = Shift.of("units", "labels", units=[4, 1])
-    assert as_shift(json.loads(json.dumps(shift.state())), context_shape=(9,)) == shift
-    default = get_default_shift((2,))
-    assert as_shift(json.loads(json.dumps(default.state())), context_shape=(2,)) == default
 
 
 @pytest.mark.parametrize(

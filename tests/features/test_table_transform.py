@@ -55,22 +55,6 @@ def test_a_saved_policy_judges_raw_rows(name, pair, tmp_path):
     assert copy.deepcopy(loaded).table == pair.table
 
 
-def test_the_policy_of_a_run_has_the_table(pair, tmp_path):
-    policy = daband.LinUCB.for_pair(pair)
-    daband.train(
-        policy,
-        source=pair.source,
-        target=pair.target,
-        episodes=2,
-        episode_length=8,
-        directory=tmp_path,
-    )
-    assert daband.load(tmp_path / "policy.safetensors").table == pair.table
-    other = daband.domains.load("synthetic", tiny=True)
-    plain = daband.LinUCB.for_pair(other)
-    assert plain.table is None
-
-
 def test_a_table_can_be_set_by_hand_where_it_fits(pair):
     policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=2)
     policy.table = pair.table

@@ -52,19 +52,6 @@ def test_scores_equal_dense_ridge_regression(rounds, rows):
         )
 
 
-def test_sums_of_each_arm_teach_the_same_as_rounds(rounds):
-    vectors, contexts, arms, rewards, weights = rounds
-    by_rounds, by_sums = (JointHead(vectors=vectors, dim=D, ridge=RIDGE) for _ in range(2))
-    by_rounds.learn(contexts, arms, rewards, weights)
-    sums = by_sums.make_empty_sums()
-    sums.add(*by_sums.get_chosen_features(contexts, arms), rewards, weights)
-    learned = by_sums.with_sums(sums)
-    np.testing.assert_allclose(learned.statistics.A_inv, by_rounds.statistics.A_inv, atol=1e-10)
-    np.testing.assert_allclose(learned.statistics.theta, by_rounds.statistics.theta, atol=1e-10)
-    np.testing.assert_array_equal(learned.counts, by_rounds.counts)
-    assert not by_sums.counts.any()
-
-
 def test_arms_that_share_an_effect_have_their_own_counts():
     """Before, an arm without rounds had those of the arm 1,024 places before it, and counted as one
     with rewards.

@@ -53,30 +53,3 @@ def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
     best = solve_on_simplex(clipped.T @ clipped, clipped.T @ rewards)
     assert loss <= ((rewards - clipped @ best) ** 2).sum() + 100 / 3 + 3 * np.log(n)
     np.testing.assert_allclose(stack.weights, best, atol=0.2)  # the prior still counts
-
-
-def test_a_restored_state_continues_alike():
-    draw = np.random.default_rng(1)
-    one = MixtureWeights([0.5, 0.5])
-    other = MixtureWeights([0.5, 0.5])
-    one.add(draw.random((50, 2)), draw.random(50))
-    other.restore(one.state())
-    more = draw.random((50, 2))
-    rewards = draw.random(50)
-    for stack in (one, other):
-        stack.add(more, rewards)
-    assert one.weights.tolist() == other.weights.tolist()
-    with pytest.raises(ValueError, match="weights"):
-        other.restore({**one.state(), "weights": np.array([2.0, -1.0])})
-
-
-def test_the_unit_of_rewards_changes_no_weight():
-    draw = np.random.default_rng(2)
-    predictions = draw.random((200, 3))
-    rewards = draw.random(200)
-    unit = MixtureWeights([0.5, 0.3, 0.2])
-    euros = MixtureWeights([0.5, 0.3, 0.2])
-    unit.add(predictions, rewards, reward_deviation=0.3)
-    euros.add(1000.0 * predictions + 7e6, 1000.0 * rewards + 7e6, reward_deviation=300.0)
-    np.testing.assert_allclose(unit.weights, euros.weights, atol=1e-6)
-    assert np.abs(unit.weights - unit.prior).max() > 0.01

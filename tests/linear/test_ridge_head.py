@@ -2,9 +2,6 @@
 threads.
 """
 
-import sys
-import threading
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -132,26 +129,6 @@ class TestAgainstDenseAlgebra:
         assert together.statistics.counts.sum() == len(contexts)
 
 
-@pytest.mark.parametrize("dim", [97, 130])
-def test_wide_contexts_take_woodbury(dim):
-    rng = np.random.default_rng(dim)
-    head = make_head({"n_arms": 3, "dim": dim, "seed": 0}, "disjoint", 0.5)
-    dense = DenseReference(3, dim, "disjoint", 0.5)
-    for size in (1, 5, 40, 200, 3, 64):
-        contexts = rng.uniform(-1, 1, (size, dim))
-        arms = rng.integers(0, 3, size)
-        rewards = rng.random(size)
-        head.learn(contexts, arms, rewards)
-        for row in zip(contexts, arms, rewards, strict=True):
-            dense.learn(*row)
-        probe = rng.uniform(-1, 1, (2, dim))
-        mean, bonus = head.score(probe)
-        for i in range(2):
-            expected = dense.score(probe[i])
-            np.testing.assert_allclose(mean[i], expected[0], rtol=1e-9, atol=1e-10)
-            np.testing.assert_allclose(bonus[i], expected[1], rtol=1e-9)
-
-
 @settings(max_examples=60)
 @given(problem=problems(), arms=st.sampled_from(["disjoint", "shared"]))
 def test_bonuses_never_grow_with_data(problem, arms):
@@ -178,56 +155,3 @@ def test_a_large_batch_is_scored_as_its_rows(dim):
         predictor(contexts), *(predictor(row[None]) for row in contexts), strict=True
     ):
         np.testing.assert_allclose(together, np.concatenate(parts), rtol=1e-10, atol=1e-12)
-
-
-@pytest.fixture
-def busy_switching():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("busy_switching")
-def test_eight_threads_with_a_lock_end_where_one_ends():
-    n = 8_000
-    n_threads = 8
-    rng = np.random.default_rng(0)
-    contexts = rng.uniform(-1, 1, (n, 12))
-    arms = rng.integers(0, 4, n)
-    rewards = rng.random(n)
-    # Single rounds, batches and whole episodes use different code for the same statistics.
-    sizes = np.tile([1, 1, 1, 5, 1, 1, 40], n)
-    stops = np.cumsum(sizes)
-    parts = [slice(stop - size, stop) for stop, size in zip(stops, sizes, strict=True) if stop <= n]
-    shared, alone = (RidgeHead(n_arms=4, dim=12, arms="disjoint", ridge=1.0) for _ in range(2))
-    lock = threading.Lock()
-    failures = []
-
-    def work(first):
-        try:
-            for part in parts[first::n_threads]:
-                with lock:
-                    mean, _ = shared.score(contexts[part])
-                assert np.isfinite(mean).all()
-                with lock:
-                    shared.learn(contexts[part], arms[part], rewards[part])
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(n_threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    for part in parts:
-        alone.learn(contexts[part], arms[part], rewards[part])
-    ours = shared.statistics
-    wanted = alone.statistics
-    np.testing.assert_array_equal(ours.counts, wanted.counts)
-    assert ours.counts.sum() == parts[-1].stop
-    np.testing.assert_allclose(ours.gram, wanted.gram, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(ours.A_inv, wanted.A_inv, rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(ours.theta, wanted.theta, rtol=1e-9, atol=1e-10)

@@ -198,19 +198,6 @@ def test_a_batch_equals_its_singles(dim):
         np.testing.assert_allclose(mine, theirs, rtol=1e-8, atol=1e-10)
 
 
-def test_a_restored_state_continues_bit_for_bit():
-    source = make_rounds(0, 300, make_theta(0))
-    head, moments = make_head(source)
-    head.learn(*make_rounds(1, 52, make_theta(1)), target_moments=moments)
-    more = make_rounds(2, 100, make_theta(1))
-    copy, _ = make_head(source)
-    copy.restore({name: array.copy() for name, array in head.state().items()})
-    for one in (head, copy):
-        one.learn(*more, target_moments=moments)
-    for mine, same in zip(head.score(more[0]), copy.score(more[0]), strict=True):
-        np.testing.assert_array_equal(mine, same)
-
-
 def test_source_rounds_after_target_rounds_count_by_their_worth():
     source = make_rounds(0, 300, make_theta(0))
     later = make_rounds(3, 100, make_theta(0))
@@ -230,14 +217,3 @@ def test_source_rounds_after_target_rounds_count_by_their_worth():
     with_sums = with_sums.with_sums(sums)
     for mine, theirs in zip(head.score(later[0]), with_sums.score(later[0]), strict=True):
         np.testing.assert_allclose(mine, theirs)
-
-
-def test_a_new_arm_has_no_rounds():
-    head, moments = make_head(make_rounds(0, 300, make_theta(0)))
-    target = make_rounds(1, 50, make_theta(1))
-    head.learn(*target, target_moments=moments)
-    head.add_arm()
-    z = target[0]
-    head.learn(z, np.full(50, 2), np.ones(50), target_moments=moments)
-    assert head.counts.tolist()[2] == 50
-    assert head.score(z)[0].shape == (50, 3)

@@ -4,9 +4,7 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.neural import EncoderSettings, LearningSettings, ReplaySettings, recipe_for
-from daband.neural._recipes import recipes
-from daband.neural._settings import parse_recipe
+from daband.neural import EncoderSettings, LearningSettings, ReplaySettings
 from daband.neural.daband import DABand
 from daband.policies import load_policy
 from tests.neural.test_neural_linucb import ARMS, fingerprint, make, problem, small, trained
@@ -32,15 +30,6 @@ def test_an_arm_added_later_can_be_chosen_and_saved(tmp_path):
     assert np.array_equal(
         load_policy(tmp_path / "p.safetensors").decide(contexts).mean, policy.decide(contexts).mean
     )
-
-
-def test_recipes_survive_json_and_name_themselves():
-    for name in recipes.names():
-        for shape in ((3, 28, 28), (7,)):
-            recipe = recipe_for(name, context_shape=shape)
-            assert parse_recipe(recipe.settings()) == recipe
-    rpd = recipe_for("default-rpd", context_shape=(3, 28, 28)).weights
-    assert all(rpd[name] for name in ("regression_error", "predicted_reward", "data_divergence"))
 
 
 def test_nonsense_is_refused():

@@ -50,27 +50,6 @@ def test_who_is_sure_of_a_wrong_arm_is_told_in_full():
     assert predicted.grad[0].tolist() == pytest.approx([10, -5, -5], rel=1e-5)
 
 
-def test_cross_entropy_gradient_is_that_of_autograd_on_the_plain_formula():
-    batch = make_batch()
-    ours, plain = (batch.predictions.clone().requires_grad_(True) for _ in range(2))
-    reward_cross_entropy(ours, batch.arms, batch.rewards, feedback="one_hot", scale=10.0).backward()
-    probability = torch.softmax(10 * plain, dim=1).gather(1, batch.arms[:, None]).squeeze(1)
-    (-torch.where(batch.rewards >= 1, probability, 1 - probability).log().mean()).backward()
-    assert torch.allclose(ours.grad, plain.grad, rtol=1e-9, atol=1e-12)
-
-
-def test_a_graded_reward_of_one_hot_feedback_informs_about_the_played_arm_only():
-    arm = torch.tensor([1])
-    reward = torch.tensor([0.25])
-    predicted = torch.tensor([[0.2, 0.3, 0.1]], dtype=torch.float64, requires_grad=True)
-    loss = reward_cross_entropy(predicted, arm, reward.double(), feedback="one_hot", scale=10.0)
-    probability = torch.softmax(10 * predicted, dim=1)[0, 1]
-    expected = -0.25 * torch.log(probability) - 0.75 * torch.log(1 - probability)
-    torch.testing.assert_close(loss, expected)
-    gradients = [torch.autograd.grad(value, predicted)[0] for value in (loss, expected)]
-    torch.testing.assert_close(*gradients)
-
-
 def test_standardised_rewards_of_any_size_have_a_squared_error():
     term = terms.get("source_cross_entropy")(
         term_settings(feedback="bandit", standardise_rewards=True)

@@ -26,8 +26,7 @@ from daband.neural._learner import (
 )
 from daband.neural._replay import ReplayBuffers
 from daband.neural.encoders._encoder import CustomFeatures, Encoder, encoders
-from daband.policies import load_policy
-from tests.neural.batches import K, W, make_batch, term_settings
+from tests.neural.batches import make_batch, term_settings
 from tests.neural.test_neural_linucb import (
     ARMS,
     SHAPE,
@@ -81,20 +80,6 @@ def test_assumed_frequencies_are_the_predicted_ones_within_a_factor():
     )
 
 
-def test_frequencies_are_estimated_only_while_there_are_pseudo_labels():
-    recipe = with_terms(target_diversity=0.1)
-    weights = {**recipe.weights, "pseudo_labels": Weight(0.5, start=5)}
-    learning = replace(recipe.learning, gate_exponent=0.0, max_frequency_ratio=4.0)
-    policy = make(recipe=replace(recipe, weights=weights, learning=learning))
-    policy.observe_target(problem(16, seed=3, shift=1.0)[0])
-    policy.play(*problem(16))
-    uniform = torch.full((2, ARMS), 1 / ARMS)
-    policy.adapt(steps=4)
-    torch.testing.assert_close(policy.learner.arm_frequencies, uniform)
-    policy.adapt(steps=4)
-    assert not torch.allclose(policy.learner.arm_frequencies, uniform)
-
-
 def test_weights_may_all_be_zero():
     policy = make(recipe=replace(small(), weights={"source_cross_entropy": Weight(0.0)}))
     policy.play(*problem(16))
@@ -113,15 +98,6 @@ def test_steps_take_both_arm_models_and_rewarded_target_rounds(arms):
         assert math.isfinite(measured["loss"])
 
 
-def test_without_a_source_round_there_is_no_divergence():
-    policy = make(recipe=with_terms(data_divergence=0.5))
-    policy.observe_target(problem(16, seed=3, shift=1.0)[0])
-    policy.play(*problem(16, seed=5, shift=1.0), "target")
-    measured = policy.adapt()
-    assert measured["data_divergence"] == 0
-    assert "discriminator_accuracy" not in measured
-
-
 def test_terms_on_the_target_alone_wait_for_it():
     policy = make(recipe=replace(small(), weights={"data_divergence": Weight(1.0)}))
     policy.play(*problem(16))
@@ -133,27 +109,6 @@ def test_terms_on_the_target_alone_wait_for_it():
 
 def values_of(state):
     return {name: array.tobytes() for name, array in state.items()}
-
-
-@pytest.mark.parametrize("ema_decay", [0.0, 0.99])
-def test_steps_that_are_not_finite_are_undone_with_all_buffers(registered, ema_decay):
-    recipe = small(
-        learning=LearningSettings(steps=4, batch=16, ema_decay=ema_decay),
-        encoder=EncoderSettings(name="centred"),
-    )
-    policy = trained(make(recipe=recipe))
-    before = policy.learner.state()
-    assert before["encoder.features.module.batches"] == 12
-    contexts = policy.buffers.rounds[0].contexts
-    kept = contexts.clone()
-    contexts.fill_(math.nan)
-    encoder = policy._encoder
-    with pytest.raises(TrainingDiverged, match="learning"):
-        policy.adapt(steps=2)
-    assert values_of(policy.learner.state()) == values_of(before)
-    assert policy._encoder is encoder
-    contexts.copy_(kept)
-    assert math.isfinite(policy.adapt()["loss"])
 
 
 def test_one_step_that_is_not_finite_undoes_all_steps_of_the_call(monkeypatch):
@@ -180,14 +135,6 @@ def test_one_step_that_is_not_finite_undoes_all_steps_of_the_call(monkeypatch):
     with pytest.raises(TrainingDiverged):
         policy.adapt(steps=9)
     assert values_of(policy.learner.state()) == values_of(before)
-
-
-def test_a_parameter_of_a_term_must_be_finite_as_well():
-    policy = trained(make(), episodes=1)
-    with torch.no_grad():
-        policy.learner.terms["data_divergence"].discriminator[0].bias[3] = math.inf
-    with pytest.raises(TrainingDiverged):
-        policy.adapt(steps=1)
 
 
 class Raising(Term):
@@ -231,21 +178,6 @@ def test_policies_that_are_given_one_network_do_not_share_it(registered):
         twin = copy.deepcopy(first)
         trained(twin, start=3)
         assert fingerprint(first) == alone
-
-
-def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
-    expected = trained(make())
-    expected.add_arm()
-    torch.set_default_dtype(torch.float64)
-    try:
-        policy = trained(make())
-        policy.add_arm()
-        policy.save(tmp_path / "p.safetensors")
-        again = load_policy(tmp_path / "p.safetensors")
-        assert torch.get_default_dtype() == torch.float64
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert fingerprint(policy) == fingerprint(again) == fingerprint(expected)
 
 
 def test_a_state_of_another_network_is_refused_by_name():
@@ -303,15 +235,6 @@ def test_weight_zero_is_the_term_removed_to_the_bit():
     rest = {name: Weight(0.0) for name in terms if name not in only}
     for ours, theirs in zip(gradients(only), gradients({**rest, **only}), strict=True):
         assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
-
-
-def test_terms_that_need_the_target_are_left_out_while_there_is_none():
-    weights = {"source_regret": Weight(1.0), "data_divergence": Weight(1.0)}
-    empty = make_batch(
-        dtype=torch.float32, target_predictions=torch.empty(0, K), target_aligned=torch.empty(0, W)
-    )
-    _, values = compute_loss(build_terms(weights, term_settings()), empty, torch.ones(2))
-    assert list(values) == ["source_regret"]
 
 
 def test_misspelt_terms_and_settings_are_refused():
@@ -395,17 +318,6 @@ def test_more_steps_than_a_block_are_taken(monkeypatch):
     assert len({batch.contexts.sum().item() for batch in batches}) == 8
 
 
-def test_rewards_are_standardised_as_they_are_drawn():
-    policy = make(standardise_rewards=True)
-    contexts, rewards = problem(32)
-    policy.play(contexts, 20 + 5 * rewards)
-    policy.observe_target(contexts)
-    policy.start_steps(1)
-    drawn = policy.learner.draw_block(policy.buffers, 50).rewards
-    assert abs(float(drawn.mean())) < 0.3
-    assert float(drawn.std()) == pytest.approx(1.0, abs=0.2)
-
-
 def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
     learner = trained(make()).learner
     torch.testing.assert_close(learner.arm_frequencies.sum(dim=1), torch.ones(2))
@@ -464,41 +376,6 @@ def test_no_gradient_goes_through_rows_that_only_norms_look_at(monkeypatch):
             np.testing.assert_allclose(ours[name], theirs[name], atol=1e-4 * largest, err_msg=name)
 
 
-def test_the_teacher_is_asked_when_its_term_counts(monkeypatch):
-    """A term whose weight is still 0 takes no pass of the EMA encoder."""
-    policy = with_images(daband.DABand)
-    policy.learner.run_steps = 1000
-    passes = []
-    encode = Encoder.forward
-
-    def counted(encoder, contexts, **options):
-        passes.append(encoder.training)
-        return encode(encoder, contexts, **options)
-
-    monkeypatch.setattr(Encoder, "forward", counted)
-    policy.adapt(steps=2)
-    assert passes == [True] * 2
-    policy.learner.step_number = 500  # pseudo-labels start at 312
-    policy.learner.skill_gate.compute_skill = lambda deviation: 1.0
-    policy.adapt(steps=2)
-    assert passes[2:] == [False, True] * 2 or passes[2:] == [True, False] * 2
-
-
-def test_without_a_moving_average_the_encoder_teaches_itself():
-    recipe = replace(
-        small(),
-        weights={"source_cross_entropy": Weight(1.0), "pseudo_labels": Weight(1.0)},
-        learning=LearningSettings(steps=4, batch=16, ema_decay=0.0),
-    )
-    policy = started(make(recipe=recipe))
-    learner = policy.learner
-    assert learner.ema_encoder is None
-    (batch,) = learner.draw_batches(policy.buffers, 1)
-    learner.step(batch)
-    encoded = learner.last_batch
-    assert torch.equal(encoded.teacher_predictions, encoded.target_predictions)
-
-
 def test_several_domains_step_and_keep_their_statistics_apart():
     domains = DomainNames(sources=("a", "b"), targets=("c", "d"))
     rng = np.random.default_rng(0)
@@ -542,19 +419,6 @@ def test_several_domains_step_and_keep_their_statistics_apart():
     assert norm.running_mean.mean(dim=1).argsort().tolist() == [0, 1, 2, 3]
 
 
-def test_measurements_are_means_over_steps():
-    policy = started(make(), 3)
-    learner = policy.learner
-    losses = []
-    for batch in learner.draw_batches(policy.buffers, 3):
-        learner.step(batch)
-        losses.append(float(learner._totals[0]))
-    measured = learner.finish(3)
-    assert measured["loss"] == pytest.approx(losses[-1] / 3)
-    assert set(learner.terms) < set(measured)
-    assert measured["gate"] == learner.gate_factor
-
-
 def test_frozen_parameters_are_shared_and_not_trained():
     def frozen(*, context_shape):
         module = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7))
@@ -570,25 +434,3 @@ def test_frozen_parameters_are_shared_and_not_trained():
         assert policy._encoder.network.features.module[0].weight is weight
         assert torch.equal(weight, before)
         assert not torch.equal(learner.ema_encoder.first.weight, learner.encoder.first.weight)
-
-
-def test_initial_weights_follow_the_seed():
-    one, same, other = (make(seed=seed).learner for seed in (3, 3, 4))
-    assert all(map(torch.equal, one.parameters, same.parameters))
-    for name in ("encoder", "terms"):
-        ours, theirs = (next(getattr(learner, name).parameters()) for learner in (one, other))
-        assert not torch.allclose(ours, theirs)
-
-
-def test_schedules_are_shares_of_the_planned_run(tmp_path):
-    recipe = with_terms(data_divergence=0.3)
-    recipe = recipe.with_weights(data_divergence=Weight(0.3, ramp=0.15625))
-    policy = started(make(recipe=recipe))
-    policy.plan(80)
-    assert policy.learner.run_steps == 320
-    policy.learner.gate_factor = 1.0
-    ramp = policy.learner.draw_block(policy.buffers, 60).weights[:, 0]
-    assert ramp[:2].tolist() == pytest.approx([0.0, 0.3 * (2 / (1 + math.exp(-10 / 50)) - 1)])
-    assert float(ramp[50]) == pytest.approx(0.3, rel=1e-3)
-    policy.save(tmp_path / "p.safetensors")
-    assert load_policy(tmp_path / "p.safetensors").learner.run_steps == 320

@@ -1,5 +1,4 @@
 import math
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -32,16 +31,6 @@ def small(**changes):
         learning=LearningSettings(steps=4, batch=16, gate_exponent=1.0, max_frequency_ratio=1.0),
     )
     return replace(base, **changes)
-
-
-def test_contexts_may_be_read_only():
-    policy = DABand(context_shape=SHAPE, n_arms=ARMS, recipe=small(), device="cpu", seed=0)
-    contexts = np.random.default_rng(0).normal(size=(8, *SHAPE))
-    contexts.setflags(write=False)
-    arms = policy.select(contexts).arm
-    policy.update(contexts, arms, np.ones(8))
-    policy.observe_target(contexts)
-    assert policy.rounds_learned == 8
 
 
 def make(kind=DABand, seed=0, **settings):
@@ -165,22 +154,6 @@ def test_an_encoder_trained_with_arm_features_scores_new_arms_that_linear_polici
         correlations.append(np.corrcoef(mean.ravel(), expected[1600:, 18:].ravel())[0, 1])
     assert correlations[0] < 0.3
     assert correlations[1] > 0.6
-
-
-def test_pca_in_front_and_target_rounds_after_the_hand_over():
-    policy = make(transform=daband.PCA(2))
-    policy.prepare(problem(50)[0])
-    trained(policy)
-    contexts, rewards = problem(16, seed=5, shift=1.0)
-    policy.play(contexts, rewards, "target")
-    measured = policy.adapt()
-    assert math.isfinite(measured["loss"])
-    assert policy.counts.sum() == 3 * 32 + 16
-    only_target = make()
-    only_target.play(contexts, rewards, "target")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert math.isfinite(only_target.adapt()["loss"])
 
 
 def test_images_of_bytes_train_and_images_of_floats_may_follow():

@@ -1,6 +1,5 @@
 """What ``recipe=`` may be: a name, a change of a named recipe, or a recipe in full."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -57,27 +56,6 @@ def test_groups_are_changed_in_part():
     assert after.encoder.options["channels"] == (4, 6)
     assert after.encoder.dense.dimension == 16
     assert after.encoder.dense.hidden == before.encoder.dense.hidden
-
-
-def test_a_changed_policy_is_saved_in_full(tmp_path):
-    recipe = {
-        "base": "paper",
-        "weights": {"predicted_reward": 0},
-        "learning": {"learning_rate": 1e-3},
-    }
-    policy = DABand(
-        context_shape=(4,), n_arms=2, recipe=json.loads(json.dumps(recipe)), device="cpu"
-    )
-    policy.save(tmp_path / "policy.safetensors")
-    assert load_policy(tmp_path / "policy.safetensors").recipe == policy.recipe
-    assert policy.recipe.learning.learning_rate == 1e-3
-    assert not policy.recipe.weights["predicted_reward"]
-
-
-def test_weight_zero_removes_the_term():
-    off = dict.fromkeys(("regression_error", "predicted_reward", "data_divergence"), 0)
-    recipe = resolve_recipe({"base": "paper", "weights": off}, context_shape=SHAPE)
-    assert {name for name, weight in recipe.weights.items() if weight} == {"source_regret"}
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -44,15 +44,6 @@ def test_beyond_the_capacity_every_item_is_kept_equally_often():
     assert abs(kept - expected).max() < 5 * np.sqrt(expected)
 
 
-def test_a_restored_buffer_goes_on_alike():
-    whole = filled([(0, 30), (30, 80)])
-    first = filled([(0, 30)])
-    second = ReplayBuffer(context_shape=(1,), capacity=10, seed=0, device=CPU)
-    second.restore(first.state())
-    second.add(numbered(30, 80))
-    assert stored(second) == stored(whole)
-
-
 def test_rounds_stay_together():
     buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, is_labelled=True)
     for start in range(0, 60, 7):
@@ -63,19 +54,6 @@ def test_rounds_stay_together():
     rewards = buffer.columns["rewards"][:n]
     assert buffer.contexts[:n, 0].long().tolist() == arms.tolist()
     np.testing.assert_allclose(rewards.numpy() * 100, arms.numpy())
-
-
-def test_weights_matter_only_if_one_differs_from_one():
-    buffer = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, is_labelled=True)
-    rounds = numbered(0, 3), np.zeros(3, np.int64), np.zeros(3)
-    buffer.add_rounds(*rounds, np.ones(3))
-    assert not buffer.has_weights
-    buffer.add_rounds(*rounds, np.array([1.0, 2.0, 1.0]))
-    again = ReplayBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU, is_labelled=True)
-    again.restore(buffer.state())
-    assert buffer.has_weights
-    assert again.has_weights
-    assert again.columns["weights"].tolist() == [1, 1, 1, 1, 2, 1]
 
 
 def test_bytes_become_floats_when_floats_follow():
@@ -157,12 +135,6 @@ def test_rounds_are_drawn_as_often_as_they_weigh():
     found = drawn(numbered_buffers(20, weights=weights), n_steps=50)
     share = (found["contexts"] == 3).float().mean()
     assert float(share) == pytest.approx(20 / 39, abs=0.06)
-
-
-def test_bytes_beside_floats_are_scaled_to_the_unit_range():
-    contexts = drawn(numbered_buffers(30, 5, dtype=np.uint8))["contexts"]
-    assert contexts.dtype == torch.float32
-    assert 100 / 255 <= contexts[:, 1].min() <= contexts[:, 1].max() <= 104 / 255
 
 
 def test_batches_of_several_domains_come_domain_by_domain():

@@ -76,16 +76,6 @@ def test_nothing_is_known_before_64_rounds_and_everything_of_a_perfect_policy_af
         assert gate.compute_skill() == pytest.approx(expected)
 
 
-def test_state_and_more_arms():
-    gate = observed("bandit", accuracy=0.8)
-    other = SkillGate(n_arms=K, feedback="bandit")
-    other.restore(gate.state())
-    assert other.compute_skill() == gate.compute_skill()
-    other.add_arm()
-    assert other.compute_skill() == gate.compute_skill()
-    other.add(np.ones((1, K + 1)), np.array([K]), np.ones(1))
-
-
 def make_policy(exponent, **settings):
     recipe = recipe_for("default", context_shape=(4,)).changed(
         {
@@ -130,9 +120,3 @@ def test_the_shift_decides_what_is_aligned():
         assert learner.uses_gate == bool(names)
         assert {norm.statistics for norm in norms} == {statistics}
         assert learner.uses_target == (shift != "covariate")
-
-
-def test_the_unit_of_rewards_does_not_change_the_skill():
-    gate, other = (observed("bandit", accuracy=0.8, best=best) for best in (1.0, 1000.0))
-    assert other.compute_skill(1000.0) == pytest.approx(gate.compute_skill())
-    assert observed("bandit", accuracy=0.8, best=0.005).compute_skill(1.0) == 0.0

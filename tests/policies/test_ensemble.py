@@ -104,28 +104,6 @@ def test_least_squares_weights_are_those_of_the_best_mixture():
     assert weights[0] > weights[1] > weights[2]
 
 
-@pytest.mark.parametrize("has_labels", [True, False])
-def test_the_order_of_rows_changes_nothing(has_labels):
-    x, _, rewards = make_rows()
-    order = np.random.default_rng(1).permutation(len(x))
-    first, second = (
-        fit_ensemble(x[rows], rewards[rows], has_labels=has_labels) for rows in (slice(None), order)
-    )
-    assert (first(x) == second(x)).all()
-
-
-@pytest.mark.parametrize("has_labels", [True, False])
-def test_fits_in_several_threads_are_equal_to_fits_one_by_one(has_labels, monkeypatch):
-    x, _, rewards = make_rows()
-    first, second = (
-        monkeypatch.setattr(_ensemble, "count_processors", lambda n=n_threads: n)
-        or fit_ensemble(x, rewards, has_labels=has_labels)
-        for n_threads in (1, 4)
-    )
-    assert first.arrays.keys() == second.arrays.keys()
-    assert all((array == second.arrays[name]).all() for name, array in first.arrays.items())
-
-
 def test_each_fit_has_one_thread_and_the_limits_end_with_the_fits(monkeypatch):
     def count_threads():
         n_openmp = _openmp_effective_n_threads()
@@ -148,13 +126,6 @@ def test_each_fit_has_one_thread_and_the_limits_end_with_the_fits(monkeypatch):
         assert count_threads() == before
         assert warnings.filters == filters
     assert [set(count) for count in counts] == [{1}] * 4
-
-
-def test_the_unit_of_rewards_changes_only_the_unit_of_predictions():
-    x, _, rewards = make_rows()
-    network = fit_ensemble(x, rewards, has_labels=False)
-    scaled = fit_ensemble(x, 1000.0 * rewards + 7.0, has_labels=False)
-    np.testing.assert_allclose(scaled.mix(x), 1000.0 * network.mix(x) + 7.0, rtol=1e-9)
 
 
 def test_one_label_one_row_and_a_rare_label():

@@ -3,8 +3,6 @@ composed of for a pair.
 """
 
 import copy
-import threading
-from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -51,24 +49,6 @@ def mixed(*names, learn=True, **settings):
         policy.adapt(2)
         policy.update(*rounds(60, seed=1))
     return policy
-
-
-def test_the_metrics_of_gradient_steps_are_means_of_the_members():
-    """Before: those of the last member."""
-
-    class Adapted(daband.LinUCB):
-        metrics: ClassVar = {}
-
-        def _adapt(self, steps):
-            return self.metrics
-
-    members = {name: Adapted(**SHAPE) for name in "abc"}
-    policy = daband.Mixture(**SHAPE, members=members)
-    for member, metrics in zip(
-        policy.members.values(), [{"loss": 1.0, "norm": 4.0}, {"loss": 2.0}, {}], strict=True
-    ):
-        member.metrics = metrics
-    assert policy.adapt(2) == {"loss": 1.5, "norm": 4.0}
 
 
 PAIRS = [("linucb", other) for other in KINDS if other != "linucb"] + [("trees", "daband")]
@@ -152,43 +132,6 @@ def test_episodes_are_their_rounds_in_turn(names, feedback):
     np.testing.assert_allclose(played.decide(probe).bonus, told.decide(probe).bonus, atol=1e-6)
 
 
-def test_a_single_member_with_a_small_alpha_is_exported(tmp_path):
-    settings = {**SHAPE, "standardise_rewards": False}  # else a second, constant member is exported
-    policy = daband.Mixture(**settings, members={"linear": daband.LinUCB(**settings, alpha=0.15)})
-    rng = np.random.default_rng(0)
-    contexts = rng.normal(size=(60, *SHAPE["context_shape"]))
-    policy.update(contexts, rng.integers(0, SHAPE["n_arms"], 60), rng.random(60))
-    daband.export(policy, tmp_path / "p.daband")
-    deployed = daband.load_deployed(tmp_path / "p.daband")
-    assert deployed.decide(contexts).arm.tolist() == policy.decide(contexts).arm.tolist()
-    np.testing.assert_allclose(
-        deployed.decide(contexts).bonus, policy.decide(contexts).bonus, rtol=1e-5
-    )
-
-
-def test_a_network_on_transformed_contexts_is_exported_without_a_pair(tmp_path):
-    rng = np.random.default_rng(0)
-    members = {
-        "linear": daband.LinUCB(context_shape=(7,), n_arms=3, seed=0),
-        "network": daband.NeuralLinUCB(
-            context_shape=(7,), n_arms=3, recipe="small", device="cpu", seed=0
-        ),
-    }
-    policy = daband.Mixture(
-        context_shape=(6,), n_arms=3, members=members, transform=daband.Standardise(), seed=0
-    )
-    contexts = rng.normal(size=(100, 6))
-    policy.prepare(contexts)
-    policy.update(contexts, rng.integers(3, size=100), rng.random(100))
-    daband.export(policy, tmp_path / "p.daband", domain="source")
-    np.testing.assert_allclose(
-        daband.load_deployed(tmp_path / "p.daband").decide(contexts).mean,
-        policy.decide(contexts).mean,
-        rtol=1e-4,
-        atol=1e-4,
-    )
-
-
 def test_members_that_learned_before_keep_what_they_know():
     """Their rewards may have had another mean and deviation than those of the mixture."""
     taught = KINDS["linucb"]()
@@ -228,32 +171,6 @@ def test_adding_an_arm_is_all_or_none():
         policy.add_arm()
     assert policy.n_arms == policy.members["a"].n_arms == 128
     assert policy.select(np.ones((2, 2))).mean.shape == (2, 128)
-
-
-def test_threads_select_while_others_learn_and_add_an_arm():
-    policy = mixed("linucb", "nlinucb")
-    failures = []
-    contexts, arms, rewards = rounds(300, seed=6)
-
-    def select():
-        try:
-            for row in contexts:
-                decision = policy.select(row[None], available=[True, False, True])
-                assert decision.arm[0] in (0, 2)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=select) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for start in range(0, 150, 10):
-        policy.update(
-            contexts[start : start + 10], arms[start : start + 10], rewards[start : start + 10]
-        )
-    for thread in threads:
-        thread.join(120)
-    assert not failures
-    assert policy.rounds_learned == 210 + 150
 
 
 @pytest.mark.parametrize(
@@ -369,17 +286,6 @@ def test_a_shift_of_style_is_aligned_by_the_network_and_standardised_by_the_othe
     )
     assert units.transform.by_domain == (2,)
     assert not units.adapts_to_target
-
-
-def test_rewards_of_any_unit_are_standardised():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(300, 4))
-    pair = from_arrays(source=(x, 50.0 * x[:, :2] - 7.0), target=x)
-    policy = daband.Mixture.for_pair(pair, recipe="small", device="cpu")
-    assert all(member.standardise_rewards for member in (policy, *policy.members.values()))
-    daband.train(policy, source=pair.source, target=pair.target, episodes=6, episode_length=32)
-    arms = policy.decide(x, rule="greedy").arm
-    assert (arms == x[:, :2].argmax(axis=1)).mean() > 0.9
 
 
 @pytest.mark.parametrize("domain", ["source", "target"])

@@ -49,13 +49,6 @@ def test_a_wrong_setting_suggests_the_nearest():
         daband.LinUCB.for_pair({})
 
 
-def test_the_command_line_builds_the_same():
-    by_name = build_policy("linucb", PAIR, seed=1, settings={"ridge": 2.0}, n_components=8)
-    assert by_name.settings() == daband.LinUCB.for_pair(PAIR, seed=1, ridge=2.0).settings()
-    reduced = build_policy("linucb-p", PAIR, seed=1, settings={}, n_components=8)
-    assert reduced.settings()["alpha"] == pytest.approx(1.0)  # of 8 components and the constant
-
-
 def test_alpha_falls_with_the_dimension_where_contexts_are_standardised():
     chosen = []
     for dimension in (2, 15, 23, 31, 47, 3999):
@@ -66,33 +59,6 @@ def test_alpha_falls_with_the_dimension_where_contexts_are_standardised():
         bare = daband.LinUCB(context_shape=pair.context_shape, n_arms=2).settings()["alpha"]
         assert daband.LinUCB.for_pair(pair, transform=None).settings()["alpha"] == bare
     assert chosen == pytest.approx([1.0, 1.0, 4 / 9, 0.25, 1 / 9, 0.1])
-
-
-@pytest.mark.parametrize(("scale", "offset"), [(1000.0, 0.0), (1.0, 25.0)])
-def test_units_and_offsets_of_contexts_change_no_decision(scale, offset):
-    generator = np.random.default_rng(0)
-    labels = np.arange(400) % 3
-    x = np.eye(3)[labels] + 0.5 * generator.normal(size=(400, 3))
-
-    def accuracy(contexts):
-        pair = from_arrays(source=(contexts, labels), target=contexts)
-        policy = daband.LinUCB.for_pair(pair, seed=0)
-        daband.train(policy, source=pair.source, target=pair.target, episodes=5)
-        return daband.evaluate(policy, pair.source_test, as_domain="source").accuracy
-
-    assert accuracy(x) > 0.6
-    assert accuracy(x * scale + offset) == pytest.approx(accuracy(x), abs=0.06)
-
-
-def test_a_row_of_enormous_size_does_not_destroy_a_policy():
-    generator = np.random.default_rng(0)
-    labels = np.arange(2000) % 3
-    x = np.eye(3)[labels] + 0.2 * generator.normal(size=(2000, 3))
-    x[1234] = 1e9
-    pair = from_arrays(source=(x, labels), target=x, source_test=(np.eye(3), np.arange(3)))
-    policy = daband.LinUCB.for_pair(pair, seed=0)
-    daband.train(policy, source=pair.source, target=pair.target, episodes=30)
-    assert daband.evaluate(policy, pair.source_test, as_domain="source").accuracy == 1.0
 
 
 def test_a_class_whose_constructor_hands_settings_on():

@@ -133,22 +133,6 @@ def test_without_labels_it_is_linucb(settings):
     assert not policy._target_thetas
 
 
-def test_wide_features_get_it_by_default():
-    contexts, labels = domains(n=300, shift=0.5)
-    wide = np.maximum(contexts @ np.random.default_rng(1).normal(size=(6, 512)), 0.0)
-    target = 3.0 * wide[1] + 1.0  # its own statistics undo it
-    pair = daband.domains.from_arrays(
-        source=(wide[0], labels[0]),
-        target=target[:150],
-        target_test=(target[150:], labels[1][150:]),
-    )
-    candidates = daband.trust.default_candidates(pair)
-    assert [one.method for one in candidates] == ["constant", "linucb", "self-training-p", "linucb"]
-    choice = daband.choose(pair, candidates=candidates[:3], episodes=8, episode_length=32)
-    assert choice.candidate == "self-training"
-    assert daband.evaluate(choice.policy, pair.target_test).accuracy > 0.9
-
-
 @pytest.mark.parametrize(
     ("dim", "arms", "method"),
     [(1024, 3, "mixture"), (1024, 33, "mixture-p"), (4096, 5, "mixture-p")],
@@ -170,22 +154,6 @@ def test_wide_contexts_are_projected_if_regressions_would_be_too_large(dim, arms
     if method == "mixture-p":  # each domain is standardised before the projection
         assert policy.transform.components == 512
         assert len(policy.transform.by_domain) == dim
-
-
-def test_a_second_run_also_fits_after_its_last_episode(tmp_path):
-    contexts, labels = domains()
-    pair = daband.domains.from_arrays(source=(contexts[0], labels[0]), target=contexts[1])
-    policy = policies.get("self-training").for_pair(pair)
-    for episodes in (4, 2):
-        daband.train(
-            policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=16
-        )
-        assert policy._rounds_at_fit == policy.rounds_learned
-    policy.save(tmp_path / "p", replay=False)
-    other = daband.load(tmp_path / "p")
-    other.update(contexts[0], labels[0], np.ones(len(labels[0])))
-    other.adapt(1)
-    assert set(other._target_thetas) == set(policy._target_thetas)
 
 
 def test_target_rewards_reject_pseudo_labels_that_mislead():

@@ -1,13 +1,9 @@
 """What a stated shift makes every policy do."""
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import daband
-from daband.features import Shift
 from daband.trust import Candidate, default_candidates
 
 KINDS = [daband.LinUCB, daband.NeuralLinUCB, daband.DABand]
@@ -83,24 +79,3 @@ def test_a_candidate_of_other_units_is_another_policy():
     components = Candidate("p", "linucb-p", {"shift": "units"}, components=2).build(pair, seed=0)
     assert components.transform.components == 2
     assert list(components.transform.by_domain) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("components", [None, 11])
-def test_with_the_units_of_a_market_named_a_linear_policy_comes_close_to_the_best(
-    components, monkeypatch
-):
-    pytest.importorskip("polars")
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    pair = importlib.import_module("markets").load_market("units", data_seed=1)
-    names = list(pair.feature_names)
-    amounts = [names.index(name) for name in ("basket", "spent_last_year", "last_order")]
-    method = "linucb" if components is None else "linucb-p"
-    value = {}
-    for shift in (Shift.of("units", units=amounts), Shift(("covariate",))):
-        policy = Candidate(method, method, {"shift": shift}, components=components or 64).build(
-            pair, seed=0
-        )
-        daband.train(policy, source=pair.source, target=pair.target, episodes=56, episode_length=64)
-        value[shift.kinds] = daband.evaluate(policy, pair.target_test, rule="greedy")
-    assert value["units",].value > 0.95 * value["units",].best_value
-    assert value["covariate",].value < 0.85 * value["covariate",].best_value

@@ -90,14 +90,6 @@ def test_a_policy_without_rows_fits_like_another_one_without_rows():
     assert policy.weights == {}
 
 
-def test_rows_in_parts_are_learned_as_at_once():
-    x, rewards = make_rows()
-    parts = make()
-    for rows in np.array_split(np.random.default_rng(1).permutation(500), 7):
-        parts.learn_full(x[rows], rewards[rows])
-    assert (parts.decide(x).mean == learned().decide(x).mean).all()
-
-
 def test_target_rewards_correct_what_the_source_taught():
     """In the target, arm 0 has reward 3 for every context."""
     x, rewards = make_rows(1000, seed=3)
@@ -111,14 +103,6 @@ def test_target_rewards_correct_what_the_source_taught():
         policy.update(x[rows], arms, np.where(arms == 0, 3.0, rewards[rows, 1]))
     assert before > 0.9
     assert (policy.decide(x, rule="greedy").arm == 0).mean() > 0.9
-
-
-def test_few_target_rewards_change_few_decisions():
-    policy = learned()
-    x, rewards = make_rows(20, seed=3)
-    arms = rewards.argmax(axis=1)
-    policy.update(x, arms, np.ones(20), domain="target")
-    assert compute_accuracy(policy, domain="target") > 0.88
 
 
 @pytest.mark.parametrize("feedback", ["one_hot", "bandit"])
@@ -143,16 +127,6 @@ def test_saved_and_frozen_policies_decide_the_same(tmp_path, feedback, grows):
     decision = policy.decide(x, "target")
     for row in range(20):
         assert deployed.decide(x[row]).arm == decision.arm[row]
-
-
-def test_a_half_learned_policy_resumes_from_its_file(tmp_path):
-    x, rewards = make_rows()
-    policy = make()
-    policy.learn_full(x[:300], rewards[:300])
-    policy.save(tmp_path / "policy.safetensors")
-    loaded = daband.load(tmp_path / "policy.safetensors")
-    loaded.learn_full(x[300:], rewards[300:])
-    assert (loaded.decide(x).mean == learned().decide(x).mean).all()
 
 
 def test_files_without_replay_contain_no_rows(tmp_path):

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-from research_sets.readers import _interpolate
 
 from daband.domains import load
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError
 from tests.domains.datasets.test_digits import write_mnist
 
 
@@ -52,39 +51,6 @@ def test_one_pair_does_without_the_third_collection(places):
     load("handwritten/usps-semeion")
     with pytest.raises(DataError, match=r"https://.*`daband data check handwritten`"):
         load("handwritten/usps-mnist")
-
-
-def test_interpolation_is_bilinear_between_centres():
-    row = (255 * (np.arange(16) >= 8)).astype(np.uint8)
-    images = np.stack(
-        [
-            np.broadcast_to(row, (16, 16)),
-            np.broadcast_to(row[:, None], (16, 16)),
-            np.full((16, 16), 200),
-        ]
-    )
-    grown = _interpolate(images.astype(np.uint8))
-    assert grown.shape == (3, 28, 28)
-    centres = (np.arange(28) + 0.5) * 16 / 28 - 0.5
-    wanted = np.interp(centres, np.arange(16), row.astype(float))
-    np.testing.assert_allclose(grown[0].astype(float), np.broadcast_to(wanted, (28, 28)), atol=0.51)
-    np.testing.assert_array_equal(grown[0], grown[1].T)
-    assert (grown[2] == 200).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"x_train": np.zeros((40, 16, 16), np.uint8)}, r"source contexts \(1, 16, 16\)"),
-        ({"y_train": np.full(40, 10, np.uint8)}, r"source .*10, .*0\.\.9"),
-        ({"y_test": np.zeros(39, np.uint8)}, r"target_test .*\(40,\)"),
-    ],
-)
-def test_a_wrong_file_is_found_by_the_reader_of_arrays(places, changes, message):
-    write_usps(places, **changes)
-    write_semeion(places)
-    with pytest.raises(InvalidInput, match=message):
-        load("handwritten/usps-semeion" if "y_test" not in changes else "handwritten/semeion-usps")
 
 
 def test_a_damaged_file_is_named(places):

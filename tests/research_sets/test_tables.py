@@ -1,10 +1,7 @@
 import numpy as np
-import pandas as pd
 import polars as pl
-import pytest
 
 from daband.domains import load
-from daband.errors import DataError, InvalidInput
 
 
 def test_natural_tables_are_read_as_users_tables_are(shared_data):
@@ -45,19 +42,6 @@ def test_sat12_rewards_are_every_solvers_time(shared_data):
     assert sum("is missing" in name for name in pair.feature_names) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "says"),
-    [
-        ("sat12", {"source": "indu"}, "'indu'"),
-        ("office31_features", {"source": "caltech"}, "amazon, dslr, webcam, .*'caltech'"),
-        ("natural_tables", {"table": "wages"}, "table .*baseball-era"),
-    ],
-)
-def test_options_are_checked_by_the_builder(name, options, says):
-    with pytest.raises(InvalidInput, match=says):
-        load(name, **options)
-
-
 def test_real_warfarin(shared_data):
     pair = load("warfarin", source_test=0)
     assert pair.class_names == ("low", "medium", "high")
@@ -68,21 +52,3 @@ def test_real_warfarin(shared_data):
     assert target.tolist() == [728, 859, 32]
     assert len(pair.feature_names) == pair.context_shape[0]
     assert not any("Race" in name or "INR" in name or "Dose" in name for name in pair.feature_names)
-
-
-@pytest.mark.parametrize(
-    ("source", "target"), [("white", "black"), ("asian", "white"), ("black", "unknown")]
-)
-def test_other_populations(shared_data, source, target):
-    pair = load("warfarin", source=source, target=target)
-    assert pair.n_arms == 3
-    assert len(pair.target_test) > 100
-
-
-def test_a_warfarin_file_of_another_kind(places):
-    (places / "warfarin").mkdir(parents=True)
-    pd.DataFrame({"Race": ["White"], "Age": ["60 - 69"]}).to_csv(
-        places / "warfarin/warfarin.csv", index=False
-    )
-    with pytest.raises(DataError, match="'Therapeutic Dose of Warfarin'"):
-        load("warfarin")

@@ -13,9 +13,7 @@ from daband.errors import InvalidInput
 from daband.linear import ContextStep, MixturePredictor, RidgePredictor
 from daband.policies import policies
 from daband.serving import ExportWarning
-from tests.serving.kinds import ARMS, KINDS, contexts_of, trained
-
-MASK = np.array([False, True, True])
+from tests.serving.kinds import KINDS, contexts_of, trained
 
 
 @pytest.fixture(scope="module", params=sorted(KINDS))
@@ -39,28 +37,6 @@ def agree(expected, found):
     np.testing.assert_array_equal(found.arm, expected.arm)
 
 
-@pytest.mark.parametrize("mask", [None, MASK], ids=["all arms", "some arms"])
-def test_decisions_are_the_policys(pair_of, mask):
-    policy, deployed, contexts = pair_of
-    first = policy.rounds_decided
-    expected = policy.decide(contexts, available=mask)
-    agree(expected, deployed.decide(contexts, arms=mask, round_number=first))
-    singles = [
-        deployed.decide(one, arms=mask, round_number=first + at) for at, one in enumerate(contexts)
-    ]
-    agree(expected, type(singles[0])._make(zip(*singles, strict=True)))
-    assert all(type(one.arm) is int and type(one.propensity) is float for one in singles)
-    assert singles[0].mean.shape == singles[0].bonus.shape == (ARMS,)
-
-
-def test_masks_by_row(pair_of):
-    policy, deployed, contexts = pair_of
-    masks = np.random.default_rng(0).random((len(contexts), ARMS)) < 0.5
-    masks[~masks.any(axis=1)] = True
-    expected = policy.decide(contexts, available=masks)
-    agree(expected, deployed.decide(contexts, arms=masks, round_number=policy.rounds_decided))
-
-
 def test_the_domain_that_was_asked_for(tmp_path):
     policy, *_ = trained("daband-images")
     new = contexts_of(KINDS["daband-images"][1], 8, seed=9)
@@ -75,16 +51,6 @@ def test_the_domain_that_was_asked_for(tmp_path):
     policy.deploy("source")
     with pytest.warns(ExportWarning, match="domain='target'"):
         daband.export(policy, tmp_path / "p")
-
-
-def test_an_exported_policy_goes_on_learning_and_its_file_does_not(tmp_path):
-    policy, contexts, *_ = trained("linucb")
-    daband.export(policy, tmp_path / "p")
-    deployed = daband.load_deployed(tmp_path / "p")
-    before = deployed.decide(contexts[0]).mean
-    policy.update(contexts[:20], [0] * 20, [5.0] * 20)
-    np.testing.assert_array_equal(deployed.decide(contexts[0]).mean, before)
-    assert not np.allclose(policy.decide(contexts[:1]).mean[0], before)
 
 
 def test_nothing_can_be_changed(pair_of):
@@ -149,32 +115,6 @@ def test_propensities_are_frequencies(tmp_path):
         chances = {one.propensity for one in decisions if one.arm == arm}
         assert len(chances) == 1
         assert abs(np.mean([one.arm == arm for one in decisions]) - chances.pop()) < 0.05
-
-
-class Network(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(6, 5)
-
-    def forward(self, contexts):
-        return torch.tanh(self.layer(contexts))
-
-
-def test_a_custom_network_needs_no_module(tmp_path):
-    settings = {"context_shape": (6,), "n_arms": 3, "recipe": "small"}
-    policy = daband.DABand(**settings, encoder=Network(), seed=0)
-    contexts = contexts_of(settings, 40, seed=1)
-    policy.update(contexts, np.arange(40) % 3, np.arange(40) / 40)
-    daband.export(policy, tmp_path / "p", domain="target")
-    deployed = daband.load_deployed(tmp_path / "p")
-    agree(
-        policy.decide(contexts, "target"),
-        deployed.decide(contexts, round_number=policy.rounds_decided),
-    )
-    agree(
-        policy.decide(contexts[:1], "target"),
-        deployed.decide(contexts[:1], round_number=policy.rounds_decided),
-    )
 
 
 class TestRefused:
@@ -317,34 +257,6 @@ def test_a_policy_that_changes_predictions_is_exported(tmp_path):
         policy.decide(contexts),
         daband.load_deployed(tmp_path / "p").decide(contexts, round_number=0),
     )
-
-
-def test_export_beside_add_arm_in_another_thread(tmp_path):
-    """Names, statistics and the number of arms are of one moment."""
-    policy = daband.LinUCB(context_shape=(3,), n_arms=2)
-    stop = threading.Event()
-    failed = []
-
-    def grow():
-        while not stop.is_set() and policy.n_arms < 400:
-            policy.add_arm()
-
-    thread = threading.Thread(target=grow)
-    thread.start()
-    try:
-        for _ in range(40):
-            daband.export(policy, tmp_path / "p")
-            deployed = daband.load_deployed(tmp_path / "p")
-            if (
-                not len(deployed.arm_names)
-                == deployed.n_arms
-                == len(deployed.decide(np.ones(3)).mean)
-            ):
-                failed.append(deployed)
-    finally:
-        stop.set()
-        thread.join()
-    assert not failed
 
 
 def test_a_tensor_without_numbers_is_refused(tmp_path):

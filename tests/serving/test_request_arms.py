@@ -118,14 +118,6 @@ def test_a_new_arm_is_scored_as_if_the_policy_had_added_it(deployed, rows, tmp_p
     assert file.n_arms == N_ARMS
 
 
-def test_a_monitor_counts_decisions_among_the_arms_of_a_request(tmp_path):
-    policy, contexts = trained("linucb")
-    daband.export(policy, tmp_path / "p", reference=np.tile(contexts, (3, 1)))
-    monitor = daband.load_deployed(tmp_path / "p").monitor()
-    monitor.decide(contexts[0], arms=["a1", {"id": "z", "features": [0.0, 0.0, 0.0]}])
-    assert sum(monitor.report().arm_counts.values()) == 1
-
-
 def test_mistakes_in_a_request_have_clear_errors(deployed):
     _, contexts, file = deployed
     for arms, message in (

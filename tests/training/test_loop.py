@@ -168,26 +168,6 @@ def test_interrupted_and_called_again_with_the_same_policy(tmp_path):
     assert policy.counts.sum() == 80
 
 
-def test_a_folder_knows_its_data_and_its_phase(tmp_path):
-    pair = daband.domains.load("synthetic", tiny=True)
-    other = daband.domains.load("synthetic", tiny=True, data_seed=5)
-
-    def make():
-        return daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
-
-    daband.train(make(), source=pair.source, episodes=2, episode_length=20, directory=tmp_path)
-    for call in (
-        lambda: daband.train(
-            make(), source=other.source, episodes=2, episode_length=20, directory=tmp_path
-        ),
-        lambda: daband.continue_on_target(
-            make(), target=pair.target_labelled, rounds=40, episode_length=20, directory=tmp_path
-        ),
-    ):
-        with pytest.raises(daband.InvalidInput, match=r"training\.(data|domain): "):
-            call()
-
-
 @pytest.mark.parametrize("damage", ["rounds.npz", "episodes.jsonl"])
 def test_a_damaged_folder_says_what_to_do(damage, tmp_path):
     pair = daband.domains.load("synthetic", tiny=True)

@@ -48,25 +48,6 @@ def test_methods_of_one_seed_see_the_same_rounds(pair):
     np.testing.assert_array_equal(contexts_of(make(pair)), contexts_of(random))
 
 
-def test_progress_is_told(pair):
-    told = []
-    daband.train(make(pair), source=pair.source, episodes=4, episode_length=5, progress=told.append)
-    assert [record["episode"] for record in told] == [1, 2, 3, 4]
-    assert all(0 <= record["reward"] <= 1 for record in told)
-
-
-def test_pca_is_fitted_on_both_domains_before_the_first_round(pair):
-    policy = make(pair, transform=daband.PCA(3))
-    daband.train(
-        policy, source=pair.source, target=pair.target, episodes=2, episode_length=10, seed=0
-    )
-    source = pair.source.batch(0, 20, seed=0)
-    target = pair.target.batch(0, 20, seed=0)
-    np.testing.assert_allclose(
-        policy.transform.axes, daband.PCA(3).fit(source, target).axes, atol=1e-5
-    )
-
-
 def test_a_target_of_fewer_contexts_is_shown_as_far_as_it_goes(pair, monkeypatch):
     contexts = pair.target.batch(0, 25, seed=0)
     target = daband.domains.from_arrays(
@@ -141,12 +122,6 @@ class TestBadInput:
         wrong = daband.LinUCB(context_shape=pair.context_shape, n_arms=99)
         with pytest.raises(InvalidInput, match="arms"):
             daband.train(wrong, source=pair.source, episodes=1)
-
-    def test_a_folder_of_other_settings(self, pair, tmp_path):
-        daband.train(make(pair), source=pair.source, episodes=1, directory=tmp_path)
-        other = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.9)
-        with pytest.raises(InvalidInput, match=r"policy\.alpha: .*0\.3, .*0\.9"):
-            daband.train(other, source=pair.source, episodes=1, directory=tmp_path)
 
 
 class TestContinuing:

@@ -65,48 +65,6 @@ def test_an_interrupt_saves_the_episode_that_is_under_way(pair, tmp_path):
     np.testing.assert_array_equal(again.arm, daband.train(make(pair, seed=3), **settings).arm)
 
 
-def test_a_handler_that_only_notes_the_signal_lets_training_go_on(pair, tmp_path):
-    noted = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
-    try:
-        run = daband.train(
-            make(pair),
-            source=pair.source,
-            episodes=3,
-            episode_length=10,
-            directory=tmp_path,
-            progress=lambda record: record["episode"] == 1 and os.kill(os.getpid(), signal.SIGTERM),
-        )
-    finally:
-        after = signal.signal(signal.SIGTERM, before)
-    assert noted == [signal.SIGTERM]
-    assert run.rounds == 30
-    assert after is not before  # the caller's handler is back in place
-
-
-def test_without_a_folder_or_in_a_thread_signals_are_left_alone(pair, tmp_path):
-    handlers = []
-
-    def look(_):
-        handlers.append(signal.getsignal(signal.SIGTERM))
-
-    daband.train(make(pair), source=pair.source, episodes=1, episode_length=10, progress=look)
-    thread = threading.Thread(
-        target=daband.train,
-        args=(make(pair),),
-        kwargs={
-            "source": pair.source,
-            "episodes": 1,
-            "episode_length": 10,
-            "directory": tmp_path,
-            "progress": look,
-        },
-    )
-    thread.start()
-    thread.join()
-    assert handlers == [signal.getsignal(signal.SIGTERM)] * 2
-
-
 @pytest.mark.slow
 def test_a_folder_in_use_is_refused(pair, tmp_path):
     process = start(tmp_path)

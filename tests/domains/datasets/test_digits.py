@@ -3,9 +3,7 @@ import gzip
 import numpy as np
 import pytest
 
-from daband.bench import load_experiment
 from daband.domains import load
-from daband.domains._registry import pairs
 from daband.domains.datasets import _digits as module
 from daband.domains.datasets._digits import (
     blend,
@@ -98,15 +96,6 @@ def test_blending_follows_the_published_recipe():
     assert {left for _, _, left in used} == set(range(6))
 
 
-def test_blending_is_seeded():
-    photographs = load_packaged_photographs()
-    digits = np.zeros((5, 28, 28), dtype=np.uint8)
-    np.testing.assert_array_equal(
-        blend(digits, photographs, seed=1), blend(digits, photographs, seed=1)
-    )
-    assert (blend(digits, photographs, seed=1) != blend(digits, photographs, seed=2)).any()
-
-
 def test_packaged_photographs_are_coloured():
     for photograph in load_packaged_photographs():
         assert photograph.ndim == 3
@@ -119,19 +108,6 @@ def test_the_target_shows_other_digits_at_each_position():
     pair = load("digit", tiny=True)
     same = labels_of(pair.source) == labels_of(pair.target_labelled)
     assert same.mean() < 0.2
-
-
-def test_experiments_write_down_which_form_was_found(places):
-    experiment = load_experiment("digit")
-    (before,) = experiment.runs(["random"], [0])
-    write_mnist(places / "mnist")
-    write_release(places)
-    (after,) = experiment.runs(["random"], [0])
-    assert (before.pair_options, after.pair_options) == ({"form": "embedded"}, {"form": "released"})
-    assert before.folder_name != after.folder_name  # a bench that is gone on with mixes no data
-    for told in ({"form": "embedded"}, {"tiny": True}):
-        assert pairs.get("digit").resolve_options(told) == told
-    assert pairs.get("digit").resolve_options({"tiny": True, "form": "released"}) == {"tiny": True}
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -11,7 +11,6 @@ from daband.neural.encoders._encoder import (
     build_encoder,
     encoders,
     limit_threads,
-    make_rows_per_domain,
     needs_threads,
 )
 
@@ -30,30 +29,6 @@ def trained(name, shape, **settings):
     with torch.no_grad():
         encoder(torch.rand(32, *shape), rows_per_domain=(16, 16))
     return encoder.eval()
-
-
-@pytest.mark.parametrize(("name", "shape"), SHAPES)
-def test_latent_has_unit_norm_and_tap_has_the_promised_width(name, shape):
-    encoder = trained(name, shape, dimension=12, hidden=20)
-    features, aligned = encoder(torch.rand(5, *shape))
-    assert features.shape == (5, 12)
-    assert aligned.shape == (5, encoder.n_aligned_features)
-    torch.testing.assert_close(features.norm(dim=1), torch.ones(5))
-
-
-@pytest.mark.parametrize(("name", "shape"), SHAPES)
-def test_a_batch_equals_its_singles_in_each_domain(name, shape):
-    encoder = trained(name, shape)
-    contexts = torch.rand(6, *shape)
-    for domain in (0, 1):
-        batch = encoder(contexts, rows_per_domain=make_rows_per_domain(domain, 6))
-        singles = torch.cat(
-            [
-                encoder(row[None], rows_per_domain=make_rows_per_domain(domain, 1)).features
-                for row in contexts
-            ]
-        )
-        torch.testing.assert_close(batch.features, singles, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
