@@ -33,8 +33,8 @@ from verdicts import list_experiments, load_pair
 import daband
 from daband.domains import Columns, Pair
 from daband.logs._mean_estimates import estimate_mean
+from daband.logs._scores import Scores
 from daband.logs._tree_search import CodedColumn, search_tree
-from daband.logs._weighted_log import score_rounds
 from daband.trust import Candidate
 from daband.trust._rule_columns import MAX_CUTS, list_columns
 
@@ -73,7 +73,7 @@ def measure_experiment(folder: Path, is_reversed: bool) -> dict[str, Any]:
     pair, truth = load_pair(folder, is_reversed)
     rounds = truth.source.read_rounds(np.arange(len(truth.source)))
     deviation = float(pair.source.read_log(np.arange(len(pair.source)))[1].std())
-    scores = score_rounds(rounds, pair.n_arms) / deviation
+    scores = Scores(rounds, pair.n_arms).values / deviation
     row = {"experiment": folder.name, "reversed": is_reversed, "deviation": deviation}
     return row | compare(pair, rounds.contexts, scores)
 

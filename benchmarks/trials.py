@@ -30,9 +30,8 @@ from machine import commit
 from parallel import run_jobs
 
 import daband
-from daband.features._piecewise import fit_ramps
 from daband.logs._mean_estimates import estimate_mean
-from daband.logs._weighted_log import score_rounds
+from daband.logs._scores import Scores
 from daband.rounds._rounds import Rounds
 
 EXPERIMENTS = (
@@ -60,10 +59,8 @@ class Log(NamedTuple):
 
     def scores(self) -> np.ndarray:
         """Return doubly robust scores of every arm, (n, K)."""
-        features = fit_ramps(self.contexts, 8)(self.contexts)[:, 1:]
-        return score_rounds(
-            Rounds(features, self.arms, self.rewards, self.propensities), self.n_arms
-        )
+        rounds = Rounds(self.contexts, self.arms, self.rewards, self.propensities)
+        return Scores(rounds, self.n_arms).values
 
 
 #: A function of a log, contexts (m, d) of another domain and a seed, which returns the arms (m,)

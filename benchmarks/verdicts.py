@@ -33,7 +33,7 @@ import daband
 from daband.domains import Columns
 from daband.logs import _experiments as constants_module
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
-from daband.logs._weighted_log import score_rounds
+from daband.logs._scores import Scores
 
 DATA = Path(os.environ.get("DABAND_DATA", ""))
 CLUSTERS = {"nitrogen-year": "strip", "pupils-cash": "school"}
@@ -84,7 +84,7 @@ def measure_experiment(folder: Path, is_reversed: bool) -> list[dict[str, Any]]:
     evidence = policy.evidence
     seconds = time.process_time() - start
     rounds = truth.source.read_rounds(np.arange(len(truth.source)))
-    scores = score_rounds(rounds, pair.n_arms)
+    scores = Scores(rounds, pair.n_arms).values
     clusters = (
         None if rounds.clusters is None else np.unique(rounds.clusters, return_inverse=True)[1]
     )

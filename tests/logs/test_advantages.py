@@ -6,14 +6,12 @@ import pytest
 from daband.features._piecewise import fit_ramps
 from daband.logs._advantages import (
     AdvantageModel,
-    LogRows,
     _choose_candidate,
     learn_advantages,
     score_log,
     weigh_target_rounds,
 )
 from daband.logs._target_mix import TargetMix
-from daband.logs._weighted_log import score_rounds
 from daband.rounds._rounds import Rounds
 
 K = 3
@@ -22,7 +20,7 @@ K = 3
 def learn(x, arms, rewards, chances, n_arms, **options) -> AdvantageModel:
     """Return the model of a log in arrays, without trees."""
     return learn_advantages(
-        LogRows(x, arms, rewards, chances, np.ones(len(arms))), n_arms, **options
+        Rounds(x, arms, rewards, chances, np.ones(len(arms))), n_arms, **options
     )
 
 
@@ -138,12 +136,6 @@ def test_constant_columns_and_outliers():
     assert none.evidence.gain == 0.0
 
 
-def test_scores_average_to_the_values_of_the_arms():
-    x, *rounds = log(20_000, effect=1.0)
-    scores = score_rounds(Rounds(x, *rounds), K)
-    np.testing.assert_allclose(scores.mean(axis=0), [0.3, 0.0, 0.5], atol=0.06)
-
-
 def test_ramps_cover_what_was_trimmed():
     rows = np.random.default_rng(0).normal(size=(1_000, 1))
     step = fit_ramps(rows, 1, clip_quantile=0.1)
@@ -166,7 +158,7 @@ def test_source_rewards_are_corrected_unless_choices_by_context_are_others(offse
     rewards = np.where(is_target, sign * effects + offset * (arms == 0), effects)
     rewards += 0.5 * rng.normal(size=n)
     chances = np.where(is_target, 0.25, 1 / K)
-    rows = LogRows(x, arms, rewards, chances, np.ones(n))
+    rows = Rounds(x, arms, rewards, chances, np.ones(n))
     found = weigh_target_rounds(rows, is_target, K)
     shifts = found.rewards - rows.rewards
     np.testing.assert_array_equal(shifts[is_target], 0.0)
@@ -201,7 +193,7 @@ def draw_new_market(seed):
     arms[is_target] = rng.choice(K, 10_000, p=[0.98, 0.01, 0.01])
     chances[is_target] = np.where(arms[is_target] == 0, 0.98, 0.01)
     rewards = np.where(is_target & (arms == 0), -0.5, 0.0) + rng.normal(size=n)
-    return LogRows(rng.normal(size=(n, 20)), arms, rewards, chances, np.ones(n)), is_target
+    return Rounds(rng.normal(size=(n, 20)), arms, rewards, chances, np.ones(n)), is_target
 
 
 def test_estimates_of_effects_that_are_0_do_not_reject_a_correction():
@@ -223,7 +215,7 @@ def test_two_lucky_target_rounds_of_an_arm_do_not_correct_it(n_rounds, mean):
     arms[-n_rounds:] = 1
     rewards = (rng.random(10_000) < mean * np.where(arms == 0, 1.5, 1.0)) * 1.0
     rewards[-n_rounds:] = np.arange(n_rounds) < 2
-    log = LogRows(rng.normal(size=(10_000, 2)), arms, rewards, *np.ones((2, 10_000)))
+    log = Rounds(rng.normal(size=(10_000, 2)), arms, rewards, *np.ones((2, 10_000)))
     shifts = weigh_target_rounds(log, is_target, 2).rewards - log.rewards
     assert np.abs(shifts).max() < 0.05 * (2 / n_rounds - mean)
 
@@ -238,7 +230,9 @@ def test_few_target_clusters_of_an_arm_do_not_correct_it():
         arms = np.where(is_target, 0, rng.integers(0, 2, 6_000))
         arms[-200:] = 1
         rewards = rng.normal(size=300)[clusters] + rng.normal(size=6_000)
-        log = LogRows(rng.normal(size=(6_000, 2)), arms, rewards, *np.ones((2, 6_000)), clusters)
+        log = Rounds(
+            rng.normal(size=(6_000, 2)), arms, rewards, *np.ones((2, 6_000)), clusters=clusters
+        )
         shifts = weigh_target_rounds(log, is_target, 2).rewards - log.rewards
         n_corrected += np.abs(shifts[arms == 1]).max() > 0.2
     assert n_corrected <= 1
@@ -255,7 +249,7 @@ def test_many_target_rounds_correct_a_small_change():
     for rows in (is_target, ~is_target):
         noise[rows] -= noise[rows].mean()
     change = -1.5 * np.sqrt(1 / 1_000 + 1 / 2_000)
-    log = LogRows(
+    log = Rounds(
         rng.normal(size=(3_000, 1)), arms, noise + change * is_target, *np.ones((2, 3_000))
     )
     shifts = weigh_target_rounds(log, is_target, 1).rewards - log.rewards
@@ -272,7 +266,7 @@ def test_the_target_changes_the_best_arm_only_by_proof(slope, low, high):
         arms = rng.integers(0, 2, 3000)
         effects = slope * contexts[:, 0] - max(0.02, 0.05 - slope)
         rewards = (rng.random(3000) < 0.8 + arms * effects) * 1.0
-        log = LogRows(contexts, arms, rewards, np.full(3000, 0.5), np.ones(3000))
+        log = Rounds(contexts, arms, rewards, np.full(3000, 0.5), np.ones(3000))
         scored = score_log(log, 2, target=target, offered=None, seed=0)
         changed.append(scored.best_arm != scored.make_values(np.empty((0, 3))).source_arm)
     assert low <= np.mean(changed) <= high

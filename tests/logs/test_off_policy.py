@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.logs._doubly_robust import (
-    RewardSums,
-    assign_folds,
-    build_feature_map,
-    compute_doubly_robust_scores,
-)
-from daband.logs._weighted_log import DensityRatio
+from daband.logs._doubly_robust import RewardSums
 from daband.rounds._rounds import Rounds
 
 K = 3
@@ -62,29 +56,6 @@ def first_arm(x):
 class TestEstimators:
     """Against formulas written out."""
 
-    def test_scores(self):
-        predicted = np.array([[0.5, 0.2], [0.1, 0.4]])
-        found = compute_doubly_robust_scores(
-            predicted, np.array([1, 0]), np.array([1.0, 0.0]), np.array([0.25, 0.5])
-        )
-        np.testing.assert_allclose(found, [[0.5, 0.2 + 4 * 0.8], [0.1 - 2 * 0.1, 0.4]])
-
-    def test_the_estimate_is_the_mean_of_the_scores(self):
-        """Written out with a model per fold."""
-        x, arm, reward, p = logged(400)
-        sums = RewardSums(5, K, x, 0.0)
-        folds = assign_folds(400, 5, 0)
-        sums.add(x, folds, arm, reward)
-        predicted = np.stack([sums.fit([fold]).predict(x) for fold in range(5)])[
-            folds, np.arange(400)
-        ]
-        terms = (valued(x) * predicted).sum(axis=1)
-        weights = valued(x)[np.arange(400), arm] / p
-        terms += weights * (reward - predicted[np.arange(400), arm])
-        found = daband.evaluate_log(valued, (x, arm, reward, p))
-        assert found.value == pytest.approx(terms.mean())
-        assert found.error == pytest.approx(terms.std(ddof=1) / 20)
-
     def test_units_change_nothing(self):
         x, arm, reward, p = logged(500)
         here = daband.evaluate_log(valued, (x, arm, reward, p))
@@ -97,38 +68,6 @@ class TestEstimators:
 
 
 class TestModels:
-    def test_density_ratio_of_two_normals(self):
-        """Against the true ratio: means of 0 and .5, deviations of 1 and .8."""
-        rng = np.random.default_rng(0)
-        source = rng.normal(size=(20_000, 2))
-        target = 0.5 + 0.8 * rng.normal(size=(10_000, 2))
-        at = np.array([[0.0, 0.0], [0.5, 0.5], [1.0, -0.5]])
-        true = np.exp(-0.5 * (((at - 0.5) / 0.8) ** 2 - at**2).sum(axis=1)) / 0.8**2
-        np.testing.assert_allclose(DensityRatio(source, target)(at), true, rtol=0.1)
-
-    def test_density_ratio_of_correlated_features(self):
-        """Products of features are needed; with few contexts there are none, nor squares."""
-        rng = np.random.default_rng(0)
-        source = rng.normal(size=(8_000, 2))
-        target = rng.normal(size=(8_000, 2)) @ np.linalg.cholesky([[1.0, 0.6], [0.6, 1.0]]).T
-        at = np.array([[1.0, 1.0], [1.0, -1.0]])
-        true = np.exp([0.5 * (2 - 2 / 1.6), 0.5 * (2 - 2 / 0.4)]) / np.sqrt(1 - 0.36)
-        np.testing.assert_allclose(DensityRatio(source, target)(at), true, rtol=0.15)
-        assert len(DensityRatio(source, target)._model[-1].coef_[0]) == 5
-        assert len(DensityRatio(source[:110], target)._model[-1].coef_[0]) == 4
-        assert len(DensityRatio(source[:90], target)._model[-1].coef_[0]) == 2
-
-    def test_density_ratio_of_equals_is_one(self):
-        x = np.random.default_rng(1).normal(size=(500, 3))
-        np.testing.assert_allclose(DensityRatio(x, x)(x), 1.0, atol=1e-6)
-
-    def test_domains_apart_and_constant_columns_stay_finite(self):
-        x = np.random.default_rng(2).normal(size=(50, 3))
-        x[:, 1] = 4.0
-        ratio = DensityRatio(x, x + np.array([100.0, 0.0, 0.0]))(x)
-        assert np.isfinite(ratio).all()
-        assert (ratio >= 0).all()
-
     def model(self, x, arm, reward, n_arms=K, folds=2):
         """The model of one fold, fitted to all rounds, which are in the other."""
         sums = RewardSums(folds, n_arms, x, float(reward.mean()))
@@ -159,38 +98,6 @@ class TestModels:
         shrunk = (reward.mean() - reward[rows].mean()) / (rows.sum() + 1)
         np.testing.assert_allclose(predicted[:, 1], np.clip(best + shrunk, 0.0, 1.0), atol=1e-9)
         np.testing.assert_allclose(predicted[:, K], reward.mean())  # an arm that was never pulled
-
-    def test_cross_fitting_hides_a_rounds_own_reward(self):
-        x, arm, reward, _ = logged(100)
-        folds = assign_folds(100, 5, 0)
-
-        def predicted():
-            sums = RewardSums(5, K, x, 0.0)
-            sums.add(x, folds, arm, reward)
-            return np.stack([sums.fit([fold]).predict(x) for fold in range(5)])[
-                folds, np.arange(100)
-            ]
-
-        before = predicted()
-        reward[7] += 5.0
-        after = predicted()
-        np.testing.assert_allclose(before[7], after[7], atol=1e-12)
-        assert np.abs(after - before).max() > 0.01
-
-    def test_folds_hold_out_every_row_once(self):
-        every = assign_folds(23, 5, 3)
-        assert (every != assign_folds(23, 5, 4)).any()
-        assert [sorted(every[start : start + 5]) for start in (0, 5, 10, 15)] == [
-            list(range(5))
-        ] * 4
-
-    def test_long_contexts_are_reduced(self):
-        rng = np.random.default_rng(4)
-        images = rng.integers(0, 255, (80, 3, 16, 16), np.uint8)
-        others = rng.random((90, 3, 16, 16))
-        to_features = build_feature_map(images)
-        assert to_features(images).shape == (80, 64)
-        assert to_features(others).shape == (90, 64)
 
 
 class TestValues:
@@ -334,7 +241,7 @@ class TestWarnings:
         found = daband.evaluate_log(first_arm, (x, arm, reward, p))
         assert found.warnings == ()
         assert found.low < usual.low
-        assert found.high > usual.high + 4.0 * found.error
+        assert found.high - found.low > 4.0 * found.error > 50.0 * usual.error
 
     @pytest.mark.slow
     @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from daband.domains import EvaluationDomain, from_arrays
 from daband.domains.readers._arrays import ArrayRewards
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
-from daband.logs._weighted_log import score_rounds
+from daband.logs._scores import Scores
 from daband.rounds._rounds import Rounds
 from daband.trust import read_assessment
 from daband.trust._assess import (
@@ -126,7 +126,7 @@ def test_a_log_counts_by_its_propensities(policy, pair):
     # three quarters of the rewards are of other arms
     assert found.source_error > exact.source_error
     best, worst = (
-        int(order(score_rounds(log.read_rounds(np.arange(n)), 4).mean(axis=0)))
+        int(order(Scores(log.read_rounds(np.arange(n)), 4).values.mean(axis=0)))
         for order in (np.argmax, np.argmin)
     )
     asked = {"source": log, "target": pair.target}

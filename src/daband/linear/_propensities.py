@@ -16,11 +16,10 @@ from daband.base._arrays import (
     take_chosen,
     to_rows,
 )
+from daband.base._folds import N_FOLDS, assign_folds
 
 #: The smallest estimated propensity.
 _MIN_PROPENSITY = 0.01
-#: The number of folds in which rounds are held out.
-_N_FOLDS = 5
 #: The number of iterations that fit the weights of arms.
 _N_ITERATIONS = 100
 
@@ -63,7 +62,7 @@ def estimate_propensities(
     method = "estimated by the frequency of each arm"
     propensities = np.clip(frequencies, _MIN_PROPENSITY, 1.0)
     # A model needs at least 100 rounds, and at least two arms with 10 rounds each.
-    if len(arms) >= 20 * _N_FOLDS and np.count_nonzero(counts >= 2 * _N_FOLDS) > 1:
+    if len(arms) >= 20 * N_FOLDS and np.count_nonzero(counts >= 2 * N_FOLDS) > 1:
         predictions = _predict_propensities(to_rows(contexts), arms)
         if np.log(predictions).mean() > np.log(propensities).mean():
             propensities = predictions
@@ -78,7 +77,7 @@ def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    split = PredefinedSplit(np.random.default_rng(len(arms)).permutation(len(arms)) % _N_FOLDS)
+    split = PredefinedSplit(assign_folds(len(arms), seed=len(arms)))
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
     with warnings.catch_warnings():  # arms absent from a training fold get probability 0
         warnings.filterwarnings("ignore", message="Number of classes in training fold")

@@ -1,7 +1,8 @@
 """Learn and evaluate from logged rounds: doubly robust scores and advantages.
 
-Start with ``_off_policy.py`` (``evaluate_log``). ``_doubly_robust.py`` computes scores in numpy,
-``_advantages.py`` learns from them, ``_target_mix.py`` moves means to the target's contexts,
+Start with ``_scores.py``, which computes the scores that all others use. ``_off_policy.py``
+(``evaluate_log``) estimates the value of a policy from them, and ``_advantages.py`` learns a policy.
+``_target_mix.py`` weights rounds for the target's contexts,
 ``_experiments.py`` has the movement of effects between domains, ``_mean_estimates.py`` has the
 intervals of means, and ``_check_log.py`` finds mistakes in a log. The advantage of a
 policy over an incumbent is estimated in ``trust/_assess.py``.

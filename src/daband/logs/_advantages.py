@@ -8,7 +8,7 @@ context may lose to that arm, and its own predictions do not show it. So choosin
 hypothesis that the log tests:
 
 1. The best arm is the arm with the largest shrunken mean of doubly robust scores
-   (``_doubly_robust.py``). If contexts of the target are known and another arm is proven to be
+   (``_scores.py``). If contexts of the target are known and another arm is proven to be
    better for them (``_target_mix.py``), it is that arm. Means with large standard errors are
    shrunken more (an empirical Bayes estimate).
 2. Candidates predict each arm's reward from contexts: two regressions of the scores, linear and
@@ -52,29 +52,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask, take_chosen
+from daband.base._folds import N_FOLDS, assign_folds
 from daband.features._piecewise import PiecewiseStep, fit_ramps
-from daband.logs._doubly_robust import (
-    RewardSums,
-    RidgePath,
-    compute_doubly_robust_scores,
-)
+from daband.logs._doubly_robust import RewardSums, RidgePath
 from daband.logs._experiments import (
     compute_between_deviation,
     compute_lower_limit,
     compute_target_limit,
 )
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
+from daband.logs._scores import SplitScores
 from daband.logs._target_mix import MixEstimate, TargetMix, compute_shift_index
+from daband.rounds._rounds import Rounds
 
-#: The number of folds of cross-fitting.
-_N_FOLDS = 5
 #: The number of random splits into folds, over which gains and scores are averaged.
 _N_SPLITS = 3
 #: Minimum effective number of rounds in which a candidate chooses another arm than the best one.
@@ -113,29 +110,7 @@ _FIRST_TREES = 5
 _CONTENDER_QUANTILE = 2.326
 
 
-class LogRows(NamedTuple):
-    """The rounds of a log."""
-
-    #: The contexts, (n, d).
-    contexts: FloatArray
-    #: The logged arms, (n,).
-    arms: IntArray
-    #: Their rewards, (n,).
-    rewards: FloatArray
-    #: The probability of each logged arm, (n,).
-    propensities: FloatArray
-    #: How much each round counts, (n,), above 0. Only their ratios matter.
-    weights: FloatArray
-    #: The index of each round's cluster, (n,); None if rounds are independent.
-    clusters: IntArray | None = None
-
-    def select(self, rows: BoolArray) -> LogRows:
-        """Return the rounds for which a mask (n,) is True."""
-        arrays = [None if array is None else array[rows] for array in self]
-        return LogRows(*arrays)  # type: ignore[arg-type]
-
-
-def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogRows:
+def weigh_target_rounds(log: Rounds, is_target: BoolArray, n_arms: int) -> Rounds:
     """Return a log of both domains, corrected and weighted for the target.
 
     ``is_target`` is a mask (n,). A regression on the source's rounds predicts the target's rewards.
@@ -158,7 +133,7 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
         return log
     features = fit_ramps(log.contexts, 1)(log.contexts)[:, 1:]
     sums = RewardSums(2, n_arms, features, float(log.rewards.mean()))
-    sums.add(features, is_target.astype(np.int64), log.arms, log.rewards, log.weights)
+    sums.add(features, is_target.astype(np.int64), log.arms, log.rewards, log.known_weights)
     predictions = sums.fit({1}).predict(features)
     errors = log.rewards - take_chosen(predictions, log.arms)
     n_source, n_target, error_sums, reward_sums = (
@@ -190,10 +165,10 @@ def weigh_target_rounds(log: LogRows, is_target: BoolArray, n_arms: int) -> LogR
         quantile = NormalDist().inv_cdf(_CONFIDENCE_LEVEL)
         if lead.value < -loss - quantile * lead.standard_error:
             return log
-        log = log._replace(rewards=log.rewards + ~is_target * shifts[log.arms])
-    squares = log.propensities**-2
+        log = replace(log, rewards=log.rewards + ~is_target * shifts[log.arms])
+    squares = log.known_propensities**-2
     ratio = squares[~is_target].mean() / squares[is_target].mean()
-    return log._replace(weights=np.where(is_target, ratio, 1.0) * log.weights)
+    return replace(log, weights=np.where(is_target, ratio, 1.0) * log.known_weights)
 
 
 class FeatureStep(Protocol):
@@ -212,7 +187,7 @@ class FeatureStep(Protocol):
 
 #: A function that fits trees to rounds: it returns a step with a feature per arm, its predicted
 #: reward, and a constant 1 as the last feature.
-FitTrees = Callable[[LogRows, int], FeatureStep]
+FitTrees = Callable[[Rounds, int], FeatureStep]
 
 
 @dataclass(frozen=True)
@@ -298,7 +273,7 @@ class AdvantageModel:
 
 
 def learn_advantages(
-    log: LogRows,
+    log: Rounds,
     n_arms: int,
     *,
     target: FloatArray | None = None,
@@ -330,7 +305,9 @@ def learn_advantages(
     scored = score_log(log, n_arms, target=target, offered=offered, seed=seed)
     if scored is None:
         is_allowed = _mask_allowed(log, n_arms, offered)
-        return _fit_mean_rewards(log._replace(weights=_scale_weights(log.weights)), is_allowed)
+        return _fit_mean_rewards(
+            replace(log, weights=_scale_weights(log.known_weights)), is_allowed
+        )
     learner = scored.learner
     log = learner.log
     is_supported = learner.is_supported
@@ -338,8 +315,8 @@ def learn_advantages(
     scores = scored.scores
     mix = scored.mix
     best_arm = scored.best_arm
-    n = float(log.weights.sum())
-    counts = np.bincount(log.arms, log.weights, minlength=n_arms)
+    n = float(log.known_weights.sum())
+    counts = np.bincount(log.arms, log.known_weights, minlength=n_arms)
     everything = np.ones(len(scores), np.bool_)
     n_candidates = 1
     if by_context and is_supported.sum() > 1 and n >= _MIN_LOG_ROUNDS:
@@ -429,7 +406,7 @@ def _scale_weights(weights: FloatArray) -> FloatArray:
     return weights
 
 
-def _mask_allowed(log: LogRows, n_arms: int, offered: Mask) -> BoolArray:
+def _mask_allowed(log: Rounds, n_arms: int, offered: Mask) -> BoolArray:
     """Return the arms that may be chosen, (K,)."""
     counts = np.bincount(log.arms, minlength=n_arms)
     if offered is None or not counts[offered].any():
@@ -475,18 +452,18 @@ def _compute_gain_limit(
 
 
 def score_log(
-    log: LogRows, n_arms: int, *, target: FloatArray | None, offered: Mask, seed: int
+    log: Rounds, n_arms: int, *, target: FloatArray | None, offered: Mask, seed: int
 ) -> ScoredLog | None:
     """Return a log with its cross-fitted scores; None if it has too few rounds.
 
     Arguments are as in ``learn_advantages``.
     """
-    log = log._replace(weights=_scale_weights(log.weights))
-    n = float(log.weights.sum())
+    log = replace(log, weights=_scale_weights(log.known_weights))
+    n = float(log.known_weights.sum())
     n_clusters = len(log.arms) if log.clusters is None else int(log.clusters.max()) + 1
     if n < MIN_CROSS_FITTED_ROUNDS or n_clusters < MIN_CLUSTERS:
         return None
-    counts = np.bincount(log.arms, log.weights, minlength=n_arms)
+    counts = np.bincount(log.arms, log.known_weights, minlength=n_arms)
     is_allowed = _mask_allowed(log, n_arms, offered)
     is_supported = is_allowed & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
     is_supported = is_supported if is_supported.any() else is_allowed & (counts > 0)
@@ -506,9 +483,9 @@ def score_rewards(
 ) -> ScoredLog:
     """Return rounds with the rewards (n, K) of all arms, which are their scores."""
     n, n_arms = rewards.shape
-    log = LogRows(contexts, rewards.argmax(axis=1), rewards.max(axis=1), np.ones(n), np.ones(n))
+    log = Rounds(contexts, rewards.argmax(axis=1), rewards.max(axis=1), np.ones(n), np.ones(n))
     is_supported = np.ones(n_arms, np.bool_) if offered is None else offered
-    folds = np.random.default_rng(seed).permutation(n) % _N_FOLDS
+    folds = assign_folds(n, seed=seed)
     scored = ScoredLog(_Learner(log, n_arms, is_supported, target), [_KnownScores(folds, rewards)])
     # as in the verdict on rewards of all arms
     scored.tested_mix = scored.mix.without_target()
@@ -582,7 +559,7 @@ class ScoredLog:
         self.learner = learner
         self.splits = splits
         #: The scores, averaged over the splits, (n, K).
-        self.scores = np.mean([split.compute_scores() for split in splits], axis=0)
+        self.scores = np.mean([split.compute() for split in splits], axis=0)
         #: The estimator of means for the contexts of the target.
         self.mix = learner.make_mix(np.ones(len(self.scores), np.bool_), self.scores)
         #: The estimator of the gain that is tested.
@@ -596,7 +573,7 @@ class ScoredLog:
         learner = self.learner
         log = learner.log
         scores = self.scores
-        source_means = learner.shrink_means(scores, TargetMix(log.weights, log.clusters))
+        source_means = learner.shrink_means(scores, TargetMix(log.known_weights, log.clusters))
         if not len(cross_fitted):
             means = np.tile(self.shrunken_means, (len(scores), 1))
             cross_fitted = np.column_stack([scores[:, self.best_arm], means])
@@ -620,9 +597,9 @@ class ScoredLog:
         """
         split = self.splits[0]
         arms = np.zeros((len(candidates), len(self.scores)), np.int64)
-        for fold in range(_N_FOLDS):
+        for fold in range(N_FOLDS):
             is_held_out = split.folds == fold
-            fold_scores = split.compute_scores(excluded=fold)
+            fold_scores = split.compute(excluded=fold)
             for chosen, choose in zip(arms, candidates, strict=True):
                 chosen[is_held_out] = choose(fold_scores, ~is_held_out)[is_held_out]
         values = self.scores[np.arange(len(self.scores)), arms]
@@ -663,7 +640,7 @@ class _Learner:
     """
 
     def __init__(
-        self, log: LogRows, n_arms: int, is_supported: BoolArray, target: FloatArray | None
+        self, log: Rounds, n_arms: int, is_supported: BoolArray, target: FloatArray | None
     ) -> None:
         self.log = log
         self.n_arms = n_arms
@@ -679,15 +656,10 @@ class _Learner:
         if target is not None:
             self._index, self._target_index = compute_shift_index(log.contexts, target)
 
-    def make_split(self, seed: int) -> _NestedScores:
+    def make_split(self, seed: int) -> SplitScores:
         """Return the scores of a random split of the clusters into folds."""
-        log = self.log
-        clusters = np.arange(len(log.arms)) if log.clusters is None else log.clusters
-        n_clusters = int(clusters.max()) + 1
-        # Folds must not depend on the order of rounds, which may be sorted by context and reward:
-        # folds with the same rewards in the same contexts would confirm each other's noise.
-        folds = (np.random.default_rng(seed).permutation(n_clusters) % _N_FOLDS)[clusters]
-        return _NestedScores(self.designs[1][:, 1:], log, folds, self.n_arms)
+        folds = assign_folds(len(self.log), seed=seed, clusters=self.log.clusters)
+        return SplitScores(self.designs[1][:, 1:], self.log, folds, self.n_arms)
 
     def make_mix(self, rows: BoolArray, scores: FloatArray) -> TargetMix:
         """Return the estimator of means of the rounds for which a mask (n,) is True, with their
@@ -699,7 +671,7 @@ class _Learner:
             clusters = np.unique(clusters[rows], return_inverse=True)[1]
         index = None if self._index is None else self._index[rows]
         contrasts = self._compute_contrasts(scores)
-        return TargetMix(log.weights[rows], clusters, index, self._target_index, contrasts)
+        return TargetMix(log.known_weights[rows], clusters, index, self._target_index, contrasts)
 
     def _compute_contrasts(self, scores: FloatArray) -> FloatArray:
         """Return the scores (n, K) of supported arms minus their mean in each round."""
@@ -747,21 +719,21 @@ class _Learner:
         return max(1, sum(is_contender))
 
     def cross_fit(
-        self, split: _NestedScores, n_candidates: int, fit_trees: FitTrees | None
+        self, split: SplitScores, n_candidates: int, fit_trees: FitTrees | None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the values of the first candidates, (n, n_candidates), the fraction of rounds in
         which each chooses another arm than the first, and the predictions, (n_candidates, n, K).
 
         No candidate has seen the round's fold.
         """
-        scores = split.compute_scores()
-        weights = self.log.weights
+        scores = split.compute()
+        weights = self.log.known_weights
         values = np.empty((len(scores), n_candidates))
         fractions = np.zeros(n_candidates)
         all_predictions = np.zeros((n_candidates, *scores.shape))
-        for fold in range(_N_FOLDS):
+        for fold in range(N_FOLDS):
             is_held_out = split.folds == fold
-            inner_scores = split.compute_scores(excluded=fold)[~is_held_out]
+            inner_scores = split.compute(excluded=fold)[~is_held_out]
             mix = self.make_mix(~is_held_out, inner_scores)
             best_arm = int(self.rank_arms(inner_scores, mix).argmax())
             held_out_scores = scores[is_held_out]
@@ -783,7 +755,7 @@ class _Learner:
         candidates: Sequence[int],
         evaluated: BoolArray,
         scores: FloatArray,
-        split: _NestedScores,
+        split: SplitScores,
         excluded: Collection[int],
         fit_trees: FitTrees | None,
     ) -> list[_FittedCandidate]:
@@ -793,7 +765,7 @@ class _Learner:
         for which the mask ``evaluated`` (n,) is True.
         """
         rows = ~np.isin(split.folds, list(excluded))
-        weights = self.log.weights[rows]
+        weights = self.log.known_weights[rows]
         fits: dict[str, _FittedCandidate] = {}
         results = []
         for candidate in candidates:
@@ -848,7 +820,7 @@ class _Learner:
         (K,).
         """
         design = self.designs[1]
-        theta = self._fit_mean_score(design, scores[:, self.is_supported], self.log.weights)
+        theta = self._fit_mean_score(design, scores[:, self.is_supported], self.log.known_weights)
         theta[self.is_supported, 0] += means[self.is_supported] - means[self.is_supported].mean()
         return _FittedCandidate(self.steps[1], design, theta)
 
@@ -869,15 +841,17 @@ def _shrink_means(means: FloatArray, variances: FloatArray) -> FloatArray:
     return centre + between / (between + variances) * (means - centre)
 
 
-def _fit_mean_rewards(log: LogRows, is_allowed: BoolArray) -> AdvantageModel:
+def _fit_mean_rewards(log: Rounds, is_allowed: BoolArray) -> AdvantageModel:
     """Return a model that predicts each arm's mean reward for all contexts, for a log with few
     rounds.
 
     Rewards are also weighted by inverse propensities, and means are shrunk towards the overall
     mean.
     """
-    prior_weight = float(log.weights @ (1.0 / log.propensities) / log.weights.sum())
-    weights = log.weights / log.propensities
+    prior_weight = float(
+        log.known_weights @ (1.0 / log.known_propensities) / log.known_weights.sum()
+    )
+    weights = log.known_weights / log.known_propensities
     n_arms = len(is_allowed)
     arm_weights = np.bincount(log.arms, weights, minlength=n_arms)
     overall_mean = float(weights @ log.rewards / weights.sum())
@@ -901,46 +875,9 @@ class _KnownScores(NamedTuple):
     folds: IntArray
     rewards: FloatArray
 
-    def compute_scores(self, excluded: int | None = None) -> FloatArray:  # noqa: ARG002
+    def compute(self, excluded: int | None = None) -> FloatArray:  # noqa: ARG002
         """Return the rewards (n, K)."""
         return self.rewards
-
-
-class _NestedScores:
-    """Cross-fitted doubly robust scores of a log.
-
-    The model that predicts the rounds of a fold has not seen this fold. On request, it has not seen
-    a second fold either, on which choices by the scores can then be evaluated.
-    """
-
-    def __init__(self, features: FloatArray, log: LogRows, folds: IntArray, n_arms: int) -> None:
-        self._features = features
-        self._log = log
-        self.folds = folds
-        self._n_arms = n_arms
-        self._sums = RewardSums(_N_FOLDS, n_arms, features, float(log.rewards.mean()))
-        self._sums.add(features, folds, log.arms, log.rewards, log.weights)
-
-    def fit_reward_theta(self, excluded: Collection[int]) -> FloatArray:
-        """Return coefficients (K, 1 + d) of a ridge regression per arm, fitted to all folds except
-        ``excluded``.
-        """
-        return self._sums.fit(excluded).compute_theta()
-
-    def compute_scores(self, excluded: int | None = None) -> FloatArray:
-        """Return the scores (n, K).
-
-        No model has seen the fold ``excluded``; the scores of its rounds are not valid.
-        """
-        log = self._log
-        predictions = np.zeros((len(log.arms), self._n_arms))
-        penalties = None if excluded is None else self._sums.choose_penalties([excluded])
-        for fold in range(self._sums.n_folds):
-            if fold != excluded:
-                is_held_out = self.folds == fold
-                model = self._sums.fit({fold} if excluded is None else {fold, excluded}, penalties)
-                predictions[is_held_out] = model.predict(self._features[is_held_out])
-        return compute_doubly_robust_scores(predictions, log.arms, log.rewards, log.propensities)
 
 
 def _fit_ridge(design: FloatArray, targets: FloatArray, weights: FloatArray) -> FloatArray:

@@ -1,16 +1,8 @@
-"""Compute doubly robust scores of logged rounds, to estimate values from logs and to learn policies
-from logs.
+"""Fit ridge regressions of rewards from sums over the rounds of a log.
 
-The score of arm a in round i is ``m(x_i, a) + 1{a = A_i} (r_i - m(x_i, a)) / p_i``. It is the
-prediction m of a model, corrected by the reward r_i of the logged arm A_i with propensity p_i. If
-the propensities are right, the mean score of an arm is an unbiased estimate of its value for any
-model. A good model makes the variance small (Dudik, Langford, Li 2011). Models are cross-fitted: no
-round is predicted by a model that has seen its reward.
-
-The models (``RewardModel``) are ridge regressions, one per arm, fitted from sums over rounds
-(``RewardSums``). There is a sum per fold, so one pass over a log of any size gives the models for
-all folds, also models that exclude two folds. The penalty is chosen by generalised
-cross-validation. If rewards r become ``a r + b``, scores s become ``a s + b``.
+The models (``RidgeRewards``) are ridge regressions, one per arm, fitted from sums over rounds
+(``RewardSums``). There is a sum per fold, so one pass over a log gives the models for all folds,
+also models that exclude two folds. The penalty is chosen by generalised cross-validation.
 """
 
 from __future__ import annotations
@@ -20,19 +12,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights, check_memory, to_rows
-from daband.features._pca import PCA
-from daband.linear._draws import draw_uniforms, make_draw_key
+from daband.base._arrays import FloatArray, IntArray, Weights, check_memory
 from daband.linear._ridge import RidgeSums
 
-#: Maximum number of dimensions of a context; larger contexts are reduced to principal components.
-_MAX_DIMENSIONS = 256
-#: The number of principal components of larger contexts.
-_N_COMPONENTS = 64
-#: Maximum number of rows to which principal components, means and standard deviations are fitted.
-_MAX_SAMPLE_ROWS = 4096
-#: Maximum size of the sample of these rows, in bytes.
-_MAX_SAMPLE_BYTES = 1 << 28
 #: The ridge penalties that are compared, divided by the number of rounds, for features of unit
 #: variance.
 _PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
@@ -41,9 +23,6 @@ _PENALTIES: FloatArray = np.geomspace(1e-3, 30.0, 16)
 _MIN_ROUNDS = 10
 #: Maximum degrees of freedom of a regression, as a fraction of its number of rounds.
 _MAX_FREEDOM_FRACTION = 0.9
-
-
-# Ridge regression from sums.
 
 
 class RidgePath:
@@ -163,7 +142,7 @@ class RewardSums:
             max(self._high, float(rewards.max())),
         )
 
-    def fit(self, excluded: Iterable[int], penalties: FloatArray | None = None) -> RewardModel:
+    def fit(self, excluded: Iterable[int], penalties: FloatArray | None = None) -> RidgeRewards:
         """Fit a model to all folds except ``excluded``, with the given penalties (heads,) or the
         best ones.
         """
@@ -184,7 +163,7 @@ class RewardSums:
                 coefficients[head] = _solve_ridge(gram, float(penalties[head]), overall_mean)
         coefficients *= feature_scales[:-1]
         coefficients[:, 0] += self._typical_reward
-        return RewardModel(coefficients, self._standardise, (self._low, self._high))
+        return RidgeRewards(coefficients, self._standardise, (self._low, self._high))
 
     def choose_penalties(self, excluded: Iterable[int]) -> FloatArray:
         """Return the best penalty of every head (heads,) on all folds except ``excluded``."""
@@ -222,7 +201,7 @@ class RewardSums:
         return (features - self._feature_means) / self._scale
 
 
-class RewardModel:
+class RidgeRewards:
     """A model of the reward of every arm.
 
     It is linear in features, and clipped to the range of observed rewards.
@@ -280,37 +259,3 @@ def _solve_ridge(gram: FloatArray, penalty: float, prior_mean: float) -> FloatAr
     slopes = np.linalg.solve(penalised_covariance, covariance[:-1, -1])
     mean = (gram[0, -1] + prior_mean) / (n_rounds + 1.0)
     return np.concatenate([[mean - centre[:-1] @ slopes], slopes])
-
-
-def compute_doubly_robust_scores(
-    predictions: FloatArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray
-) -> FloatArray:
-    """Return the scores (n, K) from predicted rewards (n, K) and logged arms, rewards and
-    propensities (n,).
-    """
-    scores = predictions.copy()
-    rows = np.arange(len(arms))
-    scores[rows, arms] += (rewards - predictions[rows, arms]) / propensities
-    return scores
-
-
-def assign_folds(n_rows: int, n_folds: int, seed: int) -> IntArray:
-    """Return the folds (n_rows,) of rows, as integers in 0..n_folds - 1.
-
-    The rows are divided into blocks of ``n_folds`` rows, and each block has one row in every fold.
-    """
-    draws = draw_uniforms(make_draw_key(seed), 0, -(-n_rows // n_folds), n_folds)
-    return draws.argsort(axis=1).reshape(-1)[:n_rows]
-
-
-def build_feature_map(contexts: AnyArray) -> Callable[[AnyArray], FloatArray]:
-    """Return a function from contexts (n, *C) to features (n, d).
-
-    Contexts with more than 256 dimensions become their first 64 principal components. These are
-    fitted to at most 4,096 of ``contexts``, and about 256 MiB.
-    """
-    if math.prod(contexts.shape[1:]) <= _MAX_DIMENSIONS:
-        return to_rows
-    n_rows = min(_MAX_SAMPLE_ROWS, max(_N_COMPONENTS, _MAX_SAMPLE_BYTES // contexts[0].nbytes))
-    sample = contexts[np.linspace(0, len(contexts) - 1, min(n_rows, len(contexts))).astype(int)]
-    return PCA(min(_N_COMPONENTS, len(sample))).fit(sample)

@@ -2,8 +2,8 @@
 target.
 
 ``evaluate_log`` reads the log and computes a weight and a predicted reward for each round
-(``_weighted_log.py``). ``_build_estimate`` computes the estimate from them. The last two functions
-return reasons to doubt it.
+(``_scores.py``, for a target with the weights of ``_target_mix.py``). ``_build_estimate`` computes
+the estimate from them. The last two functions return reasons to doubt it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from daband.base._arguments import check_int, check_probability
-from daband.base._arrays import ArrayLike, check_arms
+from daband.base._arrays import ArrayLike, FloatArray, IntArray, check_arms, take_chosen
+from daband.base._folds import N_FOLDS
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Contexts
 from daband.domains.readers._columns import Columns
@@ -43,12 +44,8 @@ from daband.logs._off_policy_inputs import (
     read_log,
     read_target,
 )
-from daband.logs._weighted_log import (
-    FoldModels,
-    WeightedRounds,
-    move_to_target,
-    weigh_log,
-)
+from daband.logs._scores import RewardModel, Scores, build_feature_map
+from daband.logs._target_mix import weigh_for_target
 from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy
 
@@ -64,11 +61,34 @@ _NEGLIGIBLE_PROBABILITY = 1e-3
 #: Largest difference between the mean weight and its expectation without a warning, in standard
 #: errors.
 _MAX_STANDARD_ERRORS = 3.0
-#: Smallest mean of the density ratio without a warning; the largest is its inverse.
-_MIN_MEAN_RATIO = 0.5
 #: An estimated propensity below this number means that the log hardly ever chooses the arm in such
 #: a context. Estimated propensities are clipped at 0.01.
 _MAX_RARE_PROPENSITY = 0.011
+
+
+class WeightedRounds(NamedTuple):
+    """The rewards, weights and predicted rewards of a log for a policy."""
+
+    #: The reward of each round, (n,).
+    rewards: FloatArray
+    #: The policy's probability of the logged arm, divided by its propensity and multiplied by
+    #: ``density_ratios``, (n,).
+    weights: FloatArray
+    #: The predicted reward of each logged arm, (n,).
+    arm_predictions: FloatArray
+    #: The predicted reward of the policy (the direct method) at each logged context, (n,), or
+    #: target context, (m,).
+    policy_predictions: FloatArray
+    #: The policy's probability of every arm, averaged over the contexts of the domain in which it
+    #: is evaluated, (K,).
+    mean_probabilities: FloatArray
+    #: Number of rounds with each arm in the log, (K,).
+    arm_counts: IntArray
+    #: The density of target contexts divided by the density of source contexts, at each context of
+    #: the log, (n,), with mean 1; None without a target.
+    density_ratios: FloatArray | None = None
+    #: Index of each round's cluster, (n,); None if rounds are independent.
+    clusters: IntArray | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +143,7 @@ def evaluate_log(
     columns: Columns | None = None,
     id: Any = None,  # noqa: A002
     clusters: Any = None,
+    model: RewardModel = "piecewise",
 ) -> LogEstimate:
     """Estimate the mean reward of a policy from the log of another policy.
 
@@ -140,7 +161,7 @@ def evaluate_log(
             Parquet files, pass a folder, a glob such as ``"logs/*.parquet"``, a list of files, or a
             ``ParquetLog``; their rounds must fit into memory.
         target: contexts (m, *C) of another domain, in which the value is estimated. The log's
-            contexts are weighted by estimated ratios of the two densities. This assumes that a
+            contexts are weighted so that they are like the target's. This assumes that a
             context's rewards are the same in both domains, and that the log has contexts like the
             target's.
         confidence: the probability with which the interval contains the value.
@@ -154,6 +175,7 @@ def evaluate_log(
         clusters: the column of files with the cluster that arms were drawn for, such as a school or
             a customer; for rounds in memory, a cluster per round. By default arms were drawn for
             each round. Folds and standard errors are then by cluster.
+        model: the model of rewards: "piecewise", "ridge", "trees", or a regressor of scikit-learn.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
     >>> estimate = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log)
@@ -217,16 +239,41 @@ def evaluate_log(
         notes.append(
             f"the log has no propensities; they are {log_domain.propensity_method}{remark}"
         )
-    models = FoldModels(rounds, n_arms, seed)
-    weighted_log = weigh_log(rounds, log_probabilities, models)
+    _check_rows(n_rounds)
+    scores = Scores(rounds, n_arms, model=model, seed=seed)
+    predictions = scores.predictions
+    weighted_log = WeightedRounds(
+        rounds.rewards,
+        take_chosen(log_probabilities, rounds.arms) / rounds.known_propensities,
+        take_chosen(predictions, rounds.arms),
+        (log_probabilities * predictions).sum(axis=1),
+        log_probabilities.mean(axis=0),
+        np.bincount(rounds.arms, minlength=n_arms),
+    )
+    if rounds.clusters is not None:
+        indices = np.unique(rounds.clusters, return_inverse=True)[1]
+        weighted_log = weighted_log._replace(clusters=indices)
     if target_contexts is not None:
-        target_probabilities = compute_arm_probabilities(
-            policy, target_contexts, domain, rule, "target"
-        )
-        weighted_log = move_to_target(
-            weighted_log, rounds.contexts, target_contexts, target_probabilities, models, seed
+        _check_rows(len(target_contexts))
+        probabilities = compute_arm_probabilities(policy, target_contexts, domain, rule, "target")
+        # components of the log alone could lack a shift between the domains
+        to_features = build_feature_map(np.concatenate([rounds.contexts, target_contexts]))
+        ratios = weigh_for_target(to_features(rounds.contexts), to_features(target_contexts))
+        weighted_log = weighted_log._replace(
+            weights=weighted_log.weights * ratios,
+            policy_predictions=(probabilities * scores.predict(target_contexts)).sum(axis=1),
+            mean_probabilities=probabilities.mean(axis=0),
+            density_ratios=ratios,
         )
     return _build_estimate(weighted_log, domain, confidence, notes)
+
+
+def _check_rows(n_rows: int) -> None:
+    """Raise an error if ``n_rows`` rows are too few for cross-fitting."""
+    if n_rows < 2 * N_FOLDS:
+        raise InvalidInput(
+            f"log and target must have at least {2 * N_FOLDS} rows each to fit models, got {n_rows}"
+        )
 
 
 def _is_file_log(log: Any) -> bool:
@@ -313,8 +360,6 @@ def _check_support(log: WeightedRounds) -> list[str]:
             reasons.append(
                 f"{cause} leaves {effective_size:.0f} of {len(log.density_ratios)} rounds"
             )
-        elif not _MIN_MEAN_RATIO < log.mean_ratio < 1.0 / _MIN_MEAN_RATIO:
-            reasons.append(f"{cause} averages {log.mean_ratio:.2g} over the log instead of 1")
     mean_weight = estimate_mean(log.weights, log.clusters)
     expected_weight = 1.0 - unseen_probability
     if abs(mean_weight.value - expected_weight) > _MAX_STANDARD_ERRORS * mean_weight.standard_error:

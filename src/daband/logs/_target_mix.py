@@ -72,6 +72,17 @@ def compute_shift_index(contexts: FloatArray, target: FloatArray) -> tuple[Float
     return np.clip(index, *limits), float(np.clip(designs[1] @ theta, *limits).mean())
 
 
+def weigh_for_target(contexts: FloatArray, target: FloatArray) -> FloatArray:
+    """Return the weight of each context of a log, (n,), with mean 1, by which the log's mean index
+    is the target's: an estimate of the ratio of the target's density to the log's.
+    """
+    uniform = np.full(len(contexts), 1.0 / len(contexts))
+    index, target_index = compute_shift_index(contexts, target)
+    if not np.ptp(index) > 0.0:
+        return np.ones(len(contexts))
+    return len(contexts) * _tilt_weights(uniform, index, target_index)
+
+
 class MixEstimate(NamedTuple):
     """The mean of values of a log, for the contexts of the target."""
 

@@ -57,7 +57,6 @@ from daband.logs._advantages import (
     AdvantageModel,
     FeatureStep,
     LogEvidence,
-    LogRows,
     PolicyValues,
     ScoredLog,
     compute_lower_theta,
@@ -401,7 +400,7 @@ class LogPolicy(Policy):
             self._rounds_at_fit = n_rounds
         return self._advantages
 
-    def _collect_log(self) -> tuple[LogRows, FloatArray | None, Mask]:
+    def _collect_log(self) -> tuple[Rounds, FloatArray | None, Mask]:
         """Return the stored rounds, the target contexts, and the arms that may be chosen."""
         rounds = self._sample_stored()
         # sums of floating-point numbers depend on their order, so rounds are sorted
@@ -410,7 +409,7 @@ class LogPolicy(Policy):
         is_offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
         return log, target if len(target) else None, is_offered
 
-    def _read_log(self, rows: FloatArray) -> LogRows:
+    def _read_log(self, rows: FloatArray) -> Rounds:
         """Return stored rounds as a log, with estimates of unknown propensities."""
         contexts = np.ascontiguousarray(rows[:, :-_N_COLUMNS])
         clusters, propensities, _, rewards, weights = rows[:, -_N_COLUMNS:].T
@@ -423,12 +422,14 @@ class LogPolicy(Policy):
         if clusters.any():  # a round without a cluster is a cluster
             clusters = np.where(clusters == 0.0, -1.0 - np.arange(len(rows)), clusters)
             indices = np.unique(clusters, return_inverse=True)[1]
-        log = LogRows(contexts, arms, rewards, propensities, np.abs(weights), indices)
+        log = Rounds(contexts, arms, rewards, propensities, np.abs(weights), clusters=indices)
         return weigh_target_rounds(log, weights < 0, self.n_arms)
 
-    def _fit_trees(self, log: LogRows, n_arms: int) -> TreeNetwork:
+    def _fit_trees(self, log: Rounds, n_arms: int) -> TreeNetwork:
         """Return boosted trees that predict the reward of each arm."""
-        return fit_tree_network(log.contexts, log.arms, log.rewards, log.weights, n_arms, self.seed)
+        return fit_tree_network(
+            log.contexts, log.arms, log.rewards, log.known_weights, n_arms, self.seed
+        )
 
     def _grow(self) -> None:
         if self._advantages is not None:

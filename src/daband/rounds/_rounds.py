@@ -106,6 +106,11 @@ class Rounds:
             raise InvalidInput("these rounds have no propensities")
         return self.propensities
 
+    @property
+    def known_weights(self) -> FloatArray:
+        """The weights; ones if each round counts once."""
+        return np.ones(len(self)) if self.weights is None else self.weights
+
     def to_arguments(self) -> dict[str, Any]:
         """Return these rounds as arguments of ``Policy.update``."""
         return {

@@ -19,6 +19,7 @@ import numpy as np
 
 from daband.base._arguments import check_int, check_one_of
 from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray, take_chosen
+from daband.base._folds import N_FOLDS, assign_folds
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
 from daband.domains._mixtures import find_part_names
 from daband.domains._source_rounds import (
@@ -38,7 +39,7 @@ from daband.logs._advantages import (
 from daband.logs._check_log import find_mismatches
 from daband.logs._learned_logs import has_learned_all
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
-from daband.logs._weighted_log import score_rounds
+from daband.logs._scores import Scores
 from daband.policies._incoming_rounds import compute_importance_weights
 from daband.policies._log_policy import LogPolicy
 from daband.policies._mixture import Mixture
@@ -81,8 +82,6 @@ _COLLAPSED_UNUSED_FRACTION = 0.5
 #: Largest fraction of target contexts for which arms without rewards may be chosen, unless such
 #: choices are proven to gain.
 _MAX_NEW_ARM_FRACTION = 0.05
-#: Number of folds of the rounds, and of the arms, in cross-fitting.
-_N_FOLDS = 5
 #: Number of folds of cross-fitting on a learned target log; more folds take longer.
 _N_LOG_FOLDS = 3
 #: Contexts with more dimensions are projected to this number of dimensions by a random matrix.
@@ -180,7 +179,7 @@ def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence |
     n_rounds = len(rounds.contexts)
     if joint_policy is None or catalogue is None or not isinstance(head, JointHead):
         return None
-    if min(catalogue.offered[0].sum(), n_rounds) < _N_FOLDS:
+    if min(catalogue.offered[0].sum(), n_rounds) < N_FOLDS:
         return None
 
     def compute_features(contexts: AnyArray, domain: str) -> list[AnyArray]:
@@ -204,7 +203,7 @@ def estimate_new_arm_gain(policy: Policy, rounds: SourceRounds) -> LogEvidence |
             rounds.logged.offered,
             policy.propensity_power,
         )
-    folds = rng.permutation(n_rounds) % _N_FOLDS, rng.permutation(policy.n_arms) % _N_FOLDS
+    folds = assign_folds(n_rounds), assign_folds(policy.n_arms, seed=1)
     predicted_rewards = head.predict_held_out(
         features.reshape(n_rounds, -1), arms, rewards, weights, folds
     )
@@ -299,7 +298,7 @@ class SourceRounds:
         frame = None if domain.frame is None else domain.frame[indices]
         rounds = domain.read_rounds(indices)
         if isinstance(rounds, Rounds):
-            scores = score_rounds(rounds, source.n_arms, seed=seed)
+            scores = Scores(rounds, source.n_arms, seed=seed).values
             return cls(rounds.contexts, scores, origins, rounds, frame=frame)
         rewards = rounds.rewards
         if isinstance(source, EvaluationDomain) and rounds.expected is not None:
@@ -349,7 +348,7 @@ class SourceRounds:
         sign = -1.0 if logged.guardrail.name.startswith("-") else 1.0
         logged = replace(logged, rewards=sign * logged.guardrail.values)
         n_arms = self.rewards.shape[1]
-        scores = score_rounds(logged, n_arms)
+        scores = Scores(logged, n_arms).values
         values = self.values
         if values is not None:
             chosen = take_chosen(scores, values.find_arms())
@@ -580,7 +579,7 @@ def estimate_learned_gain(earlier: Policy, rounds: Rounds, incumbent_arm: int) -
     n_rounds = len(rounds)
     labels = np.arange(n_rounds) if rounds.clusters is None else rounds.clusters
     clusters = np.unique(labels, return_inverse=True)[1]
-    folds = clusters % _N_LOG_FOLDS
+    folds = assign_folds(n_rounds, _N_LOG_FOLDS, clusters=clusters)
     arms = np.full(n_rounds, incumbent_arm)
     for fold in range(_N_LOG_FOLDS if clusters.max() >= _N_LOG_FOLDS else 0):
         policy = copy.deepcopy(earlier)
@@ -588,7 +587,7 @@ def estimate_learned_gain(earlier: Policy, rounds: Rounds, incumbent_arm: int) -
         policy.update(**learned.to_arguments(), domain="target")
         contexts = rounds.contexts[folds == fold]
         arms[folds == fold] = policy.decide(contexts, "target", rule="greedy").arm
-    scores = score_rounds(rounds, earlier.n_arms)
+    scores = Scores(rounds, earlier.n_arms).values
     gain = estimate_mean(take_chosen(scores, arms) - scores[:, incumbent_arm], clusters)
     is_incumbent = rounds.arms == incumbent_arm
     weights = ((rounds.arms == arms) ^ is_incumbent) / rounds.propensities

@@ -7,7 +7,7 @@ import pytest
 
 import daband
 from daband.domains import Columns, from_arrays, from_log, from_table
-from daband.logs._weighted_log import score_rounds
+from daband.logs._scores import Scores
 from daband.rounds._rounds import Rounds
 
 RNG = np.random.default_rng(0)
@@ -279,7 +279,7 @@ def test_log_files_list_the_offered_arms(tmp_path):
 def test_an_incumbent_that_was_not_offered_earns_as_the_log_does():
     contexts, arms, rewards, offered = offered_log()
     rounds = Rounds(contexts, arms, rewards, 1 / offered.sum(axis=1), offered=offered)
-    values = score_rounds(rounds, 3).mean(axis=0)
+    values = Scores(rounds, 3).values.mean(axis=0)
     np.testing.assert_allclose(values, [0.0, 1.0, 2 / 3 + 0.5 * 2 / 3], atol=0.05)
 
 
