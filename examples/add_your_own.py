@@ -53,7 +53,7 @@ class Means(Policy):
         means = (moments.centre + self._reward_sums) / (
             1 + self._weight_sums
         )  # an arm without rounds has the mean of all
-        bonuses = moments.scale / np.sqrt(1 + self._weight_sums)
+        bonuses = self._compute_units() / np.sqrt(1 + self._weight_sums)
         return RidgePredictor.constant(means, bonuses)
 
     def _learn(self, rounds: Any, domain: int) -> None:

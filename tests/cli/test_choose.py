@@ -602,7 +602,7 @@ def test_what_the_columns_are_must_be_said(market):
 def test_decisions_are_shown_where_no_file_is_named(market):
     daband("choose", *FILES, "--propensity", "p", "--out", "shown", cwd=market)
     told = daband("export", "shown", "ucb.daband", "--explore", "ucb", cwd=market)
-    assert "The policy always chooses the same arm for the same row" in told
+    assert "the policy always chooses the same arm for the same row" in told
     told = daband("decide", "ucb.daband", "new.csv", cwd=market)
     assert "row 0: " in told
     assert "240 rows in total" in told

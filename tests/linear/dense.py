@@ -10,8 +10,9 @@ from daband.linear._reward_moments import RewardMoments
 
 
 class DenseReference:
-    """Predicts rewards by ridge regressions of rewards less their mean, and measures bonuses in
-    their deviations.
+    """Predicts rewards by ridge regressions of rewards less their mean, and measures the bonuses of
+    each regression in the standard deviation of its rewards, with ten rounds of the largest possible
+    one.
     """
 
     def __init__(self, n_arms, dim, arms, ridge, *, standardise=False):
@@ -23,25 +24,37 @@ class DenseReference:
         self.rows = [([], []) for _ in range(n_arms if arms == "disjoint" else 1)]
 
     @property
-    def unit(self):
-        """The prior mean of a reward and the unit of a bonus."""
+    def centre(self):
+        """The prior mean of a reward."""
         rewards = [reward for _, some in self.rows for reward in some]
-        if not self.standardise or not rewards:
-            return 0.0, 1.0
-        return np.mean(rewards), np.std(rewards) if len(set(rewards)) > 1 else 1.0
+        return np.mean(rewards) if self.standardise and rewards else 0.0
+
+    @property
+    def units(self):
+        """The unit of the bonus of each regression."""
+        rewards = [reward for _, some in self.rows for reward in some]
+        if not self.standardise or len(set(rewards)) < 2:
+            return np.ones(len(self.rows))
+        variances = [
+            (10 * (np.ptp(rewards) / 2) ** 2 + len(some) * (np.var(some) if some else 0.0))
+            / (10 + len(some))
+            for _, some in self.rows
+        ]
+        return np.sqrt(variances)
 
     def score(self, context):
         """Mean and bonus of every arm for one round's context, (d,) or (K, d)."""
         mean = np.empty(self.n_arms)
         bonus = np.empty(self.n_arms)
-        centre, scale = self.unit
+        centre = self.centre
         for arm in range(self.n_arms):
             z = context if self.arms == "disjoint" else context[arm]
             contexts, rewards = self.rows[arm if self.arms == "disjoint" else 0]
             learned = np.array(contexts).reshape(-1, self.dim)
             gram = self.ridge * np.eye(self.dim) + learned.T @ learned
             mean[arm] = centre + z @ np.linalg.solve(gram, learned.T @ (np.array(rewards) - centre))
-            bonus[arm] = scale * np.sqrt(z @ np.linalg.solve(gram, z))
+            unit = self.units[arm if self.arms == "disjoint" else 0]
+            bonus[arm] = unit * np.sqrt(z @ np.linalg.solve(gram, z))
         return mean, bonus
 
     def learn(self, context, arm, reward):

@@ -5,6 +5,7 @@ import pytest
 
 from daband.linear import Exploration
 from daband.linear._draws import make_draw_key, make_seeded_draw
+from daband.linear._reward_moments import Scaling
 
 KEY = np.uint64(12345678901234567890)
 
@@ -36,10 +37,13 @@ def test_ties_are_measured_in_the_unit_of_rewards():
     drawn = lambda *_: np.full((10, 1), 0.9)  # noqa: E731
     greedy = Exploration("greedy")
     assert greedy.decide(scores, 0 * scores, drawn).arm.tolist() == [0] * 10
-    assert greedy.decide(scores, 0 * scores, drawn, scaling=(0.0, 1e4)).arm.tolist() == [1] * 10
+    assert (
+        greedy.decide(scores, 0 * scores, drawn, scaling=Scaling(scale=1e4)).arm.tolist()
+        == [1] * 10
+    )
     assert (
         greedy.decide(
-            scores[:2], 0 * scores[:2], lambda *_: np.full((2, 1), 0.9), scaling=(0.0, 1e4)
+            scores[:2], 0 * scores[:2], lambda *_: np.full((2, 1), 0.9), scaling=Scaling(scale=1e4)
         ).arm.tolist()
         == [1] * 2
     )
@@ -62,30 +66,37 @@ def test_even_choices_are_even_among_the_available():
     assert single.arm[0] == decision.arm[17]
 
 
-def test_doubt_draws_arms_by_how_far_they_are_proven_to_be_worse():
-    doubt = Exploration("doubt", epsilon=0.2)
-    mean = np.array([[1.0, 0.9, 0.0, 2.0]])
-    bonus = np.array([[0.1, 0.1, 0.1, 0.1]])
+def test_inverse_gap_weighting_draws_arms_by_their_gap():
+    rule = Exploration("igw", alpha=2.0, gamma=3.0)
+    mean = np.array([[1.0, 0.8, 0.0, 2.0]])
+    bonus = np.array([[0.1, 0.1, 0.2, 0.1]])
     available = np.array([[True, True, True, False]])
-    (found,) = doubt.probabilities(mean, bonus, available=available)
-    likelihoods = np.array([1.0, np.exp(-0.5), np.exp(-50.0), 0.0])
-    expected = 0.04 * np.array([1, 1, 1, 0]) / 3 + 0.16 * likelihoods / likelihoods.sum()
-    np.testing.assert_allclose(found, expected + 0.8 * np.eye(4)[0])
-    # without bonuses, only ties are in doubt
-    (certain,) = doubt.probabilities(mean, 0.0 * bonus, available=available)
-    np.testing.assert_allclose(certain, [0.96 + 0.04 / 3, 0.04 / 3, 0.04 / 3, 0.0])
-    assert Exploration("doubt").probabilities(mean, bonus).tolist() == [[0.0, 0.0, 0.0, 1.0]]
+    scaling = Scaling(certainty=5.0)
+    (found,) = rule.probabilities(mean, bonus, available=available, scaling=scaling)
+    others = [1 / (3 + 15 * 0.2), 1 / (3 + 15 * 0.8)]  # scores are 1.2, 1.0 and 0.4
+    np.testing.assert_allclose(found, [1 - sum(others), *others, 0.0])
+    # before the first reward, and for equal scores, all arms are equally likely
+    for equal in (
+        rule.probabilities(mean, bonus, available=available),
+        rule.probabilities(0 * mean, 0 * bonus, available=available, scaling=scaling),
+    ):
+        np.testing.assert_allclose(equal, [[1 / 3, 1 / 3, 1 / 3, 0.0]])
+    # an epsilon is drawn uniformly in addition
+    mixed = Exploration("igw", alpha=2.0, gamma=3.0, epsilon=0.25).probabilities(
+        mean, bonus, available=available, scaling=scaling
+    )
+    np.testing.assert_allclose(mixed[0], 0.75 * found + 0.25 * available[0] / 3)
 
 
-def test_propensities_of_doubt_equal_the_frequencies_of_arms():
-    doubt = Exploration("doubt", epsilon=0.4)
-    means = np.tile([0.5, 0.45, 0.3, 0.0], (40_000, 1))
-    bonuses = np.tile([0.05, 0.05, 0.1, 0.05], (40_000, 1))
+def test_propensities_of_inverse_gap_weighting_equal_the_frequencies_of_arms():
+    rule = Exploration("igw", alpha=0.0, gamma=1.0)
+    means = np.tile([0.5, 0.5, 0.3, 0.0], (40_000, 1))
     available = np.tile([True, True, True, False], (40_000, 1))
-    chances = doubt.probabilities(means[:1], bonuses[:1], available=available[:1])[0]
-    decision = doubt.decide(means, bonuses, make_seeded_draw(make_draw_key(0), 0), available)
-    assert chances.sum() == pytest.approx(1.0)
-    assert chances[:3].min() >= 0.4**2 / 3
+    scaling = Scaling(certainty=20.0)
+    chances = rule.probabilities(means[:1], means[:1], available=available[:1], scaling=scaling)[0]
+    draw = make_seeded_draw(make_draw_key(0), 0)
+    decision = rule.decide(means, means, draw, available, scaling)
+    np.testing.assert_allclose(chances, [3 / 7, 3 / 7, 1 / 7, 0.0])
     np.testing.assert_array_equal(decision.propensity, chances[decision.arm])
     frequencies = np.bincount(decision.arm, minlength=4) / 40_000
     np.testing.assert_allclose(frequencies, chances, atol=0.008)

@@ -58,8 +58,8 @@ def assert_equals(scored, dense, context):
         )
 
 
-def unit_of(moments):
-    return {"centre": moments.centre, "scale": moments.scale}
+def unit_of(moments, head):
+    return {"centre": moments.centre, "scale": moments.compute_units(head.n_units)}
 
 
 @pytest.mark.parametrize("ridge", [0.1, 1.0, 10.0])
@@ -79,11 +79,11 @@ class TestAgainstDenseAlgebra:
         head, dense, moments = self.both(problem, arms, ridge)
         contexts, rewards = data(problem, arms)
         for i, context in enumerate(contexts):
-            mean, bonus = head.score(contexts[i : i + 1], **unit_of(moments))
+            mean, bonus = head.score(contexts[i : i + 1], **unit_of(moments, head))
             assert_equals((mean[0], bonus[0]), dense, context)
             arm = np.array([(mean + ALPHA * bonus).argmax()])
             head.learn(contexts[i : i + 1], arm, rewards[i, arm])
-            moments.add(rewards[i, arm])
+            moments.add(rewards[i, arm], arm if arms == "disjoint" else 0 * arm)
             dense.learn(context, arm[0], rewards[i, arm[0]])
 
     @settings(max_examples=30)
@@ -105,7 +105,7 @@ class TestAgainstDenseAlgebra:
                 arm = int(decision.arm[i - start])
                 assert_same_choice(arm, *dense.score(contexts[i]))
                 dense.learn(contexts[i], arm, rewards[i, arm])
-        mean, bonus = head.score(contexts, **unit_of(moments))
+        mean, bonus = head.score(contexts, **unit_of(moments, head))
         for i, context in enumerate(contexts):
             assert_equals((mean[i], bonus[i]), dense, context)
 
@@ -121,9 +121,9 @@ class TestAgainstDenseAlgebra:
         together, dense, moments = self.both(problem, arms, ridge)
         for context, arm, reward in zip(contexts, pulled, paid, strict=True):
             dense.learn(context, arm, reward)
-        moments.add(paid)
+        moments.add(paid, pulled if arms == "disjoint" else 0 * pulled)
         together.learn(contexts, pulled, paid)
-        mean, bonus = together.score(contexts[:4], **unit_of(moments))
+        mean, bonus = together.score(contexts[:4], **unit_of(moments, together))
         for i in range(len(mean)):
             assert_equals((mean[i], bonus[i]), dense, contexts[i])
         assert together.statistics.counts.sum() == len(contexts)

@@ -18,7 +18,9 @@ class TestDefectsSeenElsewhere:
     def test_the_inverse_starts_at_one_over_ridge(self, ridge):
         """One library starts it at ridge * I: then a stronger penalty means a wider interval."""
         context = np.array([[0.6, 0.0, 0.8]])
-        np.testing.assert_allclose(make(ridge=ridge).select(context).bonus, 1 / np.sqrt(ridge))
+        np.testing.assert_allclose(
+            make(ridge=ridge, intercept=False).select(context).bonus, 1 / np.sqrt(ridge)
+        )
 
     @pytest.mark.parametrize("arms", ["disjoint", "shared"])
     def test_an_unpulled_arm_has_the_largest_width(self, arms):

@@ -106,7 +106,7 @@ def test_it_fits_when_rounds_double_and_after_the_last_episode(monkeypatch):
     calls = []
     monkeypatch.setattr(
         "daband.policies._self_training.fit_self_training",
-        lambda *_: calls.append(1) or np.zeros((3, 6)),
+        lambda *_: calls.append(1) or np.zeros((3, 7)),  # with an intercept
     )
     policy = SelfTraining(**SHAPE, feedback="one_hot")
     policy.plan(7)

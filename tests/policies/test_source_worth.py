@@ -83,7 +83,9 @@ def test_update_play_and_a_saved_file_learn_alike(name, tmp_path):
     one, other = (policy.decide(contexts, domain="target") for policy in (played, looped))
     np.testing.assert_allclose(one.mean, other.mean, atol=1e-9)
     daband.export(played, tmp_path / "policy.daband", domain="target")
-    exported = daband.load_deployed(tmp_path / "policy.daband").decide(contexts[:50])
+    exported = daband.load_deployed(tmp_path / "policy.daband").decide(
+        contexts[:50], round_number=played.rounds_decided
+    )
     decision = played.decide(contexts[:50], "target")
     np.testing.assert_array_equal(exported.arm, decision.arm)
 

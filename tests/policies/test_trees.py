@@ -97,7 +97,7 @@ def test_adapt_fits_anew_once_a_quarter_more_rounds_have_come():
 
 @pytest.mark.slow
 def test_an_exported_forest_decides_without_scikit_learn(tmp_path):
-    policy = make(epsilon=0.0)
+    policy = make(explore="greedy")
     policy.update(*rounds(2000))
     policy.adapt()
     policy.deploy("target")

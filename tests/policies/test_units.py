@@ -40,7 +40,7 @@ def test_an_arm_without_rounds_has_the_mean_reward_and_the_largest_bonus():
 
 
 def test_without_standardising_predictions_shrink_to_0_and_bonuses_have_the_unit_1():
-    policy = daband.LinUCB(context_shape=(1,), n_arms=2, standardise_rewards=False)
+    policy = daband.LinUCB(context_shape=(1,), n_arms=2, standardise_rewards=False, intercept=False)
     policy.update([[1.0], [1.0]], [0, 0], [300.0, 330.0])
     decision = policy.decide([[1.0]])
     np.testing.assert_allclose(decision.mean, [[210.0, 0.0]])

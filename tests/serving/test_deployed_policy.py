@@ -207,15 +207,39 @@ def test_epsilon_of_a_file(tmp_path):
     """Propensities of exported decisions were all 1: nothing else could be learned from
     their log.
     """
-    policy = daband.LinUCB(context_shape=(2,), n_arms=4, alpha=0.0)
+    policy = daband.LinUCB(context_shape=(2,), n_arms=4, alpha=0.0, explore="ucb")
     policy.update(np.ones((8, 2)), [0, 1, 2, 3] * 2, [0.0, 0.2, 0.9, 0.1] * 2)
-    daband.export(policy, tmp_path / "p", epsilon=0.4)
+    daband.export(policy, tmp_path / "p", epsilon=0.4, reference=np.ones((20, 2)))
     deployed = daband.load_deployed(tmp_path / "p")
     decisions = deployed.decide(np.ones((4000, 2)), round_number=0)
     frequency = np.bincount(decisions.arm, minlength=4) / 4000
     np.testing.assert_allclose(frequency, [0.1, 0.1, 0.7, 0.1], atol=0.03)
     np.testing.assert_allclose(decisions.propensity, np.array([0.1, 0.1, 0.7, 0.1])[decisions.arm])
     assert policy.select(np.ones((1, 2))).propensity.tolist() == [1.0]
+    fraction, error = deployed.exploration
+    assert fraction == pytest.approx(0.3)
+    deviation = np.std([0.0, 0.2, 0.9, 0.1])
+    assert error == pytest.approx(deviation / np.sqrt(0.1))
+    assert "30.0% of rows" in deployed.describe_exploration(100)
+    assert f"at most {error / 10:.2g}" in deployed.describe_exploration(100)
+    daband.export(policy, tmp_path / "p", reference=np.ones((20, 2)))
+    assert "No rows are explored" in daband.load_deployed(tmp_path / "p").describe_exploration()
+
+
+def test_a_file_draws_arms_by_their_gaps(tmp_path):
+    rng = np.random.default_rng(0)
+    policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0)
+    contexts = rng.normal(size=(300, 2))
+    policy.update(contexts, np.arange(300) % 3, 50 + 10 * rng.random(300) + 5 * contexts[:, 0])
+    daband.export(policy, tmp_path / "p", reference=contexts)
+    deployed = daband.load_deployed(tmp_path / "p")
+    expected = policy.probabilities(contexts)
+    assert 0 < expected.min() < 0.2
+    decision = deployed.decide(contexts, round_number=policy.rounds_decided)
+    chosen = expected[np.arange(300), decision.arm]
+    np.testing.assert_allclose(decision.propensity, chosen, rtol=1e-6)
+    assert decision.arm.tolist() == policy.decide(contexts).arm.tolist()
+    assert deployed.exploration[0] == pytest.approx(1 - expected.max(axis=1).mean(), rel=1e-6)
 
 
 def test_a_file_may_explore_otherwise_than_its_policy(tmp_path):

@@ -132,7 +132,7 @@ def written(path, header, arrays):
         {"n_arms": 4},
         {"arms": "shared"},
         {"arm_names": ["a", "a", "b"]},
-        {"reward_unit": [0, 1e400]},
+        {"scaling": [0, 1e400, 1]},
         {"predictor": {}},
         {"predictor": {"kind": "unknown"}},
         {"seed": -1},

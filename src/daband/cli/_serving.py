@@ -36,16 +36,16 @@ def export_command(
         float | None,
         typer.Option(
             help=(
-                "Probability of a randomly drawn arm, e.g. 0.1, so that its log can be used to"
-                " learn."
+                "Fraction of rows that get a randomly drawn arm, e.g. 0.1, so that the log can be"
+                " used to learn."
             )
         ),
     ] = None,
     explore: Annotated[
-        Literal["ucb", "greedy", "doubt"] | None,
+        Literal["ucb", "greedy", "igw"] | None,
         typer.Option(
-            help="The exploration rule; by default the policy's, but greedy instead of ucb with"
-            " --epsilon. With doubt, arms that are proven to be worse are drawn less often."
+            help="The exploration rule; by default the policy's, or greedy with --epsilon. With igw,"
+            " arms with lower predicted rewards are drawn less often."
         ),
     ] = None,
     incumbent: Annotated[
@@ -170,12 +170,8 @@ def export_command(
         return
     if control:
         print_line(f"To serve events{share}: daband serve {quoted_file}{control}")
-    exploration = deployed.frozen.exploration
-    if not exploration.epsilon and not deployed.limiter:
-        print_line(
-            "The policy always chooses the same arm for the same row; use --epsilon 0.1 to be able to"
-            " evaluate other arms by its log."
-        )
+    if deployed.exploration is not None:
+        print_line(deployed.describe_exploration())
 
 
 def _parse_fractions(texts: Sequence[str]) -> dict[str, float]:
@@ -326,6 +322,8 @@ def decide_command(
         )
         return
     print_line(f"Written: {out} ({len(decisions):,} decisions of version {deployed.version})")
+    if deployed.exploration is not None:
+        print_line(deployed.describe_exploration(len(decisions)))
     id_column = (
         shlex.quote(frame.columns[0])
         if rows.is_dir()
@@ -456,13 +454,16 @@ def serve_command(
         body_bytes=body_bytes,
     )
     # raises an error for a damaged file before addresses are printed
-    if load_deployed(file).pilot is not None and policy_path is not None:
+    deployed = load_deployed(file)
+    if deployed.pilot is not None and policy_path is not None:
         raise InvalidInput(
             f"{file} is for a pilot, which tries a policy that does not change: remove --learn, and"
             " learn the exported events afterwards"
         )
     typer.echo(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/openapi.json")
     typer.echo(f"Log:     {hide_password(log)}")
+    if deployed.exploration is not None:
+        typer.echo(deployed.describe_exploration())
     serve(file, log, settings, learn=policy_path, learn_every=learn_every, host=host, port=port)
 
 

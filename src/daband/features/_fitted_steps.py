@@ -6,7 +6,7 @@ A step is a frozen dataclass of arrays that maps flat contexts (n, d) of one dom
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -39,6 +39,20 @@ class Step:
         """Return the arrays for a file, which are the arguments of the class."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {name: np.asarray(value) for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class InterceptStep(Step):
+    """A step that appends a constant 1 to rows (n, d)."""
+
+    kind: ClassVar[str] = "intercept"
+    #: The number of dimensions of a context.
+    n_inputs: int
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        features = np.ones((len(rows), self.n_inputs + 1))
+        features[:, :-1] = rows
+        return features
 
 
 StepT = TypeVar("StepT", bound=Step)

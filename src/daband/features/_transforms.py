@@ -15,7 +15,7 @@ import numpy as np
 
 from daband.base._arrays import Arrays
 from daband.errors import InvalidInput
-from daband.features._fitted_steps import Step
+from daband.features._fitted_steps import InterceptStep, Step
 from daband.features._pca import PCA
 from daband.features._piecewise import Piecewise
 from daband.features._shift import Shift
@@ -31,6 +31,8 @@ _TRANSFORM_CLASSES: dict[str, Any] = {
 
 def build_step(kind: str, arrays: Arrays) -> Step:
     """Return the fitted transform of a kind with these arrays of a file."""
+    if kind == InterceptStep.kind:
+        return InterceptStep(int(arrays["n_inputs"]))
     return _TRANSFORM_CLASSES[kind].step_class(**arrays)
 
 

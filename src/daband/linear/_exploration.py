@@ -15,46 +15,58 @@ from daband.base._arguments import check_fraction, check_one_of
 from daband.base._arrays import FloatArray, IntArray, Mask, take_chosen
 from daband.errors import InvalidInput
 from daband.linear._draws import DrawFunction
+from daband.linear._reward_moments import UNSCALED, Scaling
 
 #: Scores within ``TIE_TOLERANCE * (scale + |best - centre|)`` of the best score are tied, so that
 #: rounding does not decide.
 TIE_TOLERANCE = 1e-12
-#: The mean and the standard deviation of rewards, relative to which ties of scores are measured.
-Scaling = tuple[float, float]
-#: The largest ``alpha``; scores would overflow above it.
-_MAX_ALPHA = 1e100
+#: The largest ``alpha`` and the largest ``gamma``; scores would overflow above it.
+_MAX_FACTOR = 1e100
 
 
 @dataclass(frozen=True)
 class Exploration:
     """Settings for choosing arms from predicted means and bonuses.
 
-    The arm with the largest score is chosen. The score is the mean plus ``alpha`` times the bonus
-    for the rule "ucb", otherwise the mean. With probability ``epsilon``, the arm is drawn instead.
-    The draw is uniform, but for the rule "doubt" only a fraction ``epsilon`` of the draws is. In the
-    others, the probability of an arm is proportional to exp(-(m - m_a)^2 / (2 s_a^2)), for the
-    largest mean m, and the mean m_a and bonus s_a of the arm (Maillard sampling; Bian and Jun,
-    2022). So arms that are proven to be worse are rarely drawn, with a floor of the squared
-    ``epsilon`` divided by the number of arms.
+    The score of an arm is its mean, plus ``alpha`` times its bonus unless the rule is "greedy".
+
+    * "greedy" and "ucb" choose the arm with the largest score.
+    * "igw" is inverse gap weighting. Of K arms, an arm whose score is by g below the best one is
+      drawn with probability 1 / (K + w g), where w is ``gamma`` times the square root of the number
+      of rounds, in the unit of bonuses (``RewardMoments``). The best arm has the rest. So every arm
+      has a probability above 0, which falls with its gap and with time.
+
+    With probability ``epsilon``, the arm is drawn uniformly instead.
+
+    **Guarantee of "igw".** Let f(x, a) be the scores, f* the true mean rewards, and w the weight of
+    gaps. Then the expected regret of a round is at most 2 K / w + w / 4 E[(f - f*)^2] (Abe and Long,
+    1999; SquareCB: Foster and Rakhlin, 2020). It does not matter how scores are computed, so bonuses
+    are allowed: they add at most their squares, whose sum grows with the logarithm of the number of
+    rounds. The sum of the first term over n rounds is of the order of sqrt(n). FALCON (Simchi-Levi
+    and Xu, 2020) is the same rule for models that are fitted from time to time.
     """
 
-    #: "ucb", "greedy" or "doubt".
-    rule: str = "ucb"
-    #: The factor of the bonus. This is the default of every linear policy.
-    alpha: float = 0.15
-    #: The probability of a drawn arm.
+    #: "ucb", "greedy" or "igw".
+    rule: str = "igw"
+    #: The factor of the bonus.
+    alpha: float = 1.0
+    #: The probability of a uniformly drawn arm.
     epsilon: float = 0.0
+    #: The factor of gaps for the rule "igw". Policies with a larger factor explore less.
+    gamma: float = 30.0
 
     def __post_init__(self) -> None:
-        check_one_of("explore", self.rule, ("ucb", "greedy", "doubt"))
-        if not 0 <= self.alpha <= _MAX_ALPHA:
-            raise InvalidInput(f"alpha must be in [0, {_MAX_ALPHA:g}], got {self.alpha}")
+        check_one_of("explore", self.rule, ("ucb", "greedy", "igw"))
+        for name in ("alpha", "gamma"):
+            value = getattr(self, name)
+            if not 0 <= value <= _MAX_FACTOR:
+                raise InvalidInput(f"{name} must be in [0, {_MAX_FACTOR:g}], got {value}")
         check_fraction("epsilon", self.epsilon, allow_one=True)
 
     @property
     def bonus_factor(self) -> float:
-        """The factor of the bonus in an arm's score: ``alpha`` for "ucb", otherwise 0."""
-        return self.alpha if self.rule == "ucb" else 0.0
+        """The factor of the bonus in an arm's score: 0 for "greedy", otherwise ``alpha``."""
+        return 0.0 if self.rule == "greedy" else self.alpha
 
     def with_rule(self, rule: str | None) -> Exploration:
         """Return a copy with this rule and epsilon 0, or this object if ``rule`` is None."""
@@ -66,20 +78,24 @@ class Exploration:
         bonus: FloatArray,
         draw: DrawFunction,
         available: Mask = None,
-        scaling: Scaling = (0, 1),
+        scaling: Scaling = UNSCALED,
     ) -> Decision:
         """Choose an arm for each row of means and bonuses (B, K).
 
-        ``available`` (B, K) has at least one arm per row. ``scaling`` is the mean and the standard
-        deviation of rewards, relative to which ties are measured. No random number is drawn if
-        every row has one best arm and epsilon is 0.
+        ``available`` (B, K) has at least one arm per row. Ties and gaps are measured relative to
+        ``scaling``. No random number is drawn if every row has one best arm and nothing is random.
         """
         probabilities = self.probabilities(mean, bonus, available=available, scaling=scaling)
-        if not self.epsilon and np.count_nonzero(probabilities) == len(mean):
+        if self.is_deterministic and np.count_nonzero(probabilities) == len(mean):
             return Decision(probabilities.argmax(axis=1), np.ones(len(mean)), mean, bonus)
         cumulative = probabilities.cumsum(axis=1)
         arms = (cumulative > draw(len(mean), 1) * cumulative[:, -1:]).argmax(axis=1)
         return Decision(arms, take_chosen(probabilities, arms), mean, bonus)
+
+    @property
+    def is_deterministic(self) -> bool:
+        """True if only ties are broken at random."""
+        return not self.epsilon and self.rule != "igw"
 
     def probabilities(
         self,
@@ -87,34 +103,39 @@ class Exploration:
         bonus: FloatArray,
         *,
         available: Mask = None,
-        scaling: Scaling = (0, 1),
+        scaling: Scaling = UNSCALED,
     ) -> FloatArray:
         """Return the probability with which ``decide`` chooses each arm, (B, K).
 
         The arguments are those of ``decide``.
         """
-        centre, scale = scaling
         scores = mean + self.bonus_factor * bonus if self.bonus_factor else mean
         if available is not None:
             scores = np.where(available, scores, -np.inf)
         best_scores = scores.max(axis=1, keepdims=True)
-        tolerance = TIE_TOLERANCE * (scale + np.abs(best_scores - centre))
+        tolerance = TIE_TOLERANCE * (scaling.scale + np.abs(best_scores - scaling.centre))
         is_tied = scores >= best_scores - tolerance
         if available is not None:
             is_tied &= available
         n_tied = is_tied.sum(axis=1, keepdims=True)
         if np.count_nonzero(n_tied) < len(n_tied):
             raise ValueError("no arm is available, or a score is NaN")
-        if not self.epsilon:
+        if self.is_deterministic:
             return is_tied / n_tied
+        if self.rule == "igw":
+            n_arms = scores.shape[1] if available is None else available.sum(axis=1, keepdims=True)
+            gap_weight = self.gamma * scaling.certainty
+            is_other = ~is_tied if available is None else available & ~is_tied
+            gaps = np.where(is_other, best_scores - scores, 0.0)
+            probabilities = is_other / (n_arms + gap_weight * gaps)
+            probabilities += (1.0 - probabilities.sum(axis=1, keepdims=True)) * is_tied / n_tied
+        else:
+            probabilities = is_tied / n_tied
+        if not self.epsilon:
+            return probabilities
         drawn = np.ones(scores.shape) if available is None else available
         drawn = drawn / drawn.sum(axis=1, keepdims=True)
-        if self.rule == "doubt":
-            gaps = (best_scores - scores) / np.maximum(bonus, 1e-100)
-            likelihoods = np.exp(-0.5 * np.square(gaps))
-            likelihoods /= likelihoods.sum(axis=1, keepdims=True)
-            drawn = self.epsilon * drawn + (1.0 - self.epsilon) * likelihoods
-        return (1.0 - self.epsilon) * is_tied / n_tied + self.epsilon * drawn
+        return (1.0 - self.epsilon) * probabilities + self.epsilon * drawn
 
 
 @dataclass(frozen=True, slots=True)

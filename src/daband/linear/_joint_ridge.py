@@ -211,8 +211,10 @@ class JointPredictor(Predictor):
     arms: IntArray
     #: The prior mean of rewards.
     centre: float
-    #: The unit of bonuses.
+    #: The largest unit of bonuses, which is that of an arm without rounds.
     scale: float
+    #: The unit of each arm of the regression, divided by ``scale``, (N,).
+    unit_ratios: FloatArray
     #: The factor of contexts.
     context_scale: float
     #: The prior variance of the effect of an arm without rounds, as in ``inverse``.
@@ -230,7 +232,8 @@ class JointPredictor(Predictor):
                 for row in rows
             ]
             mean, variance = (np.stack(column) for column in zip(*scores, strict=True))
-        return self.centre + mean, self.scale * np.sqrt(variance)
+        ratios = np.where(self.arms < 0, 1.0, self.unit_ratios[self.arms])
+        return self.centre + mean, self.scale * ratios * np.sqrt(variance)
 
     def get_arm_heads(self, with_bonuses: bool) -> tuple[FloatArray, FloatArray | None]:
         """Return the regression of each arm on ``append_one(x)``, as ``compute_arm_heads`` does."""
@@ -306,6 +309,10 @@ class JointHead(RidgeHead):
         return np.rint(self._arm_weights).astype(np.int64)
 
     @property
+    def n_units(self) -> int:
+        return len(self.vectors)
+
+    @property
     def _n_products(self) -> int:
         """The number of products of a context with an arm."""
         return (self.dim + 1) * self.vectors.shape[1]
@@ -360,7 +367,9 @@ class JointHead(RidgeHead):
         self.statistics.set_penalties(self.penalties[groups])
         self._n_fitted_rounds = n_rounds
 
-    def predictor(self, centre: float, scale: float) -> JointPredictor:
+    def predictor(self, centre: float, scale: float | FloatArray) -> JointPredictor:
+        units = np.broadcast_to(scale, len(self.vectors))
+        largest_unit = float(units.max())
         return JointPredictor(
             theta=self.statistics.compute_coefficients(centre)[0],
             n_inputs=self.dim,
@@ -368,7 +377,8 @@ class JointHead(RidgeHead):
             vectors=self.vectors,
             arms=np.arange(len(self.vectors)),
             centre=centre,
-            scale=scale * math.sqrt(self.noise_variance),
+            scale=largest_unit * math.sqrt(self.noise_variance),
+            unit_ratios=units / largest_unit,
             context_scale=self._context_scale,
             new_effect_variance=1.0 / float(self.penalties[2]),
         )

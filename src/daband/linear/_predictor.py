@@ -142,8 +142,8 @@ class RidgePredictor(Predictor):
     inverse: FloatArray | None
     #: The prior mean of rewards.
     centre: float = 0.0
-    #: The unit of bonuses.
-    scale: float = 1.0
+    #: The unit of bonuses, or the unit of each head, (heads,).
+    scale: float | FloatArray = 1.0
     #: True if the only feature is a constant 1.
     is_constant: bool = False
     #: The coefficients of an arm without rounds, (d,); None if its prediction is ``centre``.

@@ -1,38 +1,76 @@
-"""Compute the running mean and standard deviation of rewards, the prior mean and the unit of
-predicted rewards.
+"""Compute the running mean and standard deviation of rewards, and the unit of each arm's bonus.
 
-A ridge penalty pulls predictions towards a prior mean, and a confidence bonus has the unit of a
-reward. Here the prior mean is the mean of the rewards, and the unit is their standard deviation.
-Rewards ``a r + b`` with a > 0 therefore lead to the same decisions as rewards r. The moments do not
-depend on the order of rounds, except for rounding.
+A ridge penalty pulls predictions towards a prior mean, the mean of all rewards. A confidence bonus
+has the unit of a reward. The unit u_a of arm a is an estimate of the standard deviation of its
+rewards,
+
+    u_a^2 = (n_0 h^2 + S_a) / (n_0 + n_a)          h = (largest reward - smallest reward) / 2
+
+where n_a is the number of rounds of the arm, and S_a is the sum of squared differences of their
+rewards from their mean. h is the largest standard deviation that rewards in the observed range can
+have (Popoviciu's inequality). It counts as n_0 rounds, as in the conjugate prior of a variance. The
+range never shrinks, so u_a can only fall by evidence about its own arm: rounds of arm a whose
+rewards differ little. The standard deviation of all rewards would fall while another arm pays a
+constant, and exploration of an arm would end after one unlucky reward.
+
+Multiplied by a confidence width of 1 / sqrt(n_a), the unit gives a bonus between the maximum and
+the sum of sqrt(S_a) / n_a and sqrt(n_0) h / n_a. These are the two terms of UCB-V (Audibert, Munos,
+Szepesvari: "Exploration-exploitation tradeoff using variance estimates in multi-armed bandits",
+2009), which is valid for all bounded rewards.
+
+Rewards ``a r + b`` with a > 0 lead to the same decisions as rewards r. The moments do not depend on
+the order of rounds, except for rounding.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, FloatArray, Weights, read_array
+from daband.base._arrays import AnyArray, FloatArray, IntArray, Weights
+
+#: n_0 in the formula of the module, in rounds.
+_N_PRIOR_ROUNDS = 10.0
+
+
+class Scaling(NamedTuple):
+    """The unit and the number of rewards, relative to which an ``Exploration`` compares arms."""
+
+    #: The mean of rewards.
+    centre: float = 0.0
+    #: The standard deviation of rewards.
+    scale: float = 1.0
+    #: The square root of the number of rounds, divided by the largest unit of an arm's bonus.
+    certainty: float = 0.0
+
+
+#: The ``Scaling`` before the first reward.
+UNSCALED = Scaling()
 
 
 class RewardMoments:
-    """The total weight, mean and variance of rewards, and the smallest and largest reward.
+    """The moments of all rewards and of each arm's rewards.
 
     Args:
-        standardise: if False, the prior mean is always 0 and the unit is always 1.
+        standardise: if False, the prior mean is always 0 and units are always 1.
 
     >>> from daband.linear._reward_moments import RewardMoments
     >>> import numpy as np
     >>> moments = RewardMoments(standardise=True)
     >>> moments.centre, moments.scale
     (0.0, 1.0)
-    >>> moments.add(np.array([10.0, 30.0]))
+    >>> moments.add(np.array([10.0, 30.0]), np.array([0, 0]))
     >>> moments.centre, moments.scale
     (20.0, 10.0)
+    >>> moments.compute_units(2)  # the largest possible standard deviation
+    array([10., 10.])
     """
 
     __slots__ = (
+        "_arms",
         "centre",
         "high",
         "low",
@@ -57,33 +95,53 @@ class RewardMoments:
         #: The prior mean of a reward: the mean of all rewards; 0 before the first reward or without
         #: ``standardise``.
         self.centre = 0.0
-        #: The unit of a bonus: the standard deviation of rewards, 1 before they differ or without
-        #: ``standardise``.
+        #: The standard deviation of rewards, 1 before they differ or without ``standardise``.
         self.scale = 1.0
+        #: The total weight, the mean, and the sum of squared differences from it, for the rewards
+        #: of each arm, (3, K). Later arms have no rewards.
+        self._arms: FloatArray = np.zeros((3, 0))
 
-    def add(self, rewards: FloatArray, weights: Weights = None) -> None:
-        """Add rewards (B,) with weights (B,), by default 1."""
+    def __copy__(self) -> Self:
+        other = type(self)(standardise=self.standardise)
+        for name in self.__slots__:
+            setattr(other, name, copy.copy(getattr(self, name)))
+        return other
+
+    def add(
+        self, rewards: FloatArray, arms: IntArray | None = None, weights: Weights = None
+    ) -> None:
+        """Add rewards (B,) with weights (B,), by default 1.
+
+        ``arms`` (B,) are needed for the units of bonuses only.
+        """
         if len(rewards) == 1:
             reward = rewards.item()
-            self._combine(1.0 if weights is None else weights.item(), reward, 0.0, reward, reward)
+            weight = 1.0 if weights is None else weights.item()
+            self._combine(weight, reward, 0.0, reward, reward)
+            if arms is not None:
+                self._combine_arm(arms.item(), weight, reward, 0.0)
             return
         if weights is not None:
-            rewards = rewards[weights > 0]
-            weights = weights[weights > 0]
-        if len(rewards):
-            total_weight = float(len(rewards) if weights is None else weights.sum())
-            low = float(rewards.min())  # differences lose no digits to a common offset
-            mean = low + float(np.average(rewards - low, weights=weights))
-            squares = float(
-                np.square(rewards - mean) @ (np.ones(len(rewards)) if weights is None else weights)
+            is_used = weights > 0
+            rewards = rewards[is_used]
+            arms = None if arms is None else arms[is_used]
+            weights = weights[is_used]
+        if not len(rewards):
+            return
+        self._combine(*_summarise(rewards, weights), float(rewards.min()), float(rewards.max()))
+        for arm in [] if arms is None else np.unique(arms).tolist():
+            rows = arms == arm
+            self._combine_arm(
+                arm, *_summarise(rewards[rows], None if weights is None else weights[rows])
             )
-            self._combine(total_weight, mean, squares, low, float(rewards.max()))
 
     def merge(self, other: RewardMoments) -> None:
         """Add the rewards of ``other``."""
         self._combine(
             other.total_weight, other.mean, other.squared_differences, other.low, other.high
         )
+        for arm, moments in enumerate(other._arms.T.tolist()):
+            self._combine_arm(arm, *moments)
 
     def _combine(
         self, total_weight: float, mean: float, squares: float, low: float, high: float
@@ -105,26 +163,87 @@ class RewardMoments:
         if self.standardise:
             self.centre = self.mean
             self.scale = (
-                (math.sqrt(self.squared_differences / new_weight) or 1.0)
+                (math.sqrt(self.squared_differences / self.total_weight) or 1.0)
                 if self.low < self.high
                 else 1.0
             )
 
+    def _combine_arm(self, arm: int, total_weight: float, mean: float, squares: float) -> None:
+        """Add the moments of other rewards of an arm, as ``_combine`` does for all arms."""
+        if not total_weight > 0.0:
+            return
+        n_new = arm + 1 - self._arms.shape[1]
+        if n_new > 0:
+            self._arms = np.pad(self._arms, ((0, 0), (0, n_new)))
+        old_weight, old_mean, old_squares = self._arms[:, arm].tolist()
+        new_weight = old_weight + total_weight
+        difference = mean - old_mean
+        self._arms[:, arm] = (
+            new_weight,
+            old_mean + difference * (total_weight / new_weight),
+            old_squares
+            + squares
+            + difference * difference * (old_weight * total_weight / new_weight),
+        )
+
+    @property
+    def largest_unit(self) -> float:
+        """Half of the range of rewards; 1 before rewards differ or without ``standardise``."""
+        is_known = self.standardise and self.low < self.high
+        return (0.5 * (self.high - self.low) or 1.0) if is_known else 1.0
+
+    def compute_units(self, n_arms: int) -> FloatArray:
+        """Return the unit of each arm's bonus, (n_arms,)."""
+        unit = self.largest_unit
+        units = np.full(n_arms, unit)
+        if self.standardise and self.low < self.high:
+            weights, _, squares = self._arms[:, :n_arms]
+            # the ratio cannot overflow, as the square of a unit could
+            ratios = _N_PRIOR_ROUNDS + np.minimum(squares / unit / unit, weights)
+            units[: len(weights)] *= np.sqrt(ratios / (_N_PRIOR_ROUNDS + weights))
+        return units
+
+    def make_scaling(self, units: FloatArray) -> Scaling:
+        """Return the ``Scaling`` for arms with these ``units`` of ``compute_units``."""
+        return Scaling(self.centre, self.scale, math.sqrt(self.total_weight) / float(units.max()))
+
     def state(self) -> FloatArray:
-        """Return an array (5,) for kernels: weight, mean, sum of squared differences, smallest and
-        largest reward.
-        """
+        """Return all moments as an array: those of all rewards (5,), and those of each arm."""
         low, high = (self.low, self.high) if self.total_weight else (0.0, 0.0)
-        return np.array([self.total_weight, self.mean, self.squared_differences, low, high])
+        return np.concatenate(
+            [
+                [self.total_weight, self.mean, self.squared_differences, low, high],
+                self._arms.ravel(),
+            ]
+        )
 
     def restore(self, state: AnyArray) -> None:
         """Restore the array that ``state`` returned."""
-        moments = read_array({"rewards": state}, "rewards", np.empty(5))
-        total_weight, mean, squares, low, high = moments.tolist()
-        if total_weight < 0.0 or squares < 0.0 or not low <= high:
+        moments = np.asarray(state, np.float64)
+        if (
+            moments.ndim != 1
+            or len(moments) < 5
+            or (len(moments) - 5) % 3
+            or np.isnan(moments).any()
+        ):
+            raise ValueError(f"rewards has the shape {moments.shape}")
+        total_weight, mean, squares, low, high = moments[:5].tolist()
+        arms = moments[5:].reshape(3, -1).copy()
+        if total_weight < 0.0 or squares < 0.0 or not low <= high or (arms[[0, 2]] < 0.0).any():
             raise ValueError(
                 f"rewards cannot have count {total_weight}, squares {squares} and range {low} to"
                 f" {high}"
             )
         self.__init__(standardise=self.standardise)  # type: ignore[misc]
         self._combine(total_weight, mean, squares, low, high)
+        self._arms = arms
+
+
+def _summarise(rewards: FloatArray, weights: Weights) -> tuple[float, float, float]:
+    """Return the total weight, the mean, and the weighted sum of squared differences from it."""
+    low = float(rewards.min())  # differences lose no digits to a common offset
+    mean = low + float(np.average(rewards - low, weights=weights))
+    squares = np.square(rewards - mean)
+    if weights is None:
+        return float(len(rewards)), mean, float(squares.sum())
+    return float(weights.sum()), mean, float(squares @ weights)

@@ -105,7 +105,7 @@ class RidgeSums:
         self, z: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None
     ) -> None:
         """Add rounds: features (B, d), and the head, reward and weight of each round, (B,)."""
-        self.reward_moments.add(rewards, weights)
+        self.reward_moments.add(rewards, heads, weights)
         tile_rows = max(64, _TILE_BYTES // (8 * self.dim))
         for start in range(0, len(z), tile_rows):
             tile = slice(start, start + tile_rows)

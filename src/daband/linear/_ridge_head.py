@@ -85,18 +85,23 @@ class RidgeHead:
         features: AnyArray,
         *,
         centre: float = 0.0,
-        scale: float = 1.0,
+        scale: float | FloatArray = 1.0,
         with_bonuses: bool = True,
     ) -> Scores:
         """Return predicted rewards and confidence bonuses of features (B, d) or (B, K, d), each (B,
         K).
 
-        ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus. If not
-        ``with_bonuses``, bonuses are 0.
+        ``centre`` is the prior mean of a reward, ``scale`` the unit of a bonus, or the unit of each
+        arm (``n_units``,). If not ``with_bonuses``, bonuses are 0.
         """
         return self.predictor(centre, scale).score(features, with_bonuses)
 
-    def predictor(self, centre: float, scale: float) -> Predictor:
+    @property
+    def n_units(self) -> int:
+        """The number of arms whose bonuses have separate units."""
+        return self.statistics.n_heads
+
+    def predictor(self, centre: float, scale: float | FloatArray) -> Predictor:
         """Return the predictor of features (B, d) or (B, K, d), with views of the learned arrays.
 
         ``centre`` and ``scale`` are as in ``score``.
@@ -223,18 +228,19 @@ class RidgeHead:
             target_moments = copy.copy(moments) if is_target else None
             for row in range(*block.indices(len(rewards))):
                 rows = slice(row, row + 1)
-                centre, scale = moments.centre, moments.scale
+                centre, units = moments.centre, moments.compute_units(self.n_units)
                 if scores is None:
-                    mean, bonus = self.score(features[rows], centre=centre, scale=scale)
+                    mean, bonus = self.score(features[rows], centre=centre, scale=units)
                 else:
-                    mean, bonus = scores.score(row - start, centre=centre, scale=scale)
+                    mean, bonus = scores.score(row - start, centre=centre, scale=units)
                 mask = None if available is None else available[rows]
-                decision = exploration.decide(mean, bonus, draw_from(row), mask, (centre, scale))
+                scaling = moments.make_scaling(units)
+                decision = exploration.decide(mean, bonus, draw_from(row), mask, scaling)
                 reward = rewards[rows, decision.arm[0]]
                 weight = None if weights is None else weights[rows]
                 if scores is not None:
                     scores.learn(row - start, decision.arm, reward, weight)
-                moments.add(reward, weight)
+                moments.add(reward, 0 * decision.arm if self._is_shared else decision.arm, weight)
                 decisions.append(decision)
             arms = np.concatenate([decision.arm for decision in decisions[start:]])
             self.learn(

@@ -69,6 +69,7 @@ class EncoderPolicy(Policy):
         encoder: str | EncoderSettings | nn.Module | None = None,
         feedback: str = "bandit",
         alpha: float | None = None,
+        explore: str | None = None,
         ridge: float = 1.0,
         device: str = "auto",
         catalogue: Catalogue | None = None,
@@ -91,6 +92,7 @@ class EncoderPolicy(Policy):
             catalogue=catalogue,
         )
         self.alpha = self.recipe.alpha if alpha is None else alpha
+        self.explore = self.recipe.explore if explore is None else explore
         takes_images = self.recipe.encoder.name in ("auto", "conv")
         self._image_input = ImageInput(self.feature_shape, takes_images=takes_images)
         dim = self.recipe.encoder.dense.dimension

@@ -266,6 +266,7 @@ def _build_default_image_recipe() -> Recipe:
             gate_exponent=8.0,
             max_frequency_ratio=1.0,
         ),
+        explore="ucb",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from daband.base._arguments import check_one_of
 from daband.errors import InvalidInput, did_you_mean
+from daband.linear._exploration import Exploration
 from daband.neural.encoders._augmentation import Augmentation
 from daband.neural.encoders._encoder import DenseSettings
 
@@ -150,7 +151,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All settings of a neural policy except its sizes, its seed and its exploration.
+    """All settings of a neural policy except its sizes and its seed.
 
     >>> recipe = daband.recipe_for("small", context_shape=(8,))
     >>> recipe.changed({"weights": {"data_divergence": 0.5}}).weights["data_divergence"].value
@@ -167,6 +168,8 @@ class Recipe:
     replay: ReplaySettings = field(default_factory=ReplaySettings)
     #: The default factor of the confidence bonus.
     alpha: float = 1.0
+    #: The default rule of exploration.
+    explore: str = Exploration.rule
 
     def settings(self) -> dict[str, Any]:
         """Return the recipe as a mapping of JSON types, from which ``parse_recipe`` builds it
@@ -284,6 +287,7 @@ def parse_recipe(settings: Mapping[str, Any]) -> Recipe:
             learning=LearningSettings(**learning_fields),
             replay=ReplaySettings(**settings.get("replay", {})),
             alpha=settings.get("alpha", Recipe.alpha),
+            explore=settings.get("explore", Recipe.explore),
         )
     except (TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(f"recipe is not valid: {error}") from None

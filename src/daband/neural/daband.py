@@ -173,6 +173,7 @@ def build_paper_recipe(is_image: bool, lambda_: float = 1.0) -> Recipe:
         learning=LearningSettings(learning_rate=1e-5, steps=64, batch=64, ema_decay=0.0),
         replay=ReplaySettings(sampling="last", unit_theta=True),
         alpha=0.05,
+        explore="ucb",
     )
 
 

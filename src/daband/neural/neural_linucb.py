@@ -43,6 +43,8 @@ class NeuralLinUCB(EncoderPolicy):
             exactly one arm has reward 1 and all others 0, without noise. With "one_hot", a reward
             other than 1 is learned as bandit feedback.
         alpha: the factor of the confidence bonus; by default the recipe's ``alpha``.
+        explore: the rule of exploration; by default the recipe's ``explore``, which is "ucb" in the
+            recipe "paper".
         ridge: the penalty of the head's ridge regressions.
         device: "auto" (a GPU if available), "cpu", "cuda", "cuda:1", ...
         catalogue: the arms with their features (``pair.catalogue``). As in ``LinUCB``, there is
@@ -64,8 +66,8 @@ class NeuralLinUCB(EncoderPolicy):
     def _predictor(self, domain: int) -> Predictor:
         network = TorchNetwork(self._encoder, domain)
         step = ContextStep(self.feature_shape, network, self._image_input.layout)
-        moments = self.reward_moments
-        return self._head.predictor(moments.centre, moments.scale).after(step)
+        units = self._compute_units()
+        return self._head.predictor(self.reward_moments.centre, units).after(step)
 
     @property
     def has_seen_target(self) -> bool:
@@ -132,7 +134,7 @@ class NeuralLinUCB(EncoderPolicy):
                 rewards.ravel(),
                 target_moments=moments if domain >= self._first_target else None,
             )
-            moments.add(rewards.ravel())
+            moments.add(rewards.ravel(), self._get_unit_indices(arms))
             self.rounds_learned += rewards.size
         if self._updates_skill_gate(domain):
             chosen_arms = predictions.argmax(axis=1)

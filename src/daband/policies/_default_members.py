@@ -184,7 +184,13 @@ def _build_linear_members(
     ridge = compute_default_ridge(dim)
 
     def build_ridge(member_transform: Any, penalty: float) -> LinUCB:
-        return LinUCB(**common_settings, transform=member_transform, ridge=penalty, alpha=alpha)
+        return LinUCB(
+            **common_settings,
+            transform=member_transform,
+            ridge=penalty,
+            intercept=False,  # the mixture's transform appends a constant
+            alpha=alpha,
+        )
 
     members: dict[str, tuple[Policy, float, float]] = {
         "ridge": (build_ridge(standardise, ridge), 3.0, 2.0)

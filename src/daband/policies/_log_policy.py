@@ -103,7 +103,7 @@ class LogPolicy(Policy):
     Args:
         by_context: if False, always choose the best arm.
         settings: the settings of every policy (``daband.Policy``). Contexts have at most 1,024
-            numbers. ``explore`` is "doubt" by default. Bonuses fall with the number of an arm's
+            numbers. ``explore`` is "greedy" by default. Bonuses fall with the number of an arm's
             rounds, in which source rounds count by their learned worth. ``arms`` is "disjoint".
             ``seed`` also determines the folds of cross-fitting.
 
@@ -119,7 +119,7 @@ class LogPolicy(Policy):
 
     # the regressions do not depend on the scale, but domains may have different units
     scale_matters = True
-    default_settings: ClassVar = {"explore": "doubt"}
+    default_settings: ClassVar = {"explore": "greedy"}
     allows_shared_arms = False
     propensity_power = 0.0  # propensities are used in scores, not as weights
     weights_are_relative = True

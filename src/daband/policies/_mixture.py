@@ -76,7 +76,8 @@ class Mixture(Policy):
         members: policies by name, for contexts of this shape after ``transform``; by default a
             ``LinUCB`` and a ``Constant``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
-        bonus_weights: the weight of each member's bonus, ``prior`` by default. The bonus is also
+        bonus_weights: the weight of each member's bonus, ``prior`` by default, or 1 for the
+            ``LinUCB`` among the default members. The bonus is also
             multiplied by the member's ``alpha``. If only one member uses arm features, it has more
             weight for an arm with few rounds.
         learn_weights: if False, keep the weights of ``prior``, e.g. for members that differ only in
@@ -122,6 +123,7 @@ class Mixture(Policy):
                 "domains": self.domains,
             }
             members = {"linucb": LinUCB(**common_settings), "constant": Constant(**common_settings)}
+            bonus_weights = bonus_weights or {"linucb": 1.0, "constant": 0.0}
         #: The members by name.
         self.members: dict[str, Policy] = self._check_members(members)
         self._prior = _check_weights("prior", prior, self.members)
@@ -374,7 +376,8 @@ class Mixture(Policy):
             )
         for member, member_features in zip(members, features, strict=True):
             member._learn_full(member_features, rewards, domain)
-        self.reward_moments.add(rewards.ravel())
+        arms = np.tile(np.arange(self.n_arms), len(rewards))
+        self.reward_moments.add(rewards.ravel(), self._get_unit_indices(arms))
         self.rounds_learned += rewards.size
 
     def _predict_by_member(self, contexts: AnyArray, domain: int) -> FloatArray:
@@ -452,15 +455,14 @@ class Mixture(Policy):
         for row in range(len(rewards)):
             row_slice = slice(row, row + 1)
             centres = np.array([[moments.centre] for moments in member_moments])
-            scales = np.array([[moments.scale] for moments in member_moments])
-            means, bonuses = scores.score(row, centre=centres, scale=scales)
+            units = np.array([moments.compute_units(self.n_arms) for moments in member_moments])
+            means, bonuses = scores.score(row, centre=centres, scale=units)
             mean = (self._mixture_weights.weights @ means)[None]
             bonus = (bonus_weights * bonuses).sum(axis=0)[None]
             mask = None if available is None else available[row_slice]
             draw = make_seeded_draw(self._draw_key, first_round + row)
-            decisions.append(
-                exploration.decide(mean, bonus, draw, mask, (own_moments.centre, own_moments.scale))
-            )
+            scaling = own_moments.make_scaling(self._compute_units())
+            decisions.append(exploration.decide(mean, bonus, draw, mask, scaling))
             arm = decisions[-1].arm
             reward = rewards[row_slice, arm[0]]
             weight = None if round_weights is None else round_weights[row_slice]
@@ -468,7 +470,7 @@ class Mixture(Policy):
                 self._record_errors(means.T[None], arm, reward)
             scores.learn(row, arm, reward, weight)
             for moments in (*member_moments, own_moments):
-                moments.add(reward, weight)
+                moments.add(reward, arm, weight)
         return join_decisions(decisions)
 
     def _record_errors(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:

@@ -25,6 +25,8 @@ DEFAULT_JOINT_ALPHA = 0.3
 #: Maximum number of products of context and arm features. Larger contexts are reduced to principal
 #: components.
 MAX_PRODUCTS = 1024
+#: Settings of a linear policy on images, as in the DABand paper. There is no intercept.
+_LINEAR_IMAGE_SETTINGS = {"intercept": False, "explore": "ucb", "alpha": 0.15}
 #: Attributes of the pair that are arguments of a policy.
 _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 #: Settings that only some policies have. ``for_pair`` ignores them for other policies.
@@ -74,6 +76,8 @@ def build_policy_for_pair(policy_class: Any, pair: Any, settings: Mapping[str, A
         arguments["transform"] = choose_transform(
             policy_class, pair, max_components=n_components, shift=shift
         )
+        if is_linear and not isinstance(arguments["transform"], Standardise):
+            arguments |= _LINEAR_IMAGE_SETTINGS
     arguments |= {"catalogue": catalogue, **settings}
     if is_joint and "alpha" not in settings:
         arguments["alpha"] = DEFAULT_JOINT_ALPHA

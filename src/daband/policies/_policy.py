@@ -80,7 +80,7 @@ from daband.features._transforms import (
 from daband.linear._draws import make_draw_key, make_seeded_draw
 from daband.linear._exploration import Decision, Exploration, join_decisions
 from daband.linear._predictor import ContextStep, Predictor, freeze
-from daband.linear._reward_moments import RewardMoments
+from daband.linear._reward_moments import RewardMoments, Scaling
 from daband.linear._ridge_head import RidgeHead
 from daband.linear._source_worth import WorthEstimate
 from daband.policies._checkpoints import check_notes, restore_arrays, save_policy
@@ -189,14 +189,18 @@ class Policy(ABC):
         context_shape: the shape of one context.
         n_arms: the number of arms; more can be added later.
         arms: "disjoint" (one context per round) or "shared" (one context per arm).
-        explore: "ucb" adds a confidence bonus to the predicted reward, "greedy" and "doubt" do not.
-            With "doubt", the arms that ``epsilon`` draws are less often those proven to be worse.
+        explore: the rule by which arms are chosen (``daband.linear.Exploration``). "igw" draws arms
+            with probabilities that fall with the gap between their scores and the best score. "ucb"
+            chooses the arm with the best score, "greedy" the arm with the largest predicted reward.
+            A score is the predicted reward plus the confidence bonus.
         alpha: the factor of the bonus.
-        epsilon: the probability of drawing an arm at random instead. Logs of such a policy can be
-            used for off-policy evaluation.
-        standardise_rewards: if True, rewards are standardised by their running mean and standard
-            deviation (``reward_moments``), so that their unit changes no decision. If False,
-            predictions shrink towards 0 and bonuses are not scaled.
+        epsilon: the probability of drawing an arm uniformly instead. Logs of a policy with "igw" or
+            an ``epsilon`` can be used for off-policy evaluation.
+        gamma: the factor of gaps for "igw". A policy with a larger factor explores less.
+        standardise_rewards: if True, predictions shrink towards the mean of rewards, and bonuses
+            are scaled by a standard deviation of each arm's rewards (``reward_moments``), so that
+            the unit of rewards changes no decision. If False, predictions shrink towards 0 and
+            bonuses are not scaled.
         transform: applied to contexts first, e.g. ``daband.Standardise()`` or ``daband.PCA(64)``;
             ``prepare`` fits it.
         shift: the assumed difference between the domains (``daband.Shift``). ``for_pair`` chooses a
@@ -255,6 +259,7 @@ class Policy(ABC):
     alpha = _create_exploration_property("alpha")
     epsilon = _create_exploration_property("epsilon")
     explore = _create_exploration_property("rule")
+    gamma = _create_exploration_property("gamma")
     table = CheckedAttribute(
         _check_table,
         "The ``TableTransform`` from raw rows to contexts:"
@@ -283,12 +288,14 @@ class Policy(ABC):
         self.arms = checked.arms
         if self.arms == "shared" and not self.allows_shared_arms:
             raise InvalidInput(f"arms must be 'disjoint' for {type(self).__name__}, got 'shared'")
-        alpha, epsilon = (
-            check_number("alpha", checked.alpha),
-            check_number("epsilon", checked.epsilon),
-        )
-        self.exploration = Exploration(checked.explore, alpha, epsilon)
+        numbers = {
+            name: check_number(name, getattr(checked, name))
+            for name in ("alpha", "epsilon", "gamma")
+        }
+        self.exploration = Exploration(checked.explore, **numbers)
         self.standardise_rewards = checked.standardise_rewards
+        #: True if each arm's bonus has its own unit, False if all arms have the same one.
+        self._has_arm_units = self.arms == "disjoint"
         #: Moments of the learned rewards.
         self.reward_moments = RewardMoments(standardise=self.standardise_rewards)
         #: The assumed ``Shift`` between the domains.
@@ -398,7 +405,7 @@ class Policy(ABC):
             self._learn(
                 Rounds(contexts[rows], decision.arm, row_rewards, weights=row_weights), domain
             )
-            self.reward_moments.add(row_rewards, row_weights)
+            self.reward_moments.add(row_rewards, self._get_unit_indices(decision.arm), row_weights)
             decisions.append(decision)
         return join_decisions(decisions)
 
@@ -410,6 +417,14 @@ class Policy(ABC):
         """
         rows, arms = np.divmod(np.arange(rewards.size), rewards.shape[1])
         learn_transformed(self, Rounds(contexts[rows], arms, rewards.ravel()), domain)
+
+    def _get_unit_indices(self, arms: IntArray) -> IntArray:
+        """Return the indices of the units of arms in ``reward_moments``."""
+        return arms if self._has_arm_units else np.zeros_like(arms)
+
+    def _compute_units(self) -> FloatArray:
+        """Return the unit of each arm's bonus, (K,), or (1,) if arms are shared."""
+        return self.reward_moments.compute_units(self.n_arms if self._has_arm_units else 1)
 
     def _weigh(self, rounds: Rounds) -> Weights:
         """Return the weights (B,) of rounds in a regression: their weights times their importance
@@ -795,7 +810,6 @@ class Policy(ABC):
         with self._locks.write, self._locks.state:
             domain_index = _find_domain_index(self, domain)
             predictor = freeze(make_predictor(self, domain_index))
-            moments = self.reward_moments
             catalogue = self._catalogue
             if catalogue is not None:  # both domains get the arms of this one
                 offered = catalogue.offered[int(self.domains.is_target(domain_index))]
@@ -806,7 +820,7 @@ class Policy(ABC):
                 context_shape=self.context_shape,
                 arms=self.arms,
                 n_arms=self.n_arms,
-                reward_unit=(moments.centre, moments.scale),
+                scaling=_get_scaling(self),
                 max_norm=self.max_norm if self.transform is None else MAX_RAW_NORM,
                 rounds_learned=self.rounds_learned,
                 exploration=self.exploration,
@@ -864,6 +878,7 @@ class Policy(ABC):
             "alpha": self.alpha,
             "explore": self.explore,
             "epsilon": self.epsilon,
+            "gamma": self.gamma,
             "standardise_rewards": self.standardise_rewards,
             "transform": get_transform_settings(self.transform),
             "source_worth": self._fixed_worth,
@@ -985,11 +1000,9 @@ def _decide(
     return exploration.decide(*scores, draw, mask, scaling=_get_scaling(policy))
 
 
-def _get_scaling(policy: Policy) -> tuple[float, float]:
-    """Return the mean and the standard deviation of rewards, which determine when two scores count
-    as tied.
-    """
-    return policy.reward_moments.centre, policy.reward_moments.scale
+def _get_scaling(policy: Policy) -> Scaling:
+    """Return the unit and the number of the learned rewards."""
+    return policy.reward_moments.make_scaling(policy._compute_units())
 
 
 def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
@@ -1034,9 +1047,10 @@ def is_one_hot(rewards: FloatArray) -> bool:
 def learn_transformed(policy: Policy, rounds: Rounds, domain_index: int) -> None:
     """Learn checked rounds with transformed contexts."""
     with policy._state_lock:
+        arms = rounds.arms if policy._has_arm_units else np.zeros_like(rounds.arms)
         policy._learn(rounds, domain_index)
         weights = rounds.weights if rounds.propensities is None else policy._weigh(rounds)
-        policy.reward_moments.add(rounds.rewards, weights)
+        policy.reward_moments.add(rounds.rewards, arms, weights)
         policy.rounds_learned += len(rounds.arms)
 
 

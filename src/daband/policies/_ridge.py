@@ -28,10 +28,12 @@ from daband.base._arrays import (
     FloatArray,
     IntArray,
     check_number,
+    to_floats,
 )
 from daband.features._catalogue import Catalogue
+from daband.features._fitted_steps import InterceptStep
 from daband.linear._joint_ridge import JointHead
-from daband.linear._predictor import Predictor, RidgePredictor
+from daband.linear._predictor import ContextStep, Predictor, RidgePredictor
 from daband.linear._reward_moments import RewardMoments
 from daband.linear._ridge import MAX_SQUARED_NORM, RidgeSums
 from daband.linear._ridge_head import RidgeHead
@@ -70,8 +72,7 @@ class RidgePolicy(Policy):
         return self._head.counts
 
     def _predictor(self, domain: int) -> Predictor:
-        moments = self.reward_moments
-        return self._head.predictor(moments.centre, moments.scale)
+        return self._head.predictor(self.reward_moments.centre, self._compute_units())
 
     def _learn(self, rounds: Rounds, domain: int) -> None:
         features = self._featurise(rounds.contexts)
@@ -150,11 +151,15 @@ class RidgePolicy(Policy):
 class LinUCB(RidgePolicy):
     """A policy with a ridge regression and an exact confidence bonus for each arm (LinUCB).
 
-    Contexts are flattened. Bonuses grow with the scale of contexts, and there is no intercept. Use
-    ``transform=daband.Standardise()``, which appends a 1, as ``LinUCB.for_pair`` does; or append a 1
-    yourself and choose ``alpha`` and ``ridge`` for the scale of the contexts.
+    Contexts are flattened. Bonuses grow with the scale of contexts. Use
+    ``transform=daband.Standardise()``, as ``LinUCB.for_pair`` does, or choose ``alpha`` and
+    ``ridge`` for the scale of the contexts.
 
     Args:
+        intercept: if True, a constant 1 is appended to contexts, so that every arm has an
+            intercept. Its penalty, ``ridge``, pulls the intercept to the mean of all rewards. By
+            default, there is an intercept if there is neither a transform nor a catalogue:
+            ``Standardise`` and ``Piecewise`` append a 1, and arms of a catalogue have effects.
         ridge: the weight of the penalty on the regression's coefficients. The regression's matrix
             starts as ``ridge * I``.
         catalogue: the arms with their features (``pair.catalogue``). There is then one regression
@@ -179,12 +184,17 @@ class LinUCB(RidgePolicy):
         self,
         *,
         ridge: float = 1.0,
+        intercept: bool | None = None,
         catalogue: Catalogue | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         ridge = check_number("ridge", ridge)
-        dim = math.prod(self.feature_shape)
+        self.intercept: bool | None = check_one_of("intercept", intercept, (None, True, False))
+        if intercept is None:
+            intercept = self.transform is None
+        self._has_intercept = intercept and catalogue is None
+        dim = math.prod(self.feature_shape) + self._has_intercept
         self.catalogue = catalogue
         if catalogue is None:
             self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=self.arms, ridge=ridge)
@@ -194,13 +204,26 @@ class LinUCB(RidgePolicy):
         self.max_norm = math.sqrt(MAX_SQUARED_NORM * ridge)  # above it the arithmetic is inaccurate
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "ridge": self._head.ridge}
+        return {**super().settings(), "ridge": self._head.ridge, "intercept": self.intercept}
+
+    def _predictor(self, domain: int) -> Predictor:
+        return self._append_one(super()._predictor(domain))
+
+    def _append_one(self, predictor: Predictor) -> Predictor:
+        """Return the predictor with the step that appends a constant 1, if there is an intercept."""
+        if not self._has_intercept:
+            return predictor
+        n_inputs = math.prod(self.feature_shape)
+        return predictor.after(ContextStep(self.feature_shape, InterceptStep(n_inputs)))
 
     def _featurise(self, contexts: AnyArray) -> AnyArray:
-        if contexts.ndim == 2 and self.arms == "disjoint":
-            return contexts
         batch_shape = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
-        return contexts.reshape(*batch_shape, -1)
+        features = contexts.reshape(*batch_shape, -1)
+        if not self._has_intercept:
+            return features
+        rows = np.ones((*batch_shape, self._head.dim))
+        rows[..., :-1] = features if features.dtype.kind == "f" else to_floats(features)
+        return rows
 
 
 @policies.register("constant")
@@ -214,8 +237,8 @@ class Constant(RidgePolicy):
     played.
 
     Args:
-        arm: the arm that is always chosen, whatever its rewards; its prediction is then the largest.
-            By default the arm with the best mean.
+        arm: the arm that is always chosen, whatever its rewards; its prediction is then the largest,
+            and ``explore`` is "greedy" by default. By default the arm with the best score.
         settings: the settings of every policy (``daband.Policy``).
 
     >>> policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0)
@@ -229,8 +252,9 @@ class Constant(RidgePolicy):
     propensity_power = 1.0  # an arm's mean reward ignores contexts, so it needs the full weights
 
     def __init__(self, *, arm: int | None = None, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(**({} if arm is None else {"explore": "greedy"}) | settings)
         self.arm = None if arm is None else check_one_of("arm", arm, range(self.n_arms))
+        self._has_arm_units = True  # also if arms are shared
         self._head = RidgeHead(n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0)
         self._set_fixed_worth(self._fixed_worth)
 
@@ -249,7 +273,7 @@ class Constant(RidgePolicy):
             theta=theta,
             inverse=inverse,
             centre=moments.centre,
-            scale=moments.scale,
+            scale=self._compute_units(),
             is_constant=True,
         )
 

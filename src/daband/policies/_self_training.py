@@ -103,11 +103,12 @@ class SelfTraining(LinUCB):
         theta = self._target_thetas.get(domain)
         if theta is None:
             return super()._predictor(domain)
-        return RidgePredictor(
+        predictor = RidgePredictor(
             theta=theta,
             inverse=self._head.statistics.A_inv,
-            scale=self.reward_moments.scale * math.sqrt(self._compute_penalty_ratio()),
+            scale=self._compute_units() * math.sqrt(self._compute_penalty_ratio()),
         )
+        return self._append_one(predictor)
 
     @property
     def has_seen_target(self) -> bool:

@@ -32,9 +32,10 @@ class PolicySettings:
     context_shape: Sequence[int]
     n_arms: int
     arms: str = "disjoint"
-    explore: str = "ucb"
+    explore: str = Exploration.rule
     alpha: float = Exploration.alpha
     epsilon: float = 0.0
+    gamma: float = Exploration.gamma
     standardise_rewards: bool = True
     transform: Any = None
     shift: ShiftLike = None

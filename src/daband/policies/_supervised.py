@@ -78,7 +78,7 @@ class Supervised(Policy):
 
     scale_matters = True  # of the regression that learns later rewards
     allows_shared_arms = False
-    default_settings: ClassVar = {"alpha": 0.1}
+    default_settings: ClassVar = {"alpha": 0.1, "explore": "ucb"}
 
     def __init__(self, *, feedback: str = "bandit", penalty: float = 3.0, **settings: Any) -> None:
         super().__init__(**settings)
@@ -106,6 +106,7 @@ class Supervised(Policy):
         arms.
         """
         return LinUCB(
+            intercept=False,
             context_shape=(self._n_inputs + n_predictions,),
             n_arms=self.n_arms,
             ridge=self.penalty,
@@ -154,7 +155,9 @@ class Supervised(Policy):
         if ensemble is None:  # without predictions, the regression is on contexts only
             n = self._n_inputs
             theta, inverse = theta[:, :n], inverse[:, :n, :n]
-        scale = moments.scale if ensemble is None else self.reward_moments.scale * moments.scale
+        scale = corrections._compute_units()
+        if ensemble is not None:
+            scale = self.reward_moments.scale * scale
         own = RidgePredictor(theta=theta, inverse=inverse, centre=moments.centre, scale=scale)
         if ensemble is None:
             return own
@@ -188,7 +191,7 @@ class Supervised(Policy):
         self._n_rows += len(rewards)
         self._corrections = self._make_corrections(self.n_arms)
         self.rounds_learned += len(rewards)
-        self.reward_moments.add(rewards.ravel())
+        self.reward_moments.add(rewards.ravel(), np.tile(np.arange(self.n_arms), len(rewards)))
         if sum(map(len, self._row_blocks)) > 2 * MAX_STORED_ROUNDS:
             rows = np.concatenate(self._row_blocks)
             self._row_blocks = [rows[sample_rounds(rows)]]

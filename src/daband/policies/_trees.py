@@ -66,16 +66,15 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 class Trees(Policy):
     """A policy that predicts rewards by gradient-boosted trees, fitted for each arm.
 
-    The score of an arm is its predicted reward. With ``explore="ucb"`` it also has a bonus: ``alpha
-    / sqrt(1 + n)`` standard deviations of the rewards after n rounds of the arm. With probability
-    ``epsilon`` the arm is drawn uniformly. At most 131,072 rounds are stored. If there are more, a
-    sample is stored, which does not depend on their order.
+    The bonus of an arm does not depend on the context: it is ``1 / sqrt(1 + n)`` times the standard
+    deviation of the arm's rewards after n rounds. At most 131,072 rounds are stored. If there are
+    more, a sample is stored, which does not depend on their order.
 
-    The settings are those of every policy (``daband.Policy``), with at most 128 arms and ``epsilon``
-    0.1 by default. ``seed`` also affects the trees of an arm with more than 1,024 rounds, because
+    The settings are those of every policy (``daband.Policy``), with at most 128 arms. ``gamma`` is
+    10 by default. ``seed`` also affects the trees of an arm with more than 1,024 rounds, because
     their split points are found on samples. Other trees depend only on the rounds.
 
-    >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
+    >>> policy = daband.Trees(context_shape=(1,), n_arms=2, explore="greedy", seed=0)
     >>> x, arm = [[i / 400] for i in range(400)], [0, 1] * 200
     >>> skipped = policy.update(x, arm, [float((i > 200) == (i % 2 == 1)) for i in range(400)])
     >>> fitted = policy.adapt()
@@ -83,7 +82,8 @@ class Trees(Policy):
     [0, 1]
     """
 
-    default_settings: ClassVar = {"epsilon": 0.1}
+    # the bonus does not depend on the context, so gaps count less than for linear policies
+    default_settings: ClassVar = {"gamma": 10.0}
     scale_matters = True  # trees ignore the scale of features, but domains may have different units
 
     def __init__(self, **settings: Any) -> None:
@@ -131,7 +131,7 @@ class Trees(Policy):
             steps=(ContextStep(self.feature_shape, self._build_network()),),
             theta=np.eye(n_models, n_models + 1),
             inverse=inverse,
-            scale=self.reward_moments.scale,
+            scale=self._compute_units(),
         )
 
     # Learning.

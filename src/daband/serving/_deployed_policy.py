@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +39,7 @@ _REQUIRED_FIELDS = (
     "incumbent",
     "policy",
     "reference",
-    "reward_unit",
+    "scaling",
     "table",
     "versions",
 )
@@ -114,6 +115,10 @@ class DeployedPolicy:
     #: number of rounds for which it is meant, and the ``rule``; None if the file is not for a pilot.
     pilot: Mapping[str, Any] | None
 
+    #: The result of ``FrozenPolicy.summarise_exploration`` for the reference contexts; zeros if an
+    #: arm has a propensity of 0, and None if there are no reference contexts, or limits or a pilot.
+    exploration: tuple[float, float] | None
+
     @property
     def control(self) -> float:
         """The probability of the incumbent in the pilot; 0 if the file is not for a pilot."""
@@ -171,6 +176,24 @@ class DeployedPolicy:
         if names is None or self.incumbent_column is None:
             return names
         return (*names, self.incumbent_column)
+
+    def describe_exploration(self, n_rows: int = 1000) -> str:
+        """Return which fraction of rows is explored, and the standard error that a log of ``n_rows``
+        rows will have; empty if ``exploration`` is None.
+        """
+        if self.exploration is None:
+            return ""
+        fraction, error = self.exploration
+        if error == 0.0:
+            return (
+                "No rows are explored: the policy always chooses the same arm for the same row. Use"
+                " --epsilon 0.1 to be able to evaluate other arms by its log."
+            )
+        return (
+            f"Explored: {fraction:.1%} of rows get another arm than the best one. After"
+            f" {n_rows:,} rewarded rows, the mean reward of each arm has a standard error of at most"
+            f" {error / math.sqrt(n_rows):.2g}."
+        )
 
     def decide(
         self,
@@ -522,6 +545,7 @@ def build_deployed(
         ),
         reference=reference,
         pilot=header["pilot"],
+        exploration=header["exploration_summary"] and tuple(header["exploration_summary"]),
     )
 
 

@@ -38,6 +38,8 @@ from daband.serving._monitor import MAX_CONTEXTS, build_reference
 
 #: The number of contexts on which the written file is compared with the policy.
 _N_CHECKED_CONTEXTS = 4
+#: The approximate number of contexts on which exploration is summarised.
+_N_SUMMARY_CONTEXTS = 2000
 #: The largest allowed difference of scores between file and policy, as a fraction of the largest
 #: score. Networks are written in single precision.
 _MAX_RELATIVE_ERROR = 1e-3
@@ -92,13 +94,12 @@ def export(
         incumbent: the arm, by name or index, that is always chosen today; by default the arm that
             the assessment compares with. ``DeployedPolicy.decide(control=)`` and ``daband serve
             --control`` choose it for some rows.
-        epsilon: the probability with which an arm is drawn; by default the policy's value. A log of
-            such decisions can be used to evaluate other policies and to learn.
-        explore: "ucb", "greedy" or "doubt". By default the policy's rule, but "greedy" instead of
-            "ucb" if ``epsilon`` is given. With "doubt", arms that are proven to be worse are drawn
-            less often. A deployed policy does not learn, so with "ucb" it chooses
-            the same uncertain arm in every round until it is replaced. With "greedy", matrices
-            above 8 MiB that are only used for bonuses are dropped.
+        epsilon: the probability with which an arm is drawn uniformly; by default the policy's
+            value. A log of such decisions can be used to evaluate other policies and to learn.
+        explore: "ucb", "greedy" or "igw" (``daband.linear.Exploration``). By default the policy's
+            rule, or "greedy" if ``epsilon`` is given. A deployed policy does not learn, so with
+            "ucb" it chooses the same uncertain arm in every round until it is replaced. With
+            "greedy", matrices above 8 MiB that are only used for bonuses are dropped.
         at_most: the largest fraction of decisions for each limited arm, e.g. ``{"call": 0.05}``.
             The price of a limit is found on ``reference``, and ``decide`` counts the use.
         max_cost: the largest mean cost per decision.
@@ -162,6 +163,7 @@ def export(
         "incumbent": None,
         "reference": None,
         "pilot": None if pilot is None else dict(pilot),
+        "exploration_summary": None,
     }
     if incumbent is None and header["assessment"] is not None:
         incumbent = header["assessment"].get("incumbent_arm")
@@ -176,6 +178,10 @@ def export(
         raise InvalidInput("a pilot needs an incumbent: pass incumbent=ARM")
     arrays = frozen.collect_arrays()
     deployed = build_deployed(frozen, _copy_as_json(header), reference=None)
+    if contexts is not None and len(contexts) and pilot is None and not header["limits"]:
+        sample = contexts[:: max(1, len(contexts) // _N_SUMMARY_CONTEXTS)]
+        fraction, error = frozen.summarise_exploration(sample)
+        header["exploration_summary"] = (fraction, error) if np.isfinite(error) else (0.0, 0.0)
     if contexts is not None:
         new_reference = build_reference(deployed, contexts)
         if new_reference is not None:
@@ -260,8 +266,8 @@ def freeze(
 ) -> FrozenPolicy:
     """Return the decision rule of a policy in a domain.
 
-    ``epsilon`` and ``explore`` replace its settings if given. With ``epsilon``, "greedy" replaces
-    "ucb".
+    ``epsilon`` and ``explore`` replace its settings if given. With ``epsilon``, the default rule is
+    "greedy".
     """
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
@@ -276,7 +282,7 @@ def freeze(
     exploration = frozen.exploration
     if epsilon is not None:
         exploration = dataclasses.replace(exploration, epsilon=check_finite("epsilon", epsilon))
-    if explore or (epsilon and exploration.rule == "ucb"):
+    if explore or epsilon:
         exploration = dataclasses.replace(exploration, rule=explore or "greedy")
     predictor = frozen.predictor
     if exploration.rule == "greedy":

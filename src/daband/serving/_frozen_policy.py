@@ -32,6 +32,7 @@ from daband.linear._draws import DrawFunction, draw_fresh, make_draw_key, make_s
 from daband.linear._exploration import Exploration
 from daband.linear._joint_ridge import MAX_SINGLE_ROWS
 from daband.linear._predictor import Predictor, describe
+from daband.linear._reward_moments import Scaling
 from daband.serving._numpy_networks import load_part
 
 __all__ = ["FrozenPolicy", "load_frozen"]
@@ -66,8 +67,8 @@ class FrozenPolicy:
     arms: str
     #: The number of arms, K.
     n_arms: int
-    #: The mean and the standard deviation of rewards, relative to which ties are measured.
-    reward_unit: tuple[float, float]
+    #: The unit and the number of rewards, relative to which arms are compared.
+    scaling: Scaling
     #: Contexts with a larger norm are rejected.
     max_norm: float
     #: The number of rounds that the policy has learned.
@@ -160,7 +161,7 @@ class FrozenPolicy:
         probability that each row is in the control group, (n,), and True for the rows that are in
         it, (n,). The probability is 0 if the incumbent of the row is -1 or not available.
         """
-        decision = self.exploration.decide(mean, bonus, draw, available, self.reward_unit)
+        decision = self.exploration.decide(mean, bonus, draw, available, self.scaling)
         n = len(mean)
         controls = np.zeros(n)
         in_control = np.zeros(n, np.bool_)
@@ -182,15 +183,33 @@ class FrozenPolicy:
     ) -> FloatArray:
         """Return the probability of each arm (n, K) for means and bonuses (n, K)."""
         return self.exploration.probabilities(
-            mean, bonus, available=available, scaling=self.reward_unit
+            mean, bonus, available=available, scaling=self.scaling
         )
+
+    def summarise_exploration(self, contexts: AnyArray) -> tuple[float, float]:
+        """Return the fraction of rows that get another arm than the one with the best score, and
+        the largest standard error of an arm's mean reward after one row.
+
+        The mean is over all rows, and is estimated with inverse propensities, in the user's units.
+        The error falls with the square root of the number of rows. It is infinite if an arm has a
+        propensity of 0.
+        """
+        mean, bonus = self.score(contexts)
+        mask = None if self.offered is None else np.tile(self.offered, (len(mean), 1))
+        probabilities = self.compute_probabilities(mean, bonus, mask)
+        if self.offered is not None:
+            probabilities = probabilities[:, self.offered]
+        with np.errstate(divide="ignore"):
+            variances = np.mean(1.0 / probabilities, axis=0)
+        error = self.scaling.scale * float(np.sqrt(variances.max()))
+        return 1.0 - float(probabilities.max(axis=1).mean()), error
 
     def build_header(self) -> dict[str, Any]:
         """Return the header of a file as a dictionary of JSON types."""
         return {
             **{name: getattr(self, name) for name in _HEADER_FIELDS},
             "context_shape": list(self.context_shape),
-            "reward_unit": list(self.reward_unit),
+            "scaling": list(self.scaling),
             "exploration": asdict(self.exploration),
             "table": None if self.table is None else self.table.state(),
             "catalogue": None if self.catalogue is None else self.catalogue.state(),
@@ -213,15 +232,16 @@ def load_frozen(header: Mapping[str, Any], arrays: Arrays) -> FrozenPolicy:
     exploration = header["exploration"]
     table = header["table"]
     catalogue = None if header["catalogue"] is None else Catalogue.from_state(header["catalogue"])
-    centre, scale = header["reward_unit"]
-    if not (math.isfinite(centre) and 0 < scale < math.inf):
-        raise ValueError(f"reward_unit is {centre}, {scale}")
+    scaling = Scaling(*map(float, header["scaling"]))
+    if not (all(map(math.isfinite, scaling)) and scaling.scale > 0 and scaling.certainty >= 0):
+        raise ValueError(f"scaling is {scaling}")
     return FrozenPolicy(
         **{name: convert(header[name]) for name, convert in _HEADER_FIELDS.items()},
         context_shape=tuple(int(size) for size in header["context_shape"]),
-        reward_unit=(float(centre), float(scale)),
+        scaling=scaling,
         exploration=Exploration(
-            str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])
+            str(exploration["rule"]),
+            *(float(exploration[name]) for name in ("alpha", "epsilon", "gamma")),
         ),
         predictor=load_part(header["predictor"], drop_prefix("predictor/", arrays)),
         table=(
