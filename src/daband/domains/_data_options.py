@@ -70,7 +70,7 @@ class DataOptions(StatedRoles):
     options of ``daband choose``, whose help describes them.
 
     >>> import pathlib
-    >>> rows = [f"{age},{'card' if age > 40 else 'loan'}" for age in range(20, 60)]
+    >>> rows = [f"{age},{'card' if age > 40 else 'loan'}" for age in 2 * [*range(20, 60)]]
     >>> size = pathlib.Path("old.csv").write_text("\n".join(["age,offer", *rows]))
     >>> options = daband.domains.DataOptions(source="old.csv", target="old.csv", label="offer")
     >>> options.read().class_names

@@ -57,7 +57,9 @@ def split_fraction(
         fraction: the fraction to hold out, at least 0 and below 1; None for nothing.
         name: name of the split, from which the seed of the draw is computed.
     """
-    held_out_fraction = 0.0 if fraction is None else check_fraction("source_test", fraction)
+    if fraction is None:
+        return np.arange(len(labels)), np.zeros(0, np.int64)
+    held_out_fraction = check_fraction("source_test", fraction)
     generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
     classes, class_indices, class_sizes = np.unique(labels, return_inverse=True, return_counts=True)
     shuffled_rows = generator.permutation(len(labels))
@@ -144,6 +146,8 @@ def hold_out(
             nothing.
         name: name of the split, from which the seed of the draw is computed.
     """
+    if fraction is None:
+        return domain, None
     blocks = [
         np.arange(start, min(start + _BLOCK_ROWS, len(domain)))
         for start in range(0, len(domain), _BLOCK_ROWS)

@@ -111,6 +111,7 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
     """
     if columns.arm is None or columns.reward is None:
         raise InvalidInput("columns needs arm and reward, the columns of a log")
+    arm, reward = columns.arm, columns.reward
     frame = read_table(log if not isinstance(log, str) else Path(log))
     names = [columns.arm, columns.reward, columns.propensity, columns.cluster]
     for name in (*columns.context, *names):
@@ -118,15 +119,16 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
             raise InvalidInput(
                 f"the log has no column {name!r} (its columns: {', '.join(frame.columns)})"
             )
+    columns = columns.with_types(frame)
     findings = describe_missing_clusters(frame, columns)
-    n_unrewarded = frame[columns.reward].null_count()
+    n_unrewarded = frame[reward].null_count()
     if n_unrewarded:
         findings.append(f"{n_unrewarded:,} rows have no reward and are ignored.")
-    has_both = pl.col(columns.reward).is_not_null() & pl.col(columns.arm).is_not_null()
+    has_both = pl.col(reward).is_not_null() & pl.col(arm).is_not_null()
     frame = frame.with_row_index(ROW_COLUMN).filter(has_both)
     if not len(frame):
         raise InvalidInput("the log has no row with an arm and a reward")
-    arm_names = frame[columns.arm].cast(pl.String).unique().sort().to_list()
+    arm_names = frame[arm].cast(pl.String).unique().sort().to_list()
     transform = TableTransform.fit(
         {"source": frame},
         context=columns.context,
@@ -157,7 +159,7 @@ def check_log(log: Any, columns: Columns) -> LogCheck:
     findings += _check_assignment(
         arms, arm_names, rounds.propensities, features, transform.feature_names, clusters
     )
-    findings += [f"{notice}." for notice in find_missing_codes(columns.reward, rewards)]
+    findings += [f"{notice}." for notice in find_missing_codes(reward, rewards)]
     findings += _check_rewards(rewards, features, transform.feature_names, clusters)
     return LogCheck(len(frame), tuple(summaries), tuple(findings))
 

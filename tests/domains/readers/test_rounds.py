@@ -1,5 +1,7 @@
 """One reader makes rounds of tables, of the batches of a log, and for the check of a log."""
 
+from datetime import UTC, date, datetime
+
 import numpy as np
 import polars as pl
 import pytest
@@ -90,3 +92,37 @@ def test_a_column_without_a_role_is_a_context():
     assert pair.table.names == ("age", "weight")
     with pytest.raises(daband.InvalidInput, match="context"):
         from_table(source=log, target=log.select("offer"), columns=COLUMNS)
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas", "arrow"])
+def test_types_are_read_from_the_frame(library):
+    log = make_log().with_columns(
+        city=pl.Series(["Oslo", "Rome", None] * 20),
+        kind=pl.Series(["new", "old"] * 30).cast(pl.Categorical),
+        member=pl.Series([True, False] * 30),
+        visits=pl.Series([1, None, 3] * 20),
+        day=pl.Series([date(2024, 1 + row % 12, 1 + row % 28) for row in range(N)]),
+        at=pl.Series([datetime(2024, 1, 1, row % 24, tzinfo=UTC) for row in range(N)]),
+        written=pl.Series([f"2024-0{1 + row % 9}-11" for row in range(N)]),
+    )
+    target = log.drop("offer", "euros", "chance", "shown", "school")
+    convert = {
+        "polars": lambda frame: frame,
+        "pandas": lambda frame: frame.to_pandas(),
+        "arrow": lambda frame: frame.to_arrow(),
+    }[library]
+    pair = from_table(source=convert(log), target=convert(target), columns=COLUMNS)
+    kinds = {column.name: column.kind for column in pair.table.columns}
+    assert kinds == {
+        "age": "numeric",
+        "city": "categorical",
+        "kind": "categorical",
+        "member": "numeric",
+        "visits": "numeric",
+        "day": "date",
+        "at": "date",
+        "written": "date",
+    }
+    numbers = Columns(**{**vars(COLUMNS), "categorical": ("visits",)})
+    pair = from_table(source=convert(log), target=convert(target), columns=numbers)
+    assert {column.name: column.kind for column in pair.table.columns}["visits"] == "categorical"

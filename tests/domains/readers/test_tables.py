@@ -196,10 +196,6 @@ def test_a_log_as_source():
             r"source .*'incomes'.*'income'\? \(.*income, city",
         ),
         (
-            Columns(context=("city",), label="offer"),
-            "'city' .*'Oslo' .*source .*`categorical`",
-        ),
-        (
             Columns(context=("income",), label="offers"),
             r"'offers'.*'offer'\? \(.*income, city",
         ),

@@ -45,7 +45,7 @@ class Columns:
 
     #: Columns that a policy sees; by default every column without another role.
     context: Sequence[str] = ()
-    #: Context columns that are one-hot encoded.
+    #: Context columns that are one-hot encoded; columns of texts are without being named.
     categorical: Sequence[str] = ()
     #: Column with the right arm, whose reward is 1. The rewards of all other arms are 0.
     label: str | None = None
@@ -66,7 +66,7 @@ class Columns:
     #: Column of a log with the cluster that arms were drawn for, such as a school or a customer;
     #: None if arms were drawn for each row.
     cluster: str | None = None
-    #: Context columns with dates.
+    #: Context columns with dates; columns whose type or texts are dates need no mention.
     dates: Sequence[str] = ()
     #: Columns that name a row in the questions of an audit.
     id: Sequence[str] = ()
@@ -145,6 +145,26 @@ class Columns:
         if not context:
             raise InvalidInput("columns.context: no column is left for the context")
         return replace(self, context=context)
+
+    def with_types(self, *frames: pl.DataFrame) -> Columns:
+        """Return columns with a context, whose columns of texts and dates in all frames have these
+        types unless another is stated.
+        """
+        first_frame, *others = frames
+        columns = self.with_context(
+            name for name in first_frame.columns if all(name in frame.columns for frame in others)
+        )
+        categorical, dates = list(columns.categorical), list(columns.dates)
+        for name in columns.context:
+            is_stated = name in categorical or name in dates or name in columns.encoders
+            if is_stated or not all(name in frame.columns for frame in frames):
+                continue
+            distinct = [frame[name].unique().drop_nulls() for frame in frames]
+            if all(map(_are_dates, distinct)):
+                dates.append(name)
+            elif all(values.dtype in (pl.String, pl.Categorical, pl.Enum) for values in distinct):
+                categorical.append(name)
+        return replace(columns, categorical=categorical, dates=dates)
 
 
 #: Regular expression of the usual names of id columns.
@@ -492,8 +512,9 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
         not are_codes and (values.dtype.is_numeric() or values.dtype == pl.Boolean)
         for values in series
     ]
+    distinct = [values.unique() for values in series]
     n_distinct = pl.concat(
-        [values.cast(pl.Float64 if all(are_numeric) else pl.String) for values in series]
+        [values.cast(pl.Float64 if all(are_numeric) else pl.String) for values in distinct]
     ).n_unique()
     n_missing = sum(frame[name].null_count() for frame in frames)
     description = f"{n_distinct:,} different values" + (
@@ -501,10 +522,9 @@ def _infer_role(name: str, source: pl.DataFrame, target: pl.DataFrame) -> Column
     )
     if n_distinct == 1 and not n_missing:
         return ColumnRole(name, "ignored", "it has the same value in every row")
-    identifies_rows = (
-        max(values.n_unique() / len(values) for values in series) > _MAX_UNIQUE_FRACTION
-    )
-    if all(map(_are_dates, series)):
+    unique_fractions = [len(d) / len(v) for d, v in zip(distinct, series, strict=True)]
+    identifies_rows = max(unique_fractions) > _MAX_UNIQUE_FRACTION
+    if all(map(_are_dates, distinct)):
         is_sorted = all(values.is_sorted() and values[0] != values[-1] for values in series)
         hint = (
             f"; it increases from row to row, use --drop {name} if it is the time of logging"
@@ -568,6 +588,8 @@ def _are_dates(values: pl.Series) -> bool:
     """Return True if all values of a column are dates."""
     if values.dtype != pl.String:
         return values.dtype.base_type() in (pl.Date, pl.Datetime)
+    if values.is_empty():
+        return False
     try:
         return all(len(value) >= 8 and as_date(value, values.name) for value in values)
     except InvalidInput:

@@ -117,7 +117,7 @@ def from_table(
     >>> import polars as pl
     >>> old = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
     >>> new = pl.DataFrame({"age": [35, 55] * 20, "city": ["Oslo", "Lima"] * 20})
-    >>> columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
+    >>> columns = daband.domains.Columns(label="offer")
     >>> pair = daband.domains.from_table(source=old, target=new, columns=columns)
     >>> pair.n_arms, pair.table.contexts({"age": 41, "city": "Oslo"}).shape == (1, *pair.context_shape)
     (2, True)
@@ -154,9 +154,7 @@ def from_table(
     target_frame = _add_row_numbers(read_table(target))
     if columns.weights is not None:
         raise InvalidInput("columns.weights is for fit_log; from_table counts each round once")
-    columns = columns.with_context(
-        name for name in source_frame.columns if name in target_frame.columns
-    )
+    columns = columns.with_types(source_frame, target_frame)
     for text in describe_missing_clusters(source_frame, columns):
         warnings.warn(text, stacklevel=2)
     catalogue = None
@@ -192,8 +190,10 @@ def from_table(
         fraction = None if source_test is None else float(source_test)
         strata = _get_strata(source_frame, columns, "source", columns.arm)
         training_rows, held_out_rows = split_fraction(strata, fraction=fraction, name=name)
-        held_out_frame = source_frame[held_out_rows] if len(held_out_rows) else None
-        source_frame = source_frame[training_rows]
+        held_out_frame = None
+        if len(held_out_rows):
+            held_out_frame = source_frame[held_out_rows]
+            source_frame = source_frame[training_rows]
     else:
         held_out_frame = read_table(source_test)
     frames = {
