@@ -37,7 +37,7 @@ from machine import commit, machine
 
 import daband
 from daband.domains._registry import get_data_directory
-from daband.linear import ContextStep, Predictor, RidgePredictor
+from daband.linear._predictor import ContextStep, Predictor, RidgePredictor
 from daband.policies import Policy
 
 #: Price of an answer of GPT-4, in marks.

@@ -31,7 +31,7 @@ import torch
 import daband
 from daband.checks import check_pair, check_policy
 from daband.domains import About, Pair, from_arrays, register_pair
-from daband.linear import Predictor, RidgePredictor
+from daband.linear import RidgePredictor
 from daband.neural import Batch, Term, terms
 from daband.policies import Policy, policies
 
@@ -48,7 +48,7 @@ class Means(Policy):
         self._reward_sums = np.zeros(self.n_arms)
         self._weight_sums = np.zeros(self.n_arms)
 
-    def _predictor(self, domain: int) -> Predictor:
+    def _predictor(self, domain: int) -> RidgePredictor:
         moments = self.reward_moments
         means = (moments.centre + self._reward_sums) / (
             1 + self._weight_sums

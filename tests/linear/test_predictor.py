@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 import daband
-from daband.linear import ContextStep, MixturePredictor, RidgePredictor
 from daband.linear._joint_ridge import MAX_SINGLE_ROWS, JointHead
-from daband.linear._predictor import LARGE_INVERSE_BYTES, describe, freeze
+from daband.linear._predictor import (
+    LARGE_INVERSE_BYTES,
+    ContextStep,
+    MixturePredictor,
+    RidgePredictor,
+    describe,
+    freeze,
+)
 from daband.linear._ridge_head import RidgeHead
 from daband.serving._numpy_networks import load_part
 

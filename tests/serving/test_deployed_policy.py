@@ -10,7 +10,7 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.linear import ContextStep, MixturePredictor, RidgePredictor
+from daband.linear._predictor import ContextStep, MixturePredictor, RidgePredictor
 from daband.policies import policies
 from daband.serving import ExportWarning
 from tests.serving.kinds import KINDS, contexts_of, trained
@@ -123,7 +123,7 @@ class TestRefused:
             def _predictor(self, domain):
                 return super()._predictor(domain).after(ContextStep((2,), np.sign))
 
-        with pytest.raises(daband.InvalidInput, match=r"cannot be exported.*sign"):
+        with pytest.raises(daband.InvalidInput, match="sign"):
             daband.export(Mine(context_shape=(2,), n_arms=2), tmp_path / "p")
         with pytest.raises(daband.InvalidInput, match=r"policy .*str"):
             daband.export("policy", tmp_path / "p")

@@ -10,7 +10,7 @@ import torch
 
 import daband
 from daband.base._tensor_files import read_tensor_file, write_tensor_file
-from daband.linear import ContextStep
+from daband.linear._predictor import ContextStep
 from daband.serving._deployed_policy import FORMAT
 from tests.serving.kinds import KINDS, table_policy, trained
 

@@ -7,13 +7,6 @@ a source round counts in a target.
 """
 
 from daband.linear._exploration import Decision, Exploration
-from daband.linear._predictor import ContextStep, MixturePredictor, Predictor, RidgePredictor
+from daband.linear._predictor import RidgePredictor
 
-__all__ = [
-    "ContextStep",
-    "Decision",
-    "Exploration",
-    "MixturePredictor",
-    "Predictor",
-    "RidgePredictor",
-]
+__all__ = ["Decision", "Exploration", "RidgePredictor"]
