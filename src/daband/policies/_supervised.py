@@ -50,6 +50,11 @@ from daband.serving._numpy_networks import EnsembleNetwork, EnsemblePredictor
 #: Approximate maximum number of contexts from which the frequencies in a target are estimated.
 _MAX_TARGET_ROWS = 4096
 
+#: The ridge of the regression that learns later rewards. The larger it is, the more rewards are
+#: needed to change the ensemble's predictions. It was chosen among 3, 10, 30 and 100 on 60 tables
+#: (benchmarks/full_labels.py).
+_CORRECTION_RIDGE = 3.0
+
 
 @policies.register("supervised")
 class Supervised(Policy):
@@ -64,9 +69,6 @@ class Supervised(Policy):
     Args:
         feedback: "one_hot" if exactly one arm of each row has reward 1 and all others 0. The
             ensemble then predicts labels, otherwise rewards.
-        penalty: the ridge penalty of the regression that learns later rewards. The larger it is,
-            the more rewards are needed to change the ensemble's predictions. The default was
-            chosen among 3, 10, 30 and 100 on 60 tables (benchmarks/full_labels.py).
         settings: the settings of every policy (``daband.Policy``).
 
     >>> policy = daband.Supervised(context_shape=(1,), n_arms=2, feedback="one_hot")
@@ -80,10 +82,9 @@ class Supervised(Policy):
     allows_shared_arms = False
     default_settings: ClassVar = {"alpha": 0.1, "explore": "ucb"}
 
-    def __init__(self, *, feedback: str = "bandit", penalty: float = 3.0, **settings: Any) -> None:
+    def __init__(self, *, feedback: str = "bandit", **settings: Any) -> None:
         super().__init__(**settings)
         self.feedback: str = check_one_of("feedback", feedback, ("bandit", "one_hot"))
-        self.penalty: float = penalty
         self._n_inputs = math.prod(self.feature_shape)
         #: Blocks of stored rows: the context, and the rewards of all arms.
         self._row_blocks: list[FloatArray] = []
@@ -109,7 +110,7 @@ class Supervised(Policy):
             intercept=False,
             context_shape=(self._n_inputs + n_predictions,),
             n_arms=self.n_arms,
-            ridge=self.penalty,
+            ridge=_CORRECTION_RIDGE,
             # the expected correction of an ensemble is 0
             standardise_rewards=self.standardise_rewards and self._n_rows == 0,
             seed=self.seed,
@@ -121,7 +122,7 @@ class Supervised(Policy):
         return self.shift.has_label_shift and self.feedback == "one_hot"
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "feedback": self.feedback, "penalty": self.penalty}
+        return {**super().settings(), "feedback": self.feedback}
 
     @property
     def counts(self) -> IntArray:
