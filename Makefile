@@ -94,7 +94,7 @@ dist: $(READY)
 	$(BIN)/python -m build --wheel --outdir dist packaging/serving
 	$(PYTHON) -m venv build/dist
 	build/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(echo dist/daband-*.whl)[deep,bench]"
-	cd build/dist && bin/daband bench demo --set episodes=8 --jobs 2 --out demo && test -s demo/report.html
+	cd build/dist && bin/daband bench demo --episodes 8 --jobs 2 --out demo && test -s demo/report.html
 	build/dist/bin/python packaging/serving/run_steps.py dist build/image
 
 clean:

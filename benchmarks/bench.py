@@ -1,6 +1,6 @@
 """Run a command of daband with the data sets of ``research_sets``.
 
-python benchmarks/bench.py bench benchmarks/research_sets/presets/amazon.toml
+python benchmarks/bench.py bench amazon/books-dvd --episodes 90
 python benchmarks/bench.py data check amazon/books-dvd
 """
 

@@ -31,6 +31,7 @@ such runs, and runs one command with a small budget."""
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt  # pip install matplotlib
@@ -90,7 +91,7 @@ plt.show()
 # same contexts and rewards. Each run has a folder and a record. A second call trains nothing,
 # because finished runs are kept.
 
-experiment = load_experiment("synthetic", ["episodes=12"])
+experiment = replace(load_experiment("synthetic"), episodes=12)
 out = Path(tempfile.mkdtemp()) / "synthetic"
 bench(experiment.runs(["constant", "linucb", "nlinucb"], [0, 1]), out)
 print(pl.DataFrame(read_results(out)).group_by("method").agg(pl.col("target_accuracy").mean()))

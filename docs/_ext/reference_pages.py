@@ -177,7 +177,7 @@ def _names_page() -> str:
     lines += [f"| `{name}` | {about.summary} | {about.licence} |" for name, about in abouts.items()]
     lines += ["", "## Presets", "", "| name | what it runs |", "| --- | --- |"]
     lines += [
-        f"| `{name}` | {load_experiment(name).describe()} |"
+        f"| `{name}` | {load_experiment(name).summary} |"
         for name in preset_names()
         if "/" not in name
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from daband.cli._main import main
 
-SMALL = ["--set", "pair_options.tiny=true", "--set", "episodes=2", "--set", "episode_length=8"]
+SMALL = ["--episodes", "2", "--episode-length", "8"]
 
 
 @pytest.fixture
@@ -32,94 +32,14 @@ def refused(monkeypatch, tmp_path, capsys):
     return check
 
 
-SETTINGS = [
-    "episodes",
-    "=3",
-    "episodes=0",
-    "episodes=-1",
-    "episodes=1.5",
-    "episodes=many",
-    "episodes=true",
-    "episodes=[1]",
-    "episodes.x=1",
-    "episods=3",
-    "episode_length=0",
-    "episode_length=x",
-    "episode_length=1.5",
-    "seeds=3",
-    "seeds=[-1]",
-    "seeds=[a]",
-    "seeds=[1.5]",
-    "components=0",
-    "components=x",
-    "rule=best",
-    "rule=1",
-    "compare=linucb",
-    "compare=[1]",
-    "pair=syntetic",
-    "pair=[]",
-    "pair=1",
-    "pair=*nothing*",
-    "pair_options=3",
-    "pair_options.n_arm=2",
-    "policy=3",
-    "policy.alfa=1",
-    "policy.seed=3",
-    "policy.n_arms=3",
-    "methods=3",
-    "methods.linucb=3",
-    "methods.linucb.ridg=1",
-    "methods.lincub.ridge=1",
-    "methods.linucb.context_shape=[3]",
-    "grid=3",
-    "selection=3",
-    "summary=3",
-    "x.y.z=1",
-    "..=1",
-    "methods.=1",
-    "policy.=1",
-]
-
-
-@pytest.mark.parametrize(
-    ("command", "setting"),
-    [("bench", setting) for setting in SETTINGS],
-)
-def test_settings(command, setting, refused):
-    refused([command, "synthetic", *SMALL, "--set", setting])
-
-
-RECIPES = [
-    "recipe=defaults",
-    "recipe=3",
-    "recipe.weights=3",
-    "recipe.weights.adverserial=3",
-    "recipe.weights.data_divergence=high",
-    "recipe.weights.data_divergence.valu=3",
-    "recipe.learning.step=3",
-    "recipe.learning=3",
-    "recipe.learning.batch=0",
-    "recipe.encoder.name=mpl",
-    "recipe.replay.capacity=0",
-    "recipe.base=nothing",
-    "recipe.base=3",
-    "recipes=default",
-]
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_recipes(recipe, refused):
-    refused(
-        ["bench", "synthetic", "--methods", "daband", *SMALL, "--set", f"methods.daband.{recipe}"]
-    )
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ["bench", "syntetic"],
         ["bench", ""],
         ["bench", "none.toml"],
+        ["bench", "synthetic", "--episodes", "0"],
+        ["bench", "synthetic", "--episode-length", "x"],
         ["bench", "../synthetic"],
         ["bench"],
         ["bench", "synthetic", "--methods", "lincub"],
@@ -163,38 +83,6 @@ def test_arguments(arguments, refused):
     refused(arguments)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "pair = ",
-        "pair = 3",
-        "pair = 'synthetic'\nepisodes = 0",
-        "episodes = 3",
-        "[[[",
-        "pair = 'synthetic'\nx = 1",
-        "pair = 'synthetic'\n[methods.lincub]\nalpha = 1",
-        "pair = 'synthetic'\n[methods.linucb]\nalfa = 1",
-        "pair = 'syn\\u0000thetic'",
-        "pair = 'synthetic'\nseeds = 'all'",
-        "pair = 'synthetic'\ncompare = []",
-    ],
-)
-def test_files_of_settings(content, refused, tmp_path):
-    (tmp_path / "mine.toml").write_text(content)
-    refused(["bench", "mine.toml"], leaves=["mine.toml"])
-
-
-def test_files_that_are_no_text(refused, tmp_path):
-    (tmp_path / "mine.toml").write_bytes(b"\xff\xfe\x00")
-    refused(["bench", "mine.toml"], leaves=["mine.toml"])
-
-
-def test_a_folder_of_settings(refused, tmp_path):
-    (tmp_path / "mine.toml").mkdir()
-    refused(["bench", "mine.toml"], leaves=["mine.toml"])
-
-
 @pytest.mark.parametrize("place", ["file", "file/below", "link"])
 def test_where_runs_go(place, refused, tmp_path):
     (tmp_path / "file").write_text("")
@@ -210,30 +98,3 @@ def test_where_runs_go(place, refused, tmp_path):
 def test_folders_with_damaged_results(command, content, refused, tmp_path):
     (tmp_path / "results.json").write_text(content)
     refused([command, "."], leaves=["results.json"])
-
-
-@pytest.mark.parametrize("weight", ["3", "0", "{value=2.0}"])
-def test_a_part_of_a_recipe_changes_the_methods_own(weight, monkeypatch):
-    """Correctly spelt: a partial recipe without a base means a change of what the method does by
-    default.
-    """
-    from daband.bench import load_experiment
-
-    (spec,) = load_experiment(
-        "synthetic", [f"methods.daband.recipe.weights.data_divergence={weight}"]
-    ).runs(["daband"], [0])
-    from daband.neural.daband import DABand
-
-    # which has the term
-    common = {"context_shape": (8,), "n_arms": 3, "device": "cpu", "shift": "style"}
-    changed = DABand(**common, **spec.policy)
-    plain = DABand(**common)
-    wanted = {"3": 3.0, "0": 0.0, "{value=2.0}": 2.0}[weight]
-    before = plain.recipe.settings()
-    after = changed.recipe.settings()
-    assert after["weights"]["data_divergence"] == {
-        **before["weights"]["data_divergence"],
-        "value": wanted,
-    }
-    before["weights"].pop("data_divergence"), after["weights"].pop("data_divergence")
-    assert before == after

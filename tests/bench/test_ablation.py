@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -72,7 +74,7 @@ def test_none_is_neural_linucb_to_the_bit(small, tmp_path):
         if spec.variant == "paper:none"
     ]
     recipe = {"base": "paper", "learning": {"learning_rate": 1e-3}}
-    alone = small.model_copy(update={"methods": {"nlinucb": {"recipe": recipe, "device": "cpu"}}})
+    alone = replace(small, methods={"nlinucb": {"recipe": recipe, "device": "cpu"}})
     ablated, plain = bench([*none, *alone.runs(["nlinucb"], [3])], tmp_path)
     played = [
         dict(np.load(tmp_path / record["folder"] / "rounds.npz")) for record in (ablated, plain)

@@ -5,16 +5,15 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import daband
-from daband.bench import BenchError, bench, load_experiment, preset_names, read_results
+from daband.bench import BenchError, bench, load_experiment, read_results
 from daband.bench import _bench as bench_module
-from daband.bench._executors import _execute_in_processes, execute_all
-from daband.bench._methods import build_policy
+from daband.bench._executors import execute_all
 from daband.bench._run import execute_run, finish_run
 from daband.errors import InvalidInput, WorkerDied
 
@@ -30,11 +29,15 @@ FIELDS = {
     "source_regret",
     "rounds",
     "wall_seconds",
-    "selection",
     "config_hash",
+    "settings_hash",
 }
-LONG_ENOUGH = ["episodes=150", "episode_length=100"]
+LONG_ENOUGH = {"episodes": 150, "episode_length": 100}
 """Settings of runs that can be interrupted while they are at it."""
+LONG_COMMAND = [
+    *(sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p"),
+    *("--seeds", "0-1", "--episodes", "150", "--episode-length", "100"),
+]
 
 
 @pytest.fixture
@@ -75,20 +78,8 @@ def test_processes_give_the_same_results(small, tmp_path):
     assert {event.kind for event in events} == {"finished"}
 
 
-def write_its_name(spec, bench_folder, progress):
-    with (bench_folder / "order").open("a") as file:
-        file.write(f"{spec.method}\n")
-    return {}
-
-
-def in_processes(specs, folder, work, *, jobs):
-    return list(_execute_in_processes(specs, folder, jobs=jobs, execute=work))
-
-
-def test_costly_runs_begin_first_in_processes(small, tmp_path):
-    todo = small.runs(["random", "linucb", "nlinucb", "daband"], [0])
-    assert len(in_processes(todo, tmp_path, write_its_name, jobs=1)) == 4
-    assert (tmp_path / "order").read_text().split() == ["nlinucb", "daband", "random", "linucb"]
+def in_processes(specs, folder, work):
+    return list(execute_all(specs, folder, print, jobs=2, execute=work))
 
 
 def die_with_seed_1(spec, bench_folder, progress):
@@ -100,10 +91,8 @@ def die_with_seed_1(spec, bench_folder, progress):
 def test_a_worker_that_dies_is_reported(small, tmp_path):
     todo = small.runs(["random"], range(2))
     outcomes = {
-        spec.seed: outcome
-        for spec, outcome in in_processes(todo, tmp_path, die_with_seed_1, jobs=1)
+        spec.seed: outcome for spec, outcome in in_processes(todo, tmp_path, die_with_seed_1)
     }
-    assert outcomes[0] == {}
     assert isinstance(outcomes[1], WorkerDied)
 
 
@@ -112,7 +101,7 @@ def fail(spec, bench_folder, progress):
 
 
 def test_a_run_that_fails_in_a_process_says_how_and_where(small, tmp_path):
-    for _, outcome in in_processes(small.runs(["random"], range(2)), tmp_path, fail, jobs=2):
+    for _, outcome in in_processes(small.runs(["random"], range(2)), tmp_path, fail):
         assert re.fullmatch(r"KeyError: 'wage' \(.*test_bench\.py, line \d+\)", str(outcome))
 
 
@@ -128,7 +117,7 @@ def test_a_later_call_for_other_methods_keeps_the_earlier_results(small, tmp_pat
     bench(small.runs(["linucb-p"]), tmp_path)
     assert [record["method"] for record in read_results(tmp_path)].count("linucb") == 2
     assert len(read_results(tmp_path)) == 6
-    changed = small.model_copy(update={"methods": {"linucb": {"alpha": 0.7}}})
+    changed = replace(small, methods={"linucb": {"alpha": 0.7}})
     # another alpha stands in for the first, it is not averaged with it
     bench(changed.runs(["linucb"]), tmp_path)
     assert [record["method"] for record in read_results(tmp_path)].count("linucb") == 2
@@ -142,7 +131,7 @@ def test_nothing_to_run_and_runs_named_twice(small, tmp_path):
 
 
 def test_a_failed_run_does_not_lose_the_others(small, tmp_path):
-    broken = small.model_copy(update={"methods": {"linucb": {"ridge": -1.0}}})
+    broken = replace(small, methods={"linucb": {"ridge": -1.0}})
     for jobs in (1, 2):
         with pytest.raises(BenchError, match=r"^2 .*6 .*linucb, seed 0: ridge "):
             bench(broken.runs(), tmp_path / str(jobs), jobs=jobs)
@@ -182,7 +171,8 @@ def test_a_failed_run_whose_folder_is_damaged_does_not_end_the_others(small, tmp
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     """The records of a bench that nothing interrupted."""
-    specs = load_experiment("synthetic", LONG_ENOUGH).runs(["linucb", "linucb-p"], [0, 1])
+    experiment = replace(load_experiment("synthetic"), **LONG_ENOUGH)
+    specs = experiment.runs(["linucb", "linucb-p"], [0, 1])
     return bench(specs, tmp_path_factory.mktemp("unbroken"))
 
 
@@ -191,20 +181,7 @@ def test_interrupted_and_completed(unbroken, tmp_path):
     """Ctrl-C in the middle: the same command completes the folder, with the results of an unbroken
     one.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "daband",
-        "bench",
-        "synthetic",
-        "--methods",
-        "linucb,linucb-p",
-        "--seeds",
-        "0-1",
-        "--out",
-        str(tmp_path / "broken"),
-        *(part for text in LONG_ENOUGH for part in ("--set", text)),
-    ]
+    command = [*LONG_COMMAND, "--out", str(tmp_path / "broken")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 600
     while not list((tmp_path / "broken").glob("*/config.json")) and time.monotonic() < deadline:
@@ -234,9 +211,9 @@ def test_who_concludes_a_run_second_takes_the_record_of_the_first(small, tmp_pat
 
 AT_ONCE = """
 import sys
-from daband.bench import bench, load_experiment
-small = ["pair_options.tiny=true", "episodes=4", "episode_length=10", "components=3"]
-bench(load_experiment("synthetic", small).runs(sys.argv[2].split(","), [0, 1, 2]), sys.argv[1])
+from daband.bench import Experiment, bench
+small = Experiment("synthetic", pair_options={"tiny": True}, episodes=4, episode_length=10, components=3)
+bench(small.runs(sys.argv[2].split(","), [0, 1, 2]), sys.argv[1])
 """
 
 
@@ -270,22 +247,7 @@ def test_terminated_and_completed(unbroken, tmp_path):
     """SIGTERM, as a scheduler sends it: the runs under way are saved, and the same command
     completes the folder.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "daband",
-        "bench",
-        "synthetic",
-        "--methods",
-        "linucb,linucb-p",
-        "--seeds",
-        "0-1",
-        "--jobs",
-        "2",
-        "--out",
-        str(tmp_path),
-        *(part for text in LONG_ENOUGH for part in ("--set", text)),
-    ]
+    command = [*LONG_COMMAND, "--jobs", "2", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     # Until each of them has begun: a signal during the first save of a run acts at once, and leaves
@@ -305,22 +267,7 @@ def test_terminated_and_completed(unbroken, tmp_path):
 @pytest.mark.slow
 def test_killed_with_its_workers_and_completed(unbroken, tmp_path):
     """kill -9, as a machine that is out of memory sends it: no process is left behind."""
-    command = [
-        sys.executable,
-        "-m",
-        "daband",
-        "bench",
-        "synthetic",
-        "--methods",
-        "linucb,linucb-p",
-        "--seeds",
-        "0-1",
-        "--jobs",
-        "2",
-        "--out",
-        str(tmp_path),
-        *(part for text in LONG_ENOUGH for part in ("--set", text)),
-    ]
+    command = [*LONG_COMMAND, "--jobs", "2", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("*/policy.safetensors"))) < 2 and time.monotonic() < deadline:
@@ -339,74 +286,3 @@ def test_killed_with_its_workers_and_completed(unbroken, tmp_path):
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert timeless(read_results(tmp_path)) == timeless(unbroken)
-
-
-class TestSettings:
-    def test_every_pair_has_a_preset(self):
-        from daband.domains._registry import pairs
-
-        assert set(pairs.names()) <= set(preset_names())
-        for name in preset_names():
-            assert all(pair in pairs for pair in load_experiment(name).pair_names())
-
-    def test_overrides(self):
-        changed = load_experiment(
-            "synthetic", ["episodes=7", "methods.linucb.alpha=0.5", "rule=greedy", "seeds=[3]"]
-        )
-        assert (changed.episodes, changed.rule, changed.seeds) == (7, "greedy", (3,))
-        assert changed.runs(["linucb"])[0].policy["alpha"] == 0.5
-
-    @pytest.mark.parametrize(
-        ("override", "message"),
-        [
-            ("episods=7", "'episods'.*'episodes'"),
-            ("episodes=0", "episodes"),
-            ("episodes=many", "episodes"),
-            ("episodes", "key=value"),
-            ("episodes.x=1", "episodes.x=1: 'episodes'"),
-        ],
-    )
-    def test_bad_overrides(self, override, message):
-        with pytest.raises(InvalidInput, match=message):
-            load_experiment("synthetic", [override])
-
-    def test_files(self, tmp_path):
-        path = tmp_path / "mine.toml"
-        path.write_text('pair = "synthetic"\nepisodes = 2\n[methods.linucb]\nridge = 2.0\n')
-        assert load_experiment(str(path)).runs(["linucb"])[0].policy["ridge"] == 2.0
-        path.write_text("pair = \n")
-        with pytest.raises(InvalidInput, match="not TOML"):
-            load_experiment(str(path))
-        with pytest.raises(InvalidInput, match=r"none\.toml"):
-            load_experiment(str(tmp_path / "none.toml"))
-        with pytest.raises(InvalidInput, match=r"'syntetic'.*'synthetic'"):
-            load_experiment("syntetic")
-
-    def test_the_hash_tells_settings_apart(self, small):
-        specs = [*small.runs(), *small.model_copy(update={"rule": "greedy"}).runs()]
-        assert len({spec.config_hash for spec in specs}) == len(specs)
-        assert [spec.config_hash for spec in small.runs()] == [
-            spec.config_hash for spec in small.runs()
-        ]
-
-    def test_unknown_method_and_setting(self):
-        from daband.domains import load
-
-        pair = load("synthetic", tiny=True)
-        with pytest.raises(InvalidInput, match="method 'linucbp'"):
-            build_policy("linucbp", pair, seed=0, settings={}, n_components=2)
-        with pytest.raises(InvalidInput, match="'lambda'"):
-            build_policy("linucb", pair, seed=0, settings={"lambda": 1}, n_components=2)
-
-
-class TestWarnings:
-    """Of many runs side by side, a warning says whose it is."""
-
-    def test_of_runs_in_turn(self, small, tmp_path):
-        with pytest.warns(UserWarning, match="synthetic, random, seed 0: .*odd"):
-            list(execute_all(small.runs(["random"], [0]), tmp_path, lambda _: None, execute=odd))
-
-
-def odd(spec, bench_folder, progress):
-    warnings.warn("something is odd", stacklevel=1)
-    return {}

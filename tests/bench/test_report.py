@@ -59,10 +59,14 @@ def test_the_same_runs_give_the_same_report(images, page, tmp_path):
     assert write_report(tmp_path / "copy").read_text() == page
 
 
-def test_a_single_run_and_runs_that_are_no_longer_listed(vectors, tmp_path):
-    record = read_results(vectors)[0]
-    reader = read(write_report(vectors / record["folder"]).read_text())
-    assert "./result.json" in reader.addresses
+def test_each_method_that_plays_has_a_learning_curve(vectors):
+    page = write_report(vectors).read_text()
+    assert page.count("<svg") == 3
+    for method in ("random", "linucb", "linucb-p"):
+        assert f"synthetic, {method} default: mean source reward" in page
+
+
+def test_runs_that_are_no_longer_listed_are_left_out(vectors, tmp_path):
     new = [copied(vectors, one, tmp_path) for one in read_results(vectors)[:2]]
     write_results(tmp_path, new[:1])
     page = write_report(tmp_path).read_text()

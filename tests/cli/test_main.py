@@ -13,7 +13,7 @@ from rich.console import Console
 from daband.bench._tables import build_tables
 from daband.cli._runs import to_terminal_table
 
-SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
+SMALL = ("--episodes", "3", "--episode-length", "20")
 
 
 @pytest.mark.slow
@@ -130,48 +130,6 @@ def test_presets_and_methods_and_version(daband):
         (("bench", "synthetic", "--methods", "lunicb"), "unknown method 'lunicb'"),
         (("bench", "synthetic", "--seeds", "4-0"), "seeds must look like"),
         (("bench", "synthetic", "--seeds", "one"), "must look like"),
-        (("bench", "synthetic", "--set", "nothing=1"), "unknown setting"),
-        (
-            ("bench", "synthetic", "--set", "episodes=0"),
-            "setting 'episodes': Input should be greater",
-        ),
-        (("bench", "synthetic", "--set", "seeds=0"), "setting 'seeds': it must be a list"),
-        (
-            ("bench", "synthetic", "--set", "rule=best"),
-            "setting 'rule': Input should be 'ucb' or 'greedy'",
-        ),
-        (
-            ("bench", "synthetic", "--set", "methods.linuc.alpha=1"),
-            "unknown method 'linuc'; did you mean 'linucb'?",
-        ),
-        (
-            ("bench", "synthetic", "--set", "policy.alfa=1"),
-            "no setting 'alfa'; did you mean 'alpha'?",
-        ),
-        (("bench", "synthetic", "--set", "policy.seed=1"), "no setting 'seed'"),
-        (
-            ("bench", "synthetic", "--set", "pair_options.nois=1"),
-            "no option 'nois'; did you mean 'noise'?",
-        ),
-        (("bench", "synthetic", "--set", "methods.daband.recipe=defalt"), "'defalt'"),
-        (
-            (
-                "bench",
-                "synthetic",
-                "--set",
-                'methods.daband.recipe={base="default",learning={stepss=3}}',
-            ),
-            "no setting 'learning.stepss'; did you mean 'steps'?",
-        ),
-        (
-            (
-                "bench",
-                "synthetic",
-                "--set",
-                'methods.daband.recipe={base="default",weights={data_divergenec=3}}',
-            ),
-            "unknown term 'data_divergenec'; did you mean 'data_divergence'?",
-        ),
         (
             ("ablate", "synthetic", "--base", "papr"),
             "no ablation of the recipe 'papr' (known: paper, default-rpd)",
@@ -196,7 +154,7 @@ def test_a_preset_whose_data_are_not_there_says_how_to_get_them(daband, tmp_path
 
 def test_a_table_says_which_form_of_the_data_was_found(daband, tmp_path, monkeypatch):
     monkeypatch.setenv("DABAND_DATA", str(tmp_path))
-    done = daband("bench", "digit", "--methods", "random", "--seeds", "0", "--set", "episodes=1")
+    done = daband("bench", "digit", "--methods", "random", "--seeds", "0", "--episodes", "1")
     assert done.returncode == 0, done.stderr
     assert "digit {'form': 'embedded'}: 1 runs" in done.stdout
 
@@ -227,13 +185,7 @@ def test_damaged_files_of_a_bench_are_named(daband, tmp_path):
 
 
 def test_ablate_prints_its_table(daband, tmp_path):
-    quick = (
-        "--set",
-        "methods.daband.recipe.base=paper",
-        "--set",
-        "methods.daband.recipe.learning.steps=2",
-    )
-    command = ("ablate", "synthetic", "--base", "paper", "--seeds", "0-1", *SMALL, *quick)
+    command = ("ablate", "synthetic", "--base", "paper", "--seeds", "0-1", *SMALL)
     done = daband(*command)
     assert done.returncode == 0, done.stderr
     for letters in ("none", "RPD", "p (Holm)"):

@@ -7,7 +7,6 @@ this file."""
 
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ import torch
 import typer
 
 import daband
-from daband.bench import load_experiment
 from daband.cli._main import app
 from daband.domains._examples import read_example
 from daband.trust import Candidate
@@ -348,11 +346,3 @@ def test_the_commands_of_a_page_exist_with_their_options(page):
             elif hasattr(command, "commands"):
                 assert word in command.commands, f"{page}: {line}: there is no command {word}"
                 command = command.commands[word]
-
-
-def test_the_preset_of_the_page_on_experiments_is_one(tmp_path):
-    (text,) = blocks("docs/guide/experiments.md", "toml")
-    (tmp_path / "mine.toml").write_text(text)
-    experiment = load_experiment(str(tmp_path / "mine.toml"))
-    assert experiment.pair_names() == [tomllib.loads(text)["pair"]]
-    assert {spec.method for spec in experiment.runs()} == set(tomllib.loads(text)["compare"])

@@ -248,3 +248,16 @@ def test_with_nothing_to_align_a_table_gets_fewer_steps():
         context_shape=(5,), n_arms=2, recipe={"learning": {"steps": 40}}, device="cpu"
     )
     assert stated.recipe.learning.steps == 40
+
+
+@pytest.mark.parametrize("weight", [3, 0, {"value": 2.0}])
+def test_a_part_of_a_recipe_changes_the_methods_own(weight):
+    """A recipe without a base changes what the method does by default."""
+    common = {"context_shape": (8,), "n_arms": 3, "device": "cpu", "shift": "style"}
+    changed = daband.DABand(**common, recipe={"weights": {"data_divergence": weight}})
+    before = daband.DABand(**common).recipe.settings()
+    after = changed.recipe.settings()
+    value = weight["value"] if isinstance(weight, dict) else weight
+    expected = {**before["weights"].pop("data_divergence"), "value": float(value)}
+    assert after["weights"].pop("data_divergence") == expected
+    assert before == after

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from daband.bench._settings import Experiment, RunSpec
@@ -57,7 +58,7 @@ def list_ablation_runs(
             **spec.policy,
             "recipe": _build_ablated_recipe(base, letters, spec.policy.get("recipe")),
         }
-        runs.append(spec.model_copy(update={"variant": f"{base}:{letters}", "policy": policy}))
+        runs.append(replace(spec, variant=f"{base}:{letters}", policy=policy))
     return runs
 
 

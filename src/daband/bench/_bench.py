@@ -6,17 +6,13 @@ has the records of all finished runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 
-from daband.base._files import lock_folder, make_folder, read_json, write_json
+from daband.base._files import lock_folder, make_folder, write_json
 from daband.bench._executors import Listener, RunEvent, execute_all
-from daband.bench._records import Record
-from daband.bench._run import (
-    read_finished_record,
-    read_spec,
-)
+from daband.bench._records import Record, read_results
+from daband.bench._run import read_finished_record
 from daband.bench._settings import RunSpec
 from daband.errors import DabandError, DataError, InvalidInput
 
@@ -37,8 +33,8 @@ def bench(
     Write ``results.json`` after each run.
 
     All methods of a seed see the same contexts in the same order and get rewards from the same
-    draws. Finished runs of other methods or seeds of the same experiment stay in ``results.json``.
-    If several processes work in one folder, each run is executed once.
+    draws. Records of other methods and seeds stay in ``results.json``, but not those of a method
+    that now has other settings. If several processes work in one folder, each run is executed once.
 
     Args:
         specs: the runs, for example ``load_experiment("digit").runs()``.
@@ -52,9 +48,13 @@ def bench(
         raise InvalidInput("there is nothing to run: no method or no seed was given")
     folder = make_folder(out, "out")
     listener = on_event or (lambda _: None)
-    write_results = _make_results_writer(folder, specs)
     records: dict[str, Record] = {}
     failures: list[str] = []
+
+    def list_records() -> list[Record]:
+        """Return the records of the finished runs in the order of ``specs``."""
+        return [records[spec.folder_name] for spec in specs if spec.folder_name in records]
+
     for spec in specs:
         if (record := read_finished_record(spec, folder)) is not None:
             records[spec.folder_name] = record
@@ -67,69 +67,39 @@ def bench(
         else:
             records[spec.folder_name] = outcome
             listener(RunEvent("finished", spec, outcome))
-            write_results(records)
-    write_results(records)
-    ordered_records = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
+            _write_results(folder, list_records())
+    _write_results(folder, list_records())
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs failed; finished runs are in {folder}, and the"
             f" same command continues. First: {failures[0]}",
-            ordered_records,
+            list_records(),
         )
-    return ordered_records
+    return list_records()
 
 
-def _make_results_writer(
-    folder: Path, specs: Sequence[RunSpec]
-) -> Callable[[Mapping[str, Record]], None]:
-    """Return a function that writes the ``results.json`` of a bench.
+def _write_results(folder: Path, records: Sequence[Record]) -> None:
+    """Add records to ``results.json``, to which other processes may write.
 
-    Several processes may work in its folder.
-
-    The file gets the given records, and the records of other finished runs of the same experiment.
+    They replace records of the same pair, method and variant with other settings.
     """
-    run_key_by_method = {_get_method_key(spec): spec.key_without_seed for spec in specs}
-    experiment_keys = {_get_experiment_key(spec) for spec in specs}
-    folder_names = [spec.folder_name for spec in specs]
-
-    @cache
-    def read_comparable_record(run_folder: Path) -> Record | None:
-        """Return the record of a finished run if it belongs to the same experiment, else None.
-
-        The run must have an experiment key of ``specs``, and the same settings if its method is one
-        of ``specs``.
-        """
+    settings = {_get_method_key(record): record["settings_hash"] for record in records}
+    folders = {record["folder"] for record in records}
+    with lock_folder(folder, wait=True, lock_file=".results.lock"):
         try:
-            spec = read_spec(run_folder)
-            record = read_json(run_folder / "result.json")
-        except DataError:  # not a run of an experiment
-            return None
-        run_key = run_key_by_method.get(_get_method_key(spec), spec.key_without_seed)
-        is_comparable = (
-            _get_experiment_key(spec) in experiment_keys and run_key == spec.key_without_seed
-        )
-        return record if is_comparable else None
-
-    def write_results(records: Mapping[str, Record]) -> None:
-        """Write ``results.json`` with the records of finished runs, by folder name."""
-        with lock_folder(folder, wait=True, lock_file=".results.lock"):
-            run_folders = sorted(path.parent for path in folder.glob("*/done"))
-            other_records = [
-                read_comparable_record(path)
-                for path in run_folders
-                if path.name not in folder_names
-            ]
-            own_records = [records[name] for name in folder_names if name in records]
-            write_json(folder / "results.json", [*filter(None, other_records), *own_records])
-
-    return write_results
+            old_records = read_results(folder)
+        except DataError:  # there is none yet, or it is damaged
+            old_records = []
+        kept = [
+            record
+            for record in old_records
+            if record["folder"] not in folders
+            and settings.get(_get_method_key(record), record["settings_hash"])
+            == record["settings_hash"]
+        ]
+        write_json(folder / "results.json", [*kept, *records])
 
 
-def _get_method_key(spec: RunSpec) -> tuple[str, str, str]:
+def _get_method_key(record: Record) -> tuple[str, str, str]:
     """Return the pair, the method and the variant of a run."""
-    return spec.pair, spec.method, spec.variant
-
-
-def _get_experiment_key(spec: RunSpec) -> str:
-    """Return the settings that comparable runs have in common, as JSON."""
-    return spec.model_dump_json(exclude={"method", "variant", "policy", "seed"})
+    return record["pair"], record["method"], record["variant"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -20,7 +18,6 @@ from typing import Any
 from daband.base._arguments import Progress
 from daband.base._arrays import count_processors
 from daband.base._files import THREAD_VARIABLES, set_environment_variables
-from daband.bench._methods import get_policy_class
 from daband.bench._records import Record
 from daband.bench._run import execute_run
 from daband.bench._settings import RunSpec
@@ -57,36 +54,21 @@ def execute_all(
 ) -> Iterator[tuple[RunSpec, Outcome]]:
     """Yield each run with its record, or with the exception that ended it, as soon as it is over.
 
-    ``jobs`` runs are executed at a time. A single job runs in this process, and its episodes are
-    events. Several jobs run in other processes.
+    A single job runs in this process, and its episodes are events. Several jobs run in processes
+    that share the processors equally. If a process dies, the runs that are not finished fail.
     """
-    if jobs > 1 and len(specs) > 1:
-        yield from _execute_in_processes(specs, folder, jobs=jobs, execute=execute)
+    if jobs == 1 or len(specs) <= 1:
+        for spec in specs:
+            yield (
+                spec,
+                _execute_one(execute, spec, folder, partial(_report_episode, listener, spec)),
+            )
         return
-    for spec in specs:
-        progress = partial(_report_episode, listener, spec)
-        yield spec, _execute_one(execute, spec, folder, progress)
-
-
-def _report_episode(listener: Listener, spec: RunSpec, record: Record) -> None:
-    """Call the listener with the record of an episode."""
-    listener(RunEvent("episode", spec, record))
-
-
-def _execute_in_processes(
-    specs: Sequence[RunSpec], folder: Path, *, jobs: int, execute: Execute
-) -> Iterator[tuple[RunSpec, Outcome]]:
-    """Execute ``jobs`` runs at a time, in processes that share the processors equally.
-
-    If a process dies, the runs that are not finished fail.
-    """
     spawn_context = multiprocessing.get_context("spawn")
     n_workers = min(jobs, len(specs))
     # Libraries read these variables when a worker starts; values set by the user are kept.
     threads_per_worker = str(max(1, count_processors() // n_workers))
     variables = {name: os.environ.get(name) or threads_per_worker for name in THREAD_VARIABLES}
-    # Expensive runs first, so that no process waits for a long run that another started last.
-    specs = sorted(specs, key=lambda spec: not get_policy_class(spec.method).learns_by_gradients)
     with (
         set_environment_variables(variables),
         ProcessPoolExecutor(n_workers, spawn_context, _exit_with_parent) as pool,
@@ -106,6 +88,11 @@ def _execute_in_processes(
             for process in set(multiprocessing.active_children()) - other_processes:
                 process.terminate()  # it first saves its episode
             raise
+
+
+def _report_episode(listener: Listener, spec: RunSpec, record: Record) -> None:
+    """Call the listener with the record of an episode."""
+    listener(RunEvent("episode", spec, record))
 
 
 def _exit_with_parent() -> None:
@@ -134,26 +121,10 @@ def _execute_one(
     If an exception is not from daband, the message has its type and the line that raised it.
     """
     try:
-        with _prefix_warnings(spec):
-            return execute(spec, folder, progress=progress)
+        return execute(spec, folder, progress=progress)
     except DabandError as error:
         return DabandError(str(error))
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}, line {frame.lineno}"
         return DabandError(f"{type(error).__name__}: {error} ({place})")
-
-
-@contextlib.contextmanager
-def _prefix_warnings(spec: RunSpec) -> Iterator[None]:
-    """Show warnings with the name of their run, because several runs may be executed at a time."""
-    show_warning = warnings.showwarning
-
-    def show_prefixed_warning(message: Warning | str, *location: Any, **keywords: Any) -> None:
-        show_warning(f"{spec.pair}, {spec.label}: {message}", *location, **keywords)
-
-    warnings.showwarning = show_prefixed_warning
-    try:
-        yield
-    finally:
-        warnings.showwarning = show_warning

@@ -44,49 +44,25 @@ def check_method(method: str) -> str:
         policy_name != method and policy_name in CONTEXT_FREE_METHODS
     ):
         known_names = list_methods()
-        if method in known_names:
-            return method
-        raise make_unknown_name_error("method", method, known_names, with_neural=True)
+        if method not in known_names:
+            raise make_unknown_name_error("method", method, known_names, with_neural=True)
     return method
 
 
-def check_policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings as keyword arguments of a method's policy.
+def check_policy_arguments(method: str, settings: Mapping[str, Any]) -> None:
+    """Raise an error if a method's policy does not have one of these settings.
 
-    Raise an error for unknown settings.
-
-    ``alpha`` is dropped if the policy does not have it, because a comparison may set it for all
-    methods that explore. ``context_shape``, ``n_arms``, ``arms``, ``transform`` and ``seed`` are
-    not settings, because the pair, the method's name and the run determine them.
+    ``context_shape``, ``n_arms``, ``arms``, ``transform`` and ``seed`` are not settings, because
+    the pair, the method's name and the run determine them.
     """
     setting_names = list_settings(method)
-    arguments = {
-        name: value for name, value in settings.items() if name in setting_names or name != "alpha"
-    }
-    unknown_names = sorted(set(arguments) - set(setting_names))
+    unknown_names = sorted(set(settings) - set(setting_names))
     if unknown_names:
-        hint = did_you_mean(unknown_names[0], [*setting_names, "alpha"])
+        hint = did_you_mean(unknown_names[0], setting_names)
         known = ", ".join(setting_names)
         raise InvalidInput(
             f"method {method!r} has no setting {unknown_names[0]!r}{hint} (it has {known})"
         )
-    if arguments.get("recipe") is not None:
-        _check_recipe(arguments["recipe"])
-    return arguments
-
-
-def _check_recipe(recipe: Any) -> None:
-    """Raise an error for an unknown name in a recipe, so that it is found before training."""
-    # Imported here, because methods without a network do not need torch.
-    from daband.neural._recipes import resolve_recipe
-    from daband.neural._term import terms
-    from daband.neural.encoders._encoder import encoders
-
-    resolved_recipe = resolve_recipe(recipe, context_shape=(8,))  # names do not depend on the shape
-    for name in resolved_recipe.weights:
-        terms.get(name)
-    if resolved_recipe.encoder.name != "auto":
-        encoders.get(str(resolved_recipe.encoder.name))
 
 
 def build_policy(
@@ -97,21 +73,15 @@ def build_policy(
     ``Policy.for_pair`` chooses the arguments that are not in ``settings``. ``n_components`` is the
     number of principal components if the method's name ends in "-p".
     """
-    arguments = check_policy_arguments(check_method(method), settings)
-    return Candidate(method, method, arguments, n_components).build(pair, seed=seed)
-
-
-def get_policy_class(method: str) -> type[Policy]:
-    """Return the class of a method's policy."""
-    return policies.get(method.removesuffix(PCA_SUFFIX))
+    check_policy_arguments(check_method(method), settings)
+    return Candidate(method, method, dict(settings), n_components).build(pair, seed=seed)
 
 
 def list_settings(method: str) -> list[str]:
     """Return the names of the policy arguments that a user may set: all that the run does not set
     itself.
     """
+    policy_class = policies.get(method.removesuffix(PCA_SUFFIX))
     return [
-        name
-        for name in get_setting_defaults(get_policy_class(method))
-        if name not in _NON_SETTING_ARGUMENTS
+        name for name in get_setting_defaults(policy_class) if name not in _NON_SETTING_ARGUMENTS
     ]

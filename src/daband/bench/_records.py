@@ -24,7 +24,8 @@ KeyT = TypeVar("KeyT")
 
 #: One finished run, as in its ``result.json`` and in the list ``results.json``.
 #:
-#: * ``pair, method, variant, seed, selection, config_hash, folder`` identify the run.
+#: * ``pair, method, variant, seed, folder`` identify the run, ``config_hash`` its settings, and
+#:   ``settings_hash`` those without the seed.
 #: * ``rounds, source_regret, source_reward`` (the mean per round) and ``wall_seconds`` describe its
 #:   training.
 #: * ``target_accuracy, target_accuracy_macro, target_value, target_best_value,
@@ -93,8 +94,13 @@ def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT,
 def read_results(folder: str | Path) -> list[Record]:
     """Return the records in ``results.json`` of a folder of runs."""
     path = Path(folder) / "results.json"
+    if not path.is_file():
+        problem = "has no finished run" if path.parent.exists() else "does not exist"
+        raise DataError(f"{folder} {problem}; start runs with `daband bench`")
     records = read_json(path)
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+    if not isinstance(records, list) or not all(
+        isinstance(record, dict) and isinstance(record.get("folder"), str) for record in records
+    ):
         raise DataError(f"{path} is not a list of records; run the bench again to write it")
     return records
 

@@ -6,16 +6,23 @@ finished run has a file ``done``.
 
 from __future__ import annotations
 
+import datetime
 import math
+import os
+import platform
 import time
+from dataclasses import asdict
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import daband
 from daband.base._arguments import Progress
 from daband.base._files import lock_folder, read_json, write_json
-from daband.bench._environment import describe_environment
 from daband.bench._methods import build_policy
-from daband.bench._records import Record, read_results
-from daband.bench._settings import RunSpec
+from daband.bench._records import Record
+from daband.bench._settings import RunSpec, hash_settings
 from daband.domains._contract import Pair
 from daband.domains._registry import load
 from daband.errors import DataError, FolderInUse, InvalidInput
@@ -27,14 +34,11 @@ from daband.training._zero_shot import evaluate
 
 #: The fields of an evaluation that become fields of a record, as ``target_...``.
 _TARGET_FIELDS = (
-    "accuracy",
-    "accuracy_macro",
-    "value",
-    "best_value",
-    "constant_value",
-    "regret",
-    "arm_counts",
+    *("accuracy", "accuracy_macro", "value", "best_value", "constant_value"),
+    *("regret", "arm_counts"),
 )
+#: The packages whose versions are recorded, by the name of their module.
+_PACKAGES = {"numpy": "numpy", "torch": "torch", "sklearn": "scikit-learn"}
 
 
 def read_finished_record(spec: RunSpec, bench_folder: Path) -> Record | None:
@@ -51,22 +55,11 @@ def read_finished_record(spec: RunSpec, bench_folder: Path) -> Record | None:
     return record
 
 
-def read_spec(folder: str | Path) -> RunSpec:
-    """Return the settings of the run in a folder."""
-    path = Path(folder) / "config.json"
-    try:
-        return RunSpec(**read_json(path)["run"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} does not have the settings of a run: {error}") from None
-
-
 def execute_run(spec: RunSpec, bench_folder: Path, *, progress: Progress | None = None) -> Record:
     """Execute or resume the run of ``spec`` in a folder below ``bench_folder``.
 
-    A finished run is read, not repeated.
-
-    ``progress`` is called after every episode with its record, in which ``of`` is the number of
-    episodes.
+    A finished run is read, not repeated. ``progress`` is called after every episode with its
+    record.
     """
     folder = bench_folder / spec.folder_name
     while True:
@@ -85,8 +78,6 @@ def _train_and_finish(spec: RunSpec, folder: Path, progress: Progress | None) ->
     pair = load(spec.pair, **spec.pair_options)
     if pair.target_test is None:
         raise InvalidInput(f"{spec.pair} has no target_test, on which methods are compared")
-    n_complete = max(1, spec.passes * len(pair.source) // spec.episode_length)
-    n_episodes = n_complete if spec.episodes == "all" else spec.episodes
     policy = build_policy(
         spec.method, pair, seed=spec.seed, settings=spec.policy, n_components=spec.components
     )
@@ -94,12 +85,12 @@ def _train_and_finish(spec: RunSpec, folder: Path, progress: Progress | None) ->
         policy,
         pair.source,
         pair.target,
-        episodes=n_episodes,
+        episodes=spec.episodes,
         episode_length=spec.episode_length,
         seed=spec.seed,
         directory=folder,
-        config={"run": spec.model_dump(mode="json")},
-        progress=progress and (lambda record: progress({**record, "of": n_episodes})),
+        config={"run": asdict(spec)},
+        progress=progress,
     )
     return finish_run(spec, pair, policy, play(phase), folder)
 
@@ -109,7 +100,9 @@ def finish_run(spec: RunSpec, pair: Pair, policy: Policy, run: Run, folder: Path
     record.
     """
     start_time = time.perf_counter()
-    evaluation = evaluate(policy, pair.target_test, rule=spec.rule)
+    evaluation = evaluate(policy, pair.target_test)
+    settings = asdict(spec)
+    del settings["seed"]
     record: Record = {
         "pair": spec.pair,
         "method": spec.method,
@@ -125,15 +118,15 @@ def finish_run(spec: RunSpec, pair: Pair, policy: Policy, run: Run, folder: Path
         else float(run.reward.mean()),
         "rounds": run.rounds,
         "wall_seconds": run.seconds + time.perf_counter() - start_time,
-        "selection": spec.selection,
         "config_hash": spec.config_hash,
+        "settings_hash": hash_settings(settings),
         "class_names": list(pair.class_names),
         "feedback": pair.feedback,
         "folder": spec.folder_name,
     }
     if run.note:
         record["note"] = run.note
-    environment = describe_environment(policy)
+    environment = _describe_environment(policy)
     with lock_folder(folder, wait=True):
         if (folder / "done").exists():  # another process was faster
             return read_json(folder / "result.json")
@@ -143,21 +136,27 @@ def finish_run(spec: RunSpec, pair: Pair, policy: Policy, run: Run, folder: Path
     return record
 
 
-def find_finished_runs(folder: str | Path) -> list[Path]:
-    """Return the folders of finished runs.
-
-    They are the folder itself if it is a run, otherwise the runs that its ``results.json`` lists.
-    Without that file, they are all runs in the folder.
+def _describe_environment(policy: Policy) -> dict[str, Any]:
+    """Return versions and hardware as a dictionary of JSON types, without names of machines or
+    people.
     """
-    folder = Path(folder)
-    if (folder / "done").exists():
-        return [folder]
-    # A bench that was started again with other settings also has old runs, which do not count.
-    run_folders = sorted(path.parent for path in folder.glob("*/done"))
-    if (folder / "results.json").is_file():
-        listed_names = {str(record.get("folder")) for record in read_results(folder)}
-        run_folders = [path for path in run_folders if path.name in listed_names]
-    if not run_folders:
-        problem = "has no finished run" if folder.exists() else "does not exist"
-        raise DataError(f"{folder} {problem}; start a run with `daband bench`")
-    return run_folders
+    device_name = policy.settings().get("device")
+    device, accelerator = "cpu", None
+    if device_name is not None:  # a network, for which torch is imported
+        from daband.neural._torch_settings import find_device, find_gpu_name
+
+        device, accelerator = str(find_device(device_name)), find_gpu_name(device_name)
+    return {
+        "daband": daband.__version__,
+        "python": platform.python_version(),
+        **{
+            package: metadata.version(package)
+            for module, package in _PACKAGES.items()
+            if find_spec(module)
+        },
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "device": device,
+        "accelerator": accelerator,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }

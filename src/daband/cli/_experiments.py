@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.table import Table
 from typer import Argument, Option
@@ -21,7 +22,7 @@ from daband.trust._choose import CHOICE_FILE
 #: Packages that the demo on digits needs.
 _DIGIT_PACKAGES = ("torch", "skimage", "PIL")
 
-Name = Annotated[str, Argument(help="A preset (see `daband presets`) or a TOML file.")]
+Name = Annotated[str, Argument(help="A preset or a pair (see `daband presets`).")]
 Seeds = Annotated[
     str | None, Option(help="Seeds, e.g. 0-4 or 0,2,7; default: the seeds of the preset.")
 ]
@@ -30,10 +31,8 @@ Out = Annotated[
     Path | None,
     Option(help="Folder for the runs and results.json; default: in runs/, by NAME."),
 ]
-Overrides = Annotated[
-    list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. --set episodes=20."),
-]
+Episodes = Annotated[int | None, Option(min=1, help="Episodes of each run; default: of NAME.")]
+EpisodeLength = Annotated[int | None, Option(min=1, help="Rounds of an episode; default: of NAME.")]
 Methods = Annotated[
     str | None, Option(help="Methods to compare, e.g. linucb,daband; default: those of NAME.")
 ]
@@ -52,7 +51,7 @@ def demo_command(
     Example: daband demo --out runs/demo
     """
     from daband.cli._examples import choose_for_ab_test
-    from daband.cli._runs import parse_seeds, run_methods
+    from daband.cli._runs import parse_seeds, run_all
 
     seed_list = parse_seeds(seeds)
     choose_for_ab_test(out / "ab-test")
@@ -68,8 +67,7 @@ def demo_command(
         " (MNIST). They are evaluated on digits over photographs (MNIST-M), for which they see"
         " images, but no rewards."
     )
-    experiment = load_experiment("demo")
-    run_methods(experiment, out, None, seed_list, jobs, "demo")
+    run_all(load_experiment("demo").runs(seeds=seed_list), out, jobs=jobs)
 
 
 def bench_command(
@@ -78,22 +76,31 @@ def bench_command(
     seeds: Seeds = None,
     jobs: Jobs = 1,
     out: Out = None,
-    overrides: Overrides = None,
+    episodes: Episodes = None,
+    episode_length: EpisodeLength = None,
 ) -> None:
     """Compare methods over seeds on the same contexts and rewards.
 
-    Runs that are finished are not repeated.
+    Runs that are finished are not repeated. Other settings of methods are arguments of
+    daband.bench.Experiment in Python.
 
-    Example: daband bench mine.toml --methods constant,linucb,daband --seeds 0-4 --out
-    runs/market
+    Example: daband bench synthetic --methods constant,linucb,daband --seeds 0-4
     """
-    from daband.bench._settings import load_experiment
-    from daband.cli._runs import name_folder, parse_seeds, run_methods
+    from daband.cli._runs import parse_seeds, run_all
 
-    experiment = load_experiment(name, overrides or ())
+    experiment = _load(name, episodes, episode_length)
     method_names = None if methods is None else split_names([methods])
-    folder = out or Path("runs") / name_folder(name)
-    run_methods(experiment, folder, method_names, parse_seeds(seeds), jobs, name)
+    specs = experiment.runs(method_names, parse_seeds(seeds))
+    run_all(specs, out or Path("runs") / name.replace("/", "-"), jobs=jobs)
+
+
+def _load(name: str, episodes: int | None, episode_length: int | None) -> Any:
+    """Return the experiment of a name with these numbers, if they are given."""
+    from daband.bench._settings import load_experiment
+
+    changes = {"episodes": episodes, "episode_length": episode_length}
+    given: dict[str, Any] = {key: value for key, value in changes.items() if value is not None}
+    return replace(load_experiment(name), **given)
 
 
 def ablate_command(
@@ -108,29 +115,25 @@ def ablate_command(
     seeds: Seeds = None,
     jobs: Jobs = 1,
     out: Out = None,
-    overrides: Overrides = None,
+    episodes: Episodes = None,
+    episode_length: EpisodeLength = None,
 ) -> None:
     """Compare all eight combinations of DABand's loss terms, with paired tests against the full
     method.
 
     The terms are R (regression error), P (predicted reward) and D (divergence of the domains).
 
-    Example: daband ablate market.toml --seeds 0-4
+    Example: daband ablate paper-digit --seeds 0-4
     """
     from daband.bench._ablation import ABLATION_BASES, list_ablation_runs
-    from daband.bench._settings import load_experiment
-    from daband.cli import _runs
+    from daband.cli._runs import parse_seeds, run_all
 
-    experiment = load_experiment(name, overrides or ())
     specs = list_ablation_runs(
-        experiment,
+        _load(name, episodes, episode_length),
         bases=tuple(dict.fromkeys(base or ABLATION_BASES)),
-        seeds=_runs.parse_seeds(seeds),
+        seeds=parse_seeds(seeds),
     )
-    folder = out or Path("runs") / f"{_runs.name_folder(name)}-ablation"
-    _runs.print_results(_runs.run_all(specs, folder, jobs=jobs))
-    print_line(f"Runs and results.json: {folder}")
-    print_line(f"For a report: daband report {folder}")
+    run_all(specs, out or Path("runs") / f"{name.replace('/', '-')}-ablation", jobs=jobs)
 
 
 def report_command(
@@ -167,7 +170,7 @@ def presets_command() -> None:
     for name in preset_names():
         experiment = load_experiment(name)
         rounds_text = f"{experiment.episodes} x {experiment.episode_length}"
-        table.add_row(name, experiment.describe(), rounds_text, str(len(experiment.seeds)))
+        table.add_row(name, experiment.summary, rounds_text, str(len(experiment.seeds)))
     console.print(table)
     print_line(f"Methods: {', '.join(list_methods())}; -p adds principal components.")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
@@ -18,25 +16,19 @@ from daband.bench._bench import BenchError, bench
 from daband.bench._executors import RunEvent
 from daband.bench._records import Records, choose_metric
 from daband.bench._report import write_report
-from daband.bench._settings import Experiment, RunSpec
+from daband.bench._settings import RunSpec
 from daband.bench._tables import Table, build_tables
 from daband.cli._shared import console, print_line, raise_on_stop, report_stop
 from daband.errors import InvalidInput
 
 #: Maximum number of seeds in a range.
 _MAX_SEEDS = 10_000
-#: Seconds between two printed lines, if the output is not a terminal.
+#: Seconds between two lines about episodes.
 _LINE_INTERVAL_SECONDS = 60.0
 #: Columns of tables that only the report shows.
 _REPORT_ONLY_COLUMNS = ("paper", "rounds", "seeds", "seconds per run")
 #: Maximum number of columns that fit into a terminal.
 _MAX_COLUMNS = 5
-
-
-def print_results(records: Records) -> None:
-    """Print the tables of an experiment, without the columns that only the report shows."""
-    for table in build_tables(records):
-        console.print(to_terminal_table(table))
 
 
 def to_terminal_table(table: Table) -> TerminalTable:
@@ -56,55 +48,26 @@ def to_terminal_table(table: Table) -> TerminalTable:
     return terminal_table
 
 
-@contextmanager
-def show_progress(specs: Sequence[RunSpec]) -> Iterator[Callable[[RunEvent], None]]:
-    """Yield a listener that shows the progress of runs, and prints a line when a run ends.
-
-    On a terminal, a progress bar shows all runs and the latest event. Otherwise, a line a minute is
-    printed.
-    """
-    # The finished fraction of each run by its folder.
-    fractions: dict[str, float] = {}
+def make_listener(n_runs: int) -> Callable[[RunEvent], None]:
+    """Return a function that prints a line when a run ends, and a line a minute about episodes."""
     n_ended = 0
     printed_at = time.monotonic()
-    has_several_pairs = len({spec.pair for spec in specs}) > 1
-    bar_columns = (
-        BarColumn(bar_width=20),
-        TextColumn("{task.completed:.1f}/{task.total:.0f} runs"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(
-        *bar_columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=float(len(specs)))
 
-        def handle_event(event: RunEvent) -> None:
-            nonlocal n_ended, printed_at
-            run_folder = event.spec.folder_name
-            detail = event.detail
-            name = (
-                f"{event.spec.pair}  {event.spec.label}" if has_several_pairs else event.spec.label
-            )
-            if event.kind == "episode":
-                n_episodes = detail.get("of", event.spec.episodes)
-                progress_text = f"{name}: episode {detail['episode']:.0f}/{n_episodes}"
-                fractions[run_folder] = (
-                    0.0 if n_episodes == "all" else float(detail["episode"]) / int(n_episodes)
-                )
-                bar.update(task, description=escape(progress_text))
-                now = time.monotonic()
-                if not console.is_terminal and now - printed_at >= _LINE_INTERVAL_SECONDS:
-                    printed_at = now
-                    print_line(f"running   {progress_text}")
-            else:
-                n_ended += 1
-                fractions[run_folder] = 1.0
-                result = detail["error"] if event.kind == "failed" else _describe_result(detail)
-                print_line(f"{event.kind:<9} [{n_ended}/{len(specs)}] {name}: {result}")
-            bar.update(task, completed=sum(fractions.values()))
+    def handle_event(event: RunEvent) -> None:
+        nonlocal n_ended, printed_at
+        detail = event.detail
+        if event.kind == "episode":
+            now = time.monotonic()
+            if now - printed_at >= _LINE_INTERVAL_SECONDS:
+                printed_at = now
+                progress = f"{detail['episode']:.0f}/{event.spec.episodes}"
+                print_line(f"running   {event.spec.label}: episode {progress}")
+            return
+        n_ended += 1
+        result = detail["error"] if event.kind == "failed" else _describe_result(detail)
+        print_line(f"{event.kind:<9} [{n_ended}/{n_runs}] {event.spec.label}: {result}")
 
-        yield handle_event
+    return handle_event
 
 
 def _describe_result(record: Mapping[str, Any]) -> str:
@@ -112,28 +75,6 @@ def _describe_result(record: Mapping[str, Any]) -> str:
     metric = choose_metric([dict(record)])
     score = record[metric.field]
     return f"{metric.name} {score:.{metric.count_decimals(score)}f}"
-
-
-def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int = 1) -> Records:
-    """Execute runs, show progress, and return their records.
-
-    Ctrl-C and SIGTERM end the program. If runs fail, the results of the other runs are printed
-    before the error is raised.
-    """
-    try:
-        with show_progress(specs) as show_event, raise_on_stop():
-            return bench(specs, out, jobs=jobs, on_event=show_event)
-    except BenchError as error:
-        if error.records:
-            print_results(error.records)
-        raise
-    except KeyboardInterrupt as stop_exception:
-        raise report_stop(out, stop_exception) from None
-
-
-def name_folder(name: str) -> str:
-    """Return the folder name of an experiment, from the name of its preset or its TOML file."""
-    return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
 
 
 def parse_seeds(seed_list: str | None) -> list[int] | None:
@@ -150,24 +91,29 @@ def parse_seeds(seed_list: str | None) -> list[int] | None:
     return list(dict.fromkeys(seeds))
 
 
-def run_methods(
-    experiment: Experiment,
-    out: Path,
-    method_names: list[str] | None,
-    seeds: list[int] | None,
-    jobs: int,
-    experiment_name: str,
-) -> None:
-    """Run the methods of an experiment with these seeds, print tables of results, and write the
-    report.
+def run_all(specs: Sequence[RunSpec], out: Path, *, jobs: int) -> None:
+    """Execute runs, show progress, print tables of results, and write the report.
 
-    ``experiment_name`` is its name in the output.
+    Ctrl-C and SIGTERM end the program. If runs fail, the results of the other runs are printed
+    before the error is raised.
     """
-    specs = experiment.runs(method_names, seeds)
-    print_line(f"{experiment_name} {specs[0].pair_options if specs else ''}: {len(specs)} runs")
-
-    records = run_all(specs, out, jobs=jobs)
-    print_results(records)
+    if specs:
+        print_line(f"{specs[0].pair} {specs[0].pair_options}: {len(specs)} runs")
+    try:
+        with raise_on_stop():
+            records = bench(specs, out, jobs=jobs, on_event=make_listener(len(specs)))
+    except BenchError as error:
+        _print_results(error.records)
+        raise
+    except KeyboardInterrupt as stop_exception:
+        raise report_stop(out, stop_exception) from None
+    _print_results(records)
     for note in dict.fromkeys(record["note"] for record in records if "note" in record):
         print_line(f"Note: {note}.")
     print_line(f"Runs:   {out}\nReport: {write_report(out)}")
+
+
+def _print_results(records: Records) -> None:
+    """Print the tables of an experiment, without the columns that only the report shows."""
+    for table in build_tables(records):
+        console.print(to_terminal_table(table))
