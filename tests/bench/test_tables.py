@@ -117,22 +117,6 @@ def test_every_recipe_of_an_ablation_has_its_own_family_of_tests():
         assert rows["none"]["paper"] == "0.3816"
 
 
-def test_several_pairs_have_a_mean():
-    records = [
-        record(method, 0, score, pair=pair)
-        for pair, scores in (("amazon/a-b", (0.5, 0.6)), ("amazon/b-a", (0.7, None)))
-        for method, score in zip(("linucb", "nlinucb"), scores, strict=True)
-        if score is not None
-    ]
-    *pair_tables, table = build_tables(records)
-    assert len(pair_tables) == 2
-    assert table.rows == [
-        {"pair": "amazon/a-b", "linucb": "0.5000", "nlinucb": "0.6000"},
-        {"pair": "amazon/b-a", "linucb": "0.7000", "nlinucb": "unknown"},
-        {"pair": "mean of pairs", "linucb": "0.6000", "nlinucb": ""},
-    ]
-
-
 ACCURACY = read_paper_tables()["accuracy"]
 
 

@@ -174,3 +174,13 @@ def test_a_choice_without_files_needs_its_pair():
     choice = daband.choose(pair, candidates=candidates, episodes=2, episode_length=16)
     with pytest.raises(InvalidInput, match="pair"):
         daband.rules(choice)
+
+
+def test_a_rule_that_has_learned_is_not_overwritten(result, tmp_path):
+    result.save(tmp_path)
+    result.save(tmp_path)
+    policy = daband.load(tmp_path / "rules.json")
+    policy.version = 1
+    policy.save(tmp_path / "rules.json")
+    with pytest.raises(InvalidInput, match="has learned"):
+        result.save(tmp_path)

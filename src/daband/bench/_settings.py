@@ -151,7 +151,7 @@ def _make_paper_methods(alpha: float, learning_rate: float) -> dict[str, dict[st
 
 #: The paper's rule and alpha. With them, LinUCB has a source regret of 1,746 in the demo; with an
 #: alpha of 0.15, 2,107.
-_PAPER_LINEAR = dict.fromkeys(("linucb", "linucb-p"), {"explore": "ucb", "alpha": 0.05})
+_PAPER_LINEAR = {name: {"explore": "ucb", "alpha": 0.05} for name in ("linucb", "linucb-p")}
 #: As in the paper, without LinUCB on all 150,528 numbers of an image, which needs terabytes.
 _LARGE_IMAGE_METHODS = ("random", "constant", "linucb-p", "nlinucb", "nlinucb-p", "daband")
 #: The presets by name. Every pair is a preset, too.

@@ -46,15 +46,9 @@ def read_paper_tables() -> dict[str, Any]:
 
 
 def build_tables(records: Sequence[Record]) -> list[Table]:
-    """Return a table of methods for each pair, and a table of pairs if there are several.
-
-    Each recipe of an ablation has its own table.
-    """
+    """Return a table of methods for each pair, and for each recipe of an ablation."""
     groups = group_by(records, lambda record: (record["pair"], _split_variant(record)[0]))
-    tables = [_build_method_table(pair, base, group) for (pair, base), group in groups.items()]
-    if len({pair for pair, _ in groups}) > 1:
-        tables.append(_build_pair_table(records))
-    return tables
+    return [_build_method_table(pair, base, group) for (pair, base), group in groups.items()]
 
 
 def _split_variant(record: Record) -> tuple[str, str]:
@@ -163,31 +157,3 @@ def _read_paper_scores(pair: str, base: str) -> dict[str, float]:
         return read_paper_tables()["full_ablation"].get(pair, {}).get("accuracy", {})
     methods = read_paper_tables()["accuracy"].get(pair, {}).get("methods", {})
     return {name: row["average"] for name, row in methods.items()}
-
-
-def _build_pair_table(records: Sequence[Record]) -> Table:
-    """Return a table with a row per pair, a row of means, and a column per method."""
-    metric = choose_metric(records)
-    groups = group_by(  # by the pair, and by the method with a variant that is not the default
-        records,
-        lambda record: (
-            record["pair"],
-            f"{record['method']} {record['variant']}".removesuffix(" default"),
-        ),
-    )
-    scores = {key: _get(group, metric.field) for key, group in groups.items()}
-    methods = list(dict.fromkeys(method for _, method in scores))
-    means = {key: float(np.mean(values)) for key, values in scores.items()}
-    n_decimals = metric.count_decimals(*means.values())
-    rows = []
-    for pair in dict.fromkeys(pair for pair, _ in scores):
-        texts = {
-            method: _format_mean(scores.get((pair, method), []), n_decimals) for method in methods
-        }
-        rows.append({"pair": pair, **texts})
-    last_row = {"pair": "mean of pairs"}
-    for method in methods:
-        method_means = [mean for (_, name), mean in means.items() if name == method]
-        is_complete = len(method_means) == len(rows)
-        last_row[method] = f"{np.mean(method_means):,.{n_decimals}f}" if is_complete else ""
-    return Table(f"{metric.name.capitalize()} of every pair.", [*rows, last_row])

@@ -30,7 +30,6 @@ from daband.cli._shared import (
 from daband.domains._data_options import DataOptions
 from daband.domains.readers._columns import NOT_IN_TARGET
 from daband.errors import InvalidInput
-from daband.policies._checkpoints import load_policy
 from daband.training._candidates import CandidateProgress
 from daband.training._zero_shot import evaluate
 from daband.trust._answers import QUESTIONS_FILE, Survey
@@ -43,7 +42,7 @@ from daband.trust._choice_folder import (
     update_audit,
 )
 from daband.trust._choose import DATA_FILE, Choice, choose
-from daband.trust._rules import RULES_FILE, rules
+from daband.trust._rules import RULES_FILE, check_rules_folder, rules
 
 #: Shown while policies decide on contexts of both domains.
 _SCORING_TEXT = "Scoring contexts of both domains ..."
@@ -219,12 +218,7 @@ def rules_command(
     choice = Choice.load(folder)
     if out is not None:
         check_writable(out)
-    rules_file = folder / RULES_FILE
-    if rules_file.is_file() and load_policy(rules_file).version:
-        raise InvalidInput(
-            f"{rules_file} is an earlier rule that has learned target logs, and a new rule would"
-            " overwrite it; move or remove it"
-        )
+    check_rules_folder(folder)
     with console.status("Searching trees ..."):
         result = rules(
             choice,
@@ -249,7 +243,7 @@ def rules_command(
     else:
         write_text(out, content)
     print_line(f"{result.sentence}\n{result.assessment.sentence}")
-    print_line(f"Written: {out} and {rules_file}")
+    print_line(f"Written: {out} and {folder / RULES_FILE}")
 
 
 @add_data_options

@@ -35,8 +35,7 @@ def to_terminal_table(table: Table) -> TerminalTable:
     """Return a table for the terminal, which is too narrow for the last columns of the report."""
     terminal_table = TerminalTable(caption=escape(table.caption))
     headings = [heading for heading in table.rows[0] if heading not in _REPORT_ONLY_COLUMNS]
-    if headings[0] == "method":
-        headings = headings[:_MAX_COLUMNS]
+    headings = headings[:_MAX_COLUMNS]
     for heading in headings:
         is_first = heading == headings[0]
         min_width = min(20, max(len(row[heading]) for row in table.rows)) if is_first else None

@@ -31,6 +31,7 @@ from daband.errors import InvalidInput
 from daband.logs._advantages import GainEvidence, ScoredLog, score_rewards
 from daband.logs._mean_estimates import estimate_mean
 from daband.logs._tree_search import FoundNode, search_tree
+from daband.policies._checkpoints import load_policy
 from daband.policies._default_members import Candidate
 from daband.policies._log_policy import LogPolicy
 from daband.policies._policy import Policy
@@ -164,9 +165,23 @@ class Rules:
         return _draw_tree(self.policy.rule, self.leaves)
 
     def save(self, folder: str | Path) -> None:
-        """Write ``rules.json``, which ``daband.load`` reads, and the figure ``rules.svg``."""
+        """Write ``rules.json``, which ``daband.load`` reads, and the figure ``rules.svg``.
+
+        Raise an error if the folder has a rule that has learned target logs.
+        """
+        check_rules_folder(folder)
         self.policy.save(Path(folder) / RULES_FILE)
         write_text(Path(folder) / FIGURE_FILE, self.to_svg())
+
+
+def check_rules_folder(folder: str | Path) -> None:
+    """Raise an error if a folder has a rule that has learned target logs."""
+    path = Path(folder) / RULES_FILE
+    if path.is_file() and load_policy(path).version:
+        raise InvalidInput(
+            f"{path} is an earlier rule that has learned target logs, and a new rule would"
+            " overwrite it; move or remove it"
+        )
 
 
 @dataclass(frozen=True)
