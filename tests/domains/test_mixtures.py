@@ -61,6 +61,13 @@ class TestMixture:
             own = pair.source.by_name[name].read(np.arange(len(pair.source.by_name[name])))
             assert all((own == row).all(axis=1).any() for row in part.contexts)
 
+    def test_rounds_have_a_column_of_domains(self, pair):
+        indices = np.array([100, 3, 71, 72])
+        rounds_of_both = pair.source.read_rounds(indices)
+        assert rounds_of_both.domains.tolist() == ["fr", "de", "de", "fr"]
+        in_germany = pair.source.by_name["de"].read(np.array([3, 71]))
+        np.testing.assert_array_equal(rounds_of_both.contexts[1:3], in_germany)
+
     def test_an_evaluation_is_read_across_its_parts(self, pair):
         test = pair.target_test
         assert len(test) == 90

@@ -58,6 +58,8 @@ class FullRounds:
     rewards: FloatArray
     #: Expected rewards, (B, K), if they are known; regret is then exact.
     expected: FloatArray | None = None
+    #: Name of the domain of each round, (B,); None if all are of one domain.
+    domains: AnyArray | None = None
 
     def __len__(self) -> int:
         return len(self.contexts)

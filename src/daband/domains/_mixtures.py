@@ -18,6 +18,7 @@ from daband.base._arrays import AnyArray, FloatArray, IntArray
 from daband.domains._contract import (
     Contexts,
     EvaluationDomain,
+    FullRounds,
     LoggedDomain,
     Pair,
     RewardDomain,
@@ -62,6 +63,7 @@ class MixedContexts(Contexts):
 
     def __init__(self, parts: Mapping[str, Contexts]) -> None:
         self.parts: dict[str, Any] = dict(parts)
+        self._names: AnyArray = np.array(list(parts))
         self.context_shape = _get_common(parts, "context_shape")
         self.framing = _get_common(parts, "framing")
         if isinstance(self, RewardDomain | LoggedDomain):
@@ -118,6 +120,10 @@ class MixedRewards(MixedContexts, RewardDomain):
         )
         return arrays[0], arrays[1] if has_expected else None
 
+    def read_rounds(self, indices: IntArray) -> FullRounds:
+        names = self._names[_locate(self.parts, np.asarray(indices))[0]]
+        return replace(super().read_rounds(indices), domains=names)
+
 
 class MixedLog(MixedContexts, LoggedDomain):
     """The rounds of several logs, as one log."""
@@ -130,20 +136,8 @@ class MixedLog(MixedContexts, LoggedDomain):
             part.read_rounds(local_indices[part_numbers == number])
             for number, part in enumerate(self.parts.values())
         ]
-        if any(part.offered is not None for part in parts):  # without a mask, all are offered
-            all_arms = np.ones((len(part_numbers), self.n_arms), np.bool_)
-            parts = [
-                replace(part, offered=all_arms[: len(part)]) if part.offered is None else part
-                for part in parts
-            ]
         ranks = np.argsort(np.argsort(part_numbers, kind="stable"), kind="stable")
-        return Rounds.join(parts).select(ranks)
-
-
-def find_part_names(domain: Any, indices: IntArray) -> AnyArray:
-    """Return the name of the part to which each index of a mixture belongs, (n,)."""
-    names: AnyArray = np.array(list(domain.by_name))
-    return names[_locate(domain.by_name, indices)[0]]
+        return replace(Rounds.join(parts).select(ranks), domains=self._names[part_numbers])
 
 
 def mix_domains(parts: Mapping[str, Any]) -> Any:

@@ -21,7 +21,6 @@ from daband.base._arguments import check_int, check_one_of
 from daband.base._arrays import AnyArray, ArrayLike, FloatArray, IntArray, take_chosen
 from daband.base._folds import N_FOLDS, assign_folds
 from daband.domains._contract import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain
-from daband.domains._mixtures import find_part_names
 from daband.domains._source_rounds import (
     apply_by_source,
 )
@@ -239,11 +238,10 @@ def read_source_rounds(
     """
     if isinstance(policy, LogPolicy) and isinstance(source, LoggedDomain):
         rounds = source.read_rounds(np.arange(len(source)))
-        origins = (
-            find_part_names(source, np.arange(len(source))) if len(source.by_name) > 1 else None
-        )
         (features,) = apply_by_source(
-            lambda rows, name: [transform_contexts(policy, rows, name)], rounds.contexts, origins
+            lambda rows, name: [transform_contexts(policy, rows, name)],
+            rounds.contexts,
+            rounds.domains,
         )
         order = policy.find_rounds(replace(rounds, contexts=features))
         if order is not None:
@@ -255,9 +253,10 @@ def read_source_rounds(
                     " assess the policy of a log"
                 )
             logged = replace(rounds.select(order), weights=None)
-            origins = None if origins is None else origins[order]
             frame = None if source.frame is None else source.frame[order]
-            return SourceRounds(logged.contexts, values.scores, origins, logged, values, frame)
+            return SourceRounds(
+                logged.contexts, values.scores, logged.domains, logged, values, frame
+            )
     if isinstance(policy, LogPolicy) and has_learned_all(policy, source):
         raise InvalidInput(
             "source has rounds that the policy has learned together with others, so its advantage"
@@ -294,16 +293,15 @@ class SourceRounds:
         n = min(max(n, _MAX_LOGGED_ROUNDS) if isinstance(source, LoggedDomain) else n, len(source))
         domain = source.domain if isinstance(source, EvaluationDomain) else source
         indices = domain.order(0, n, seed=seed)
-        origins = find_part_names(source, indices) if len(source.by_name) > 1 else None
         frame = None if domain.frame is None else domain.frame[indices]
         rounds = domain.read_rounds(indices)
         if isinstance(rounds, Rounds):
             scores = Scores(rounds, source.n_arms, seed=seed).values
-            return cls(rounds.contexts, scores, origins, rounds, frame=frame)
+            return cls(rounds.contexts, scores, rounds.domains, rounds, frame=frame)
         rewards = rounds.rewards
         if isinstance(source, EvaluationDomain) and rounds.expected is not None:
             rewards = rounds.expected
-        return cls(rounds.contexts, rewards, origins, None, frame=frame)
+        return cls(rounds.contexts, rewards, rounds.domains, None, frame=frame)
 
     def decide(self, policy: Policy, rule: str = "greedy") -> tuple[IntArray, FloatArray]:
         """Return a policy's arms (N,) and predicted rewards (N, K) for these rounds."""
