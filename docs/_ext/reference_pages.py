@@ -21,6 +21,7 @@ TITLES = {
     "training": "Training and evaluation",
     "logs": "Logs",
     "trust": "Trust",
+    "ledger": "Ledger",
     "serving": "Serving",
     "service": "Service",
     "neural": "Neural policies",

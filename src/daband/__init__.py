@@ -9,6 +9,7 @@ The packages, from the highest layer to the lowest; a package imports only from 
 * ``service``: decisions and rewards over HTTP.
 * ``trust``: ``choose``, ``assess``, ``audit``, pilots and rules. ``trust/_assess.py`` makes the
   verdict, and ``trust/_choose.py`` compares candidates.
+* ``ledger``: decisions and rewards after the verdict.
 * ``checks``: requirements of policies and pairs.
 * ``training``: ``train`` (``_loop.py``), ``evaluate`` and ``learn_log``.
 * ``neural``: Algorithm 1 of the paper and its four terms (``daband.py``), and Neural-LinUCB.
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         TrainingDiverged,
     )
     from daband.features import PCA, Shift, Standardise
+    from daband.ledger import Market, open_market
     from daband.linear import Decision
     from daband.logs import LogCheck, LogEstimate, check_log, evaluate_log
     from daband.neural import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -87,6 +89,7 @@ __all__ = [
     "LogCheck",
     "LogEstimate",
     "LogPolicy",
+    "Market",
     "Mixture",
     "NeuralLinUCB",
     "NotFitted",
@@ -115,6 +118,7 @@ __all__ = [
     "learn_log",
     "load",
     "load_deployed",
+    "open_market",
     "plan_pilot",
     "recipe_for",
     "rules",
@@ -127,6 +131,7 @@ _NAMES_BY_PACKAGE = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
     "features": "PCA Shift Standardise",
     "neural": "DABand NeuralLinUCB Recipe recipe_for",
+    "ledger": "Market open_market",
     "linear": "Decision",
     "logs": "LogCheck LogEstimate check_log evaluate_log",
     "policies": "Constant LinUCB LogPolicy Mixture Policy Random RulePolicy Supervised Trees load",

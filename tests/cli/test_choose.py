@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from daband import Choice, LinUCB, evaluate, export, learn_log, load_deployed, train
+from daband import Choice, LinUCB, evaluate, export, learn_log, load_deployed, open_market, train
 from daband.cli._choose import show_candidates_bar
 from daband.cli._main import main
 from daband.domains import Columns, DataOptions, from_table
@@ -270,7 +270,7 @@ def test_todays_choices_are_a_column_that_only_the_target_has(market):
     (market / "today-questions.csv").write_text(text.replace(",\n", ",1\n"))
     told = daband("audit", "today", "--answers", "today-questions.csv", cwd=market)
     assert "euros over the choices in column today" in told
-    sentence = read_assessment(market / "today/assessment.json").sentence
+    sentence = open_market(market / "today").assess().sentence
     for printed in (told, daband("audit", "today", cwd=market)):
         assert sentence in " ".join(printed.split())  # the verdict that was stored, and no other
         assert printed.count("3 target rewards: ") == 1
@@ -317,7 +317,7 @@ def test_another_incumbent_is_assessed_on_rounds_that_the_policy_has_not_learned
     assert "arms are chosen by context" in daband("choose", *files, cwd=market)
     before = json.loads((market / "noisy/assessment.json").read_text())
     assert "warning" not in daband("assess", "noisy", "--incumbent", "1", cwd=market)
-    after = json.loads((market / "noisy/assessment.json").read_text())
+    after = open_market(market / "noisy").assess().as_dict()
     assert after["source_advantage"] == pytest.approx(before["source_advantage"])
 
 
@@ -384,31 +384,42 @@ def test_the_daily_loop_on_the_command_line(market):
         .read_text()
         .startswith("id,context,customer,arm,arm_name,reward\n")
     )
-    told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)
+    decide = ["decide", "v0.daband", "new.csv", "--id", "customer", "--out", "log.csv"]
+    told = daband(*decide, cwd=market)
     assert "240 rounds: contexts and arms as in training" in told
     log = pl.read_csv(market / "log.csv")
-    assert log.columns[-4:] == ["arm", "propensity", "reward", "version"]
+    assert log.columns[-7:] == [
+        "decision_id",
+        "arm",
+        "propensity",
+        "reward",
+        "version",
+        "role",
+        "control",
+    ]
     assert set(log["arm"]) <= {"call", "mail", "none"}
     # one of three arms is drawn with probability 0.3, and 0.3 of these draws are uniform
     assert log["propensity"].is_between(0.0299, 0.9401).all()
     assert log["propensity"].n_unique() > 1
-    told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market, code=2)
-    assert "log.csv has no reward yet; fill in the column 'reward' as rewards arrive" in told
-    # nothing is lost by deciding again
-    daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)
+    told = daband("learn", "loop", "log.csv", cwd=market)
+    assert "240 of 240 rows have no reward yet" in told
+    assert "There are no rewards to learn" in told
+    # decisions are never replaced
+    content = (market / "log.csv").read_bytes()
+    assert "0 decisions of version 0; 240 were in the file before" in daband(*decide, cwd=market)
+    told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market, code=2)
+    assert "log.csv has decisions" in told
+    assert (market / "log.csv").read_bytes() == content
     _check_odd_rows(market)
     pay(market / "log.csv", late=4)
-    told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market, code=2)
-    assert "log.csv has rewards, which would be overwritten" in told
-    told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
-    assert "log.csv: 60 rounds without a reward yet are ignored; learn it again later" in told
-    assert "Learned 180 target rounds" in told
-    assert "Mean reward: " in told
-    assert "Arms for these contexts, before and after: " in told
-    assert "Left out" not in told
-    assessment = read_assessment(market / "loop/assessment.json")
+    told = daband("learn", "loop", "log.csv", cwd=market)
+    assert "60 of 240 rows have no reward yet" in told
+    assert "Learned: 180 rewards, as version 1." in told
+    assert "Version 0 ran: 240 rounds, mean reward " in told
+    assert "Version 1 is expected to add " in told
+    assert "To do: " in told
+    assessment = open_market(market / "loop").assess()
     assert (assessment.version, assessment.log_rounds) == (1, 180)
-    assert "Verdict by the most precise estimate (before: " in told
     assert assessment.sentence in told
     learned = "Version 1 has learned 180 target rounds."
     assert learned in " ".join(daband("assess", "loop", cwd=market).split())
@@ -417,27 +428,16 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("choose", *FILES, "--out", "loop", cwd=market, code=2)
     assert "choose another --out" in told
     pay(market / "log.csv", late=0)
-    told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
-    assert "Learned 60 target rounds" in told
-    assert read_assessment(market / "loop/assessment.json").log_rounds == 240
-    assert (
-        "Ignored: 180 rows whose customer was learned before; new decisions need new ids." in told
-    )
-    told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
-    assert "the policy has learned log.csv (rows 0 to 239) before" in told
-    told = daband(
-        "serve", "v0.daband", "--learn", "loop", "--log", "sqlite:///none.db", cwd=market, code=2
-    )
-    assert (
-        "but loop has version 2; export it again: daband export loop v0.daband --epsilon 0.3"
-        in told
-    )
-    assert not (market / "none.db").exists()
-    assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)
+    told = daband("learn", "loop", "log.csv", cwd=market)
+    assert "Learned: 60 rewards, as version 2." in told
+    assert open_market(market / "loop").assess().log_rounds == 240
+    assert "There are no rewards to learn" in daband("learn", "loop", "log.csv", cwd=market)
+    options = ["--version", "2", "--epsilon", "0.3"]
+    assert "version 2" in daband("export", "loop", "v2.daband", *options, cwd=market)
     log.rename({"arm": "offer"}).with_columns(reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert "other.csv has no column 'arm'" in told
-    assert "--arm, --reward or --propensity" in told
+    assert "--arm names the column" in told
     log.with_columns(arm=pl.lit("cal"), reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert (
@@ -518,7 +518,7 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
     policy.save(tmp_path / "p.safetensors")
     library.export(policy, tmp_path / "p.daband", epsilon=1.0)  # every weight is 1
     told = daband("decide", "p.daband", "photos", "--out", "log.csv", cwd=tmp_path)
-    assert "daband learn DIR log.csv --id file" in told
+    assert "daband learn DIR log.csv" in told
     log = pl.read_csv(tmp_path / "log.csv")
     rewarded = log.with_columns(reward=pl.when(pl.col("arm") == "dog").then(1.0).otherwise(0.25))
     rewarded.write_csv(tmp_path / "log.csv")
@@ -712,9 +712,8 @@ def test_a_catalogue_of_arms_from_choose_to_learn(market, tmp_path):
     log = read_table(tmp_path / "log.csv")
     assert set(log["arm"]) == {"mail", "none", "visit"}
     log.with_columns(reward=pl.lit(1.0)).write_csv(tmp_path / "log.csv")
-    assert "Learned 240 target rounds" in daband(
-        "learn", "market", "log.csv", "--id", "customer", cwd=tmp_path
-    )
+    told = daband("learn", "market", "log.csv", cwd=tmp_path)
+    assert "Learned: 240 rewards, as version 1." in told
 
 
 def test_the_time_left_is_told_every_ten_seconds(console, monkeypatch):

@@ -107,9 +107,14 @@ def write_weeks(saved):
         rng = np.random.default_rng(number)
         columns = {f"x{i}": rng.normal(size=100) for i in range(saved.context_shape[0])}
         columns |= {"arm": rng.integers(0, saved.n_arms, 100), "reward": rng.random(100)}
+        columns |= {"n": np.arange(100) + 100 * number}
         pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_csv(
             f"week{number}.csv"
         )
+
+
+#: The command that learns the log of another system.
+LEARN = ("learn", "market", "--external", "--id", "n")
 
 
 @pytest.mark.slow
@@ -117,19 +122,21 @@ def test_two_processes_that_learn_at_once_lose_no_log(daband, tmp_path):
     saved = save_choice(tmp_path / "market")
     write_weeks(saved)
     processes = [
-        subprocess.Popen([sys.executable, "-m", "daband", "learn", "market", f"week{number}.csv"])
+        subprocess.Popen([sys.executable, "-m", "daband", *LEARN, f"week{number}.csv"])
         for number in range(2)
     ]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     learned = library.load(tmp_path / "market/learned/policy-2.safetensors")
     assert learned.rounds_learned == saved.rounds_learned + 200
-    assert daband("learn", "nothing/p.safetensors", "week0.csv").returncode == 2
+    assert daband("learn", "nothing", "week0.csv").returncode == 2
     assert not (tmp_path / "nothing").exists()
 
 
 def test_a_log_that_was_learned_is_refused(daband, tmp_path):
     write_weeks(save_choice(tmp_path / "market"))
-    assert daband("learn", "market", "week0.csv").returncode == 0
+    done = daband(*LEARN, "week0.csv")
+    assert done.returncode == 0, done.stderr
+    assert "as version 1" in done.stdout
     done = daband("evaluate-log", "market", "week0.csv")
     assert done.returncode == 2
     assert "the policy has learned the log" in " ".join(done.stderr.split())

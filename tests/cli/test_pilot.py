@@ -1,9 +1,5 @@
 """The commands of a pilot: plan, export, learn and status."""
 
-import signal
-import subprocess
-import sys
-
 import numpy as np
 import polars as pl
 import pytest
@@ -11,7 +7,6 @@ import pytest
 import daband
 from daband.cli._main import app
 from daband.errors import InvalidInput
-from daband.trust import Pilot
 
 
 @pytest.fixture
@@ -55,10 +50,9 @@ def test_a_pilot_from_the_plan_to_the_decision(folder):
     runner = CliRunner()
     planned = run(runner, "pilot plan market --max-loss 2% --per-week 1000 --weeks 8 --drift 30%")
     assert "daband export market pilot.daband --pilot" in planned
-    assert Pilot(folder).plan.largest_cost == pytest.approx(
-        0.02 * 8000 * Pilot(folder).plan.incumbent_mean
-    )
-    rule = Pilot(folder).plan.rule
+    plan = daband.open_market(folder).pilot.plan
+    assert plan.largest_cost == pytest.approx(0.02 * 8000 * plan.incumbent_mean)
+    rule = plan.rule
     assert rule.worst_loss == pytest.approx(1.3 / 0.3 * rule.drift)
     assert "Go on" in run(runner, "pilot status market")
     rng = np.random.default_rng(1)
@@ -75,7 +69,7 @@ def test_a_pilot_from_the_plan_to_the_decision(folder):
             }
         )
         rows.write_csv("week.csv")
-        run(runner, f"decide pilot.daband week.csv --out log{week}.csv")
+        run(runner, f"decide pilot.daband week.csv --id visit --out log{week}.csv")
         if not week:
             refused = runner.invoke(app, ["decide", "pilot.daband", "week.csv", "--control", "0.1"])
             assert isinstance(refused.exception, InvalidInput)
@@ -83,7 +77,7 @@ def test_a_pilot_from_the_plan_to_the_decision(folder):
         means = np.where(log["arm"] == "call", 0.5, 0.3)
         log = log.with_columns(reward=pl.Series((rng.random(1000) < means).astype(float)))
         log.write_csv(f"log{week}.csv")
-        learned = run(runner, f"learn market log{week}.csv --id visit")
+        learned = run(runner, f"learn market log{week}.csv")
         if "Deploy" in learned:
             break
     assert "Deploy. The policy is proven to be better." in learned
@@ -91,7 +85,10 @@ def test_a_pilot_from_the_plan_to_the_decision(folder):
     assert (folder / "learned" / f"policy-{week + 1}.safetensors").is_file()
     assert "Deploy." in run(runner, "pilot status market")
     again = runner.invoke(app, ["pilot", "plan", "market", "--per-week", "1000"])
-    assert again.exit_code != 0  # its plan cannot change now
+    assert isinstance(again.exception, InvalidInput)  # its plan cannot change now
+    assert "given up" in run(runner, "pilot cancel market")
+    assert isinstance(runner.invoke(app, ["pilot", "status", "market"]).exception, InvalidInput)
+    assert "To start it" in run(runner, "pilot plan market --per-week 1000")
 
 
 def test_a_plan_without_a_choice_is_printed():
@@ -103,64 +100,3 @@ def test_a_plan_without_a_choice_is_printed():
     assert "Largest cost: 24.0" in run(CliRunner(), command)
     wrong = CliRunner().invoke(app, [*command.split(), "--max-loss", "much"])
     assert wrong.exit_code != 0
-
-
-#: A program that is killed when it calls the function "module:name" that is its first argument.
-KILLED = """
-import importlib, os, signal, sys
-
-def die(*arguments, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-module, names = sys.argv.pop(1).split(":")
-owner = importlib.import_module(module)
-*owners, name = names.split(".")
-for one in owners:
-    owner = getattr(owner, one)
-setattr(owner, name, die)
-from daband.cli._main import app
-app()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:the policy has learned")
-@pytest.mark.parametrize("call", [0.3, 1.0])
-def test_a_killed_learn_loses_nothing_and_counts_no_round_twice(folder, call):
-    from typer.testing import CliRunner
-
-    runner = CliRunner()
-    run(runner, "pilot plan market --max-loss 10% --per-week 1000 --weeks 8")
-    run(runner, "export market pilot.daband --pilot --no-data")
-    rng = np.random.default_rng(1)
-    rows = pl.DataFrame({"age": rng.normal(40.0, 10.0, 1000).round(1), "visit": range(1000)})
-    rows.write_csv("week.csv")
-    run(runner, "decide pilot.daband week.csv --out log.csv")
-    log = pl.read_csv("log.csv")
-    means = np.where(log["arm"] == "call", call, 0.3)
-    log.with_columns(reward=pl.Series((rng.random(1000) < means).astype(float))).write_csv(
-        "log.csv"
-    )
-    learn = ["learn", "market", "log.csv", "--id", "visit"]
-    before = daband.load(folder / "policy.safetensors").rounds_learned
-    for function in (
-        "daband.trust._pilot:write_bytes",  # before the rounds are written
-        "daband.trust._pilot:write_json",  # after them, before the course
-        "daband:learn_log",
-        "daband.policies._policy:Policy.save",
-    ):
-        killed = subprocess.run(
-            [sys.executable, "-c", KILLED, function, *learn], check=False, capture_output=True
-        )
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-    learned = run(runner, " ".join(learn))
-    assert [path.name for path in (folder / "learned").glob("policy-*")] == ["policy-1.safetensors"]
-    assert daband.load(folder / "learned" / "policy-1.safetensors").rounds_learned == before + 1000
-    pilot = Pilot(folder)
-    assert pilot.read_status().rounds == 1000
-    assert [point["rounds"] for point in pilot.course] == [1000]
-    assert pilot.read_status().decision == pilot.course[0]["decision"]
-    assert call < 1.0 or pilot.course[0]["decision"] == "deploy"
-    assert "of this log before" in run(runner, " ".join(learn))
-    assert Pilot(folder).read_status() == pilot.read_status()
-    assert "Learned 1,000 target rounds" in learned

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 import daband as library
-from daband.trust._report import write_choice_report
+from daband.ledger._report import write_choice_report
+from tests.ledger.test_report import make_choice
 from tests.rule_engines import decide_in_json
-from tests.trust.test_report import make_choice
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def test_from_rules_to_decisions_and_back(daband, market):
     exported = daband("export", "market/rules.json", "rules.daband", "--epsilon", "0.2")
     assert exported.returncode == 0, exported.stderr
     assert library.load_deployed("rules.daband").policy == "rules"
-    assert daband("decide", "rules.daband", "week.csv", "--out", "log.csv").returncode == 0
-    log = pl.read_csv(folder / "log.csv")
+    assert daband("decide", "rules.daband", "week.csv", "--out", "next.csv").returncode == 0
+    log = pl.read_csv(folder / "next.csv")
     assert sorted(log["propensity"].unique()) == pytest.approx([0.1, 0.9])
     rewards = np.random.default_rng(0).random(len(log))
     log.with_columns(reward=rewards).write_csv(folder / "log.csv")
@@ -88,13 +88,15 @@ def test_a_log_without_the_incumbent_leaves_the_verdict(daband, market):
     assert "Version 1" not in daband("assess", "market").stdout
     rows = pl.read_csv(market.parent / "new.csv")
     rewards = np.random.default_rng(0).random(len(rows))
-    log = rows.with_columns(arm=pl.lit("letter"), propensity=0.5, reward=rewards)
+    log = rows.with_columns(
+        arm=pl.lit("letter"), propensity=0.5, reward=rewards, n=pl.int_range(len(rows))
+    )
     log.write_csv(market.parent / "log.csv")
-    learned = daband("learn", "market", "log.csv")
+    learned = daband("learn", "market", "log.csv", "--external", "--id", "n")
     assert learned.returncode == 0, learned.stderr
     exported = daband("export", "market", "limited.daband", "--at-most", "letter=0.1")
     assert "With the limits" not in exported.stdout
-    verdict = library.trust.Choice.load(market).assessment
+    verdict = library.open_market(market).assess()
     deployed = library.load_deployed(market.parent / "limited.daband")
     assert deployed.assessment["advantage"] == verdict.advantage
     assert "Version 1 has learned" in daband("assess", "market").stdout

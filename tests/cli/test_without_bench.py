@@ -33,7 +33,7 @@ call("export", "market", "market.daband", "--epsilon", "0.2")
 call("decide", "market.daband", "new.csv", "--out", "log.csv")
 import polars as pl
 pl.read_csv("log.csv").with_columns(reward=pl.lit(1.0)).write_csv("log.csv")
-call("learn", "market", "log.csv", "--id", "customer")
+call("learn", "market", "log.csv")
 call("evaluate-log", "market.daband", "log.csv")
 call("serve", "--help")
 """
@@ -52,5 +52,5 @@ def test_a_choice_from_files_to_a_learned_policy(tmp_path):
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Learned 300 target rounds" in done.stdout
+    assert "Learned: 300 rewards, as version 1." in done.stdout
     assert (tmp_path / "market/report.html").is_file()

@@ -8,9 +8,9 @@ import daband
 from daband.domains import Columns, DataOptions
 from daband.errors import InvalidInput
 from daband.features._costs import ArmCosts
+from daband.ledger._report import write_choice_report
 from daband.ledger._store import Event, LoggedReward
 from daband.service._log_readers import subtract_costs
-from daband.trust._report import write_choice_report
 
 ARMS = np.array(["coupon", "mail"])
 

@@ -151,8 +151,10 @@ def test_in_a_pilot_the_incumbent_may_be_a_column_of_the_context(file, sqlite_lo
     today = log.select("age", today=pl.lit("call"))
     pair = daband.domains.from_table(source=log, target=today, columns=columns)
     choice = daband.choose(pair, incumbent="today")
-    daband.trust.plan_pilot(choice, per_week=1000, min_reward=0.0).save(tmp_path / "pilot")
-    settings = daband.trust.Pilot(tmp_path).settings
+    choice.save(tmp_path / "market")
+    with daband.open_market(tmp_path / "market") as market:
+        market.plan_pilot(per_week=1000, min_reward=0.0)
+        settings = market.pilot.settings
     path = tmp_path / "pilot.daband"
     daband.export(choice.policy, path, pair=pair, pilot={**settings, "control": 0.5})
     with served(path, sqlite_log) as client, Api(str(client.base_url)) as api:

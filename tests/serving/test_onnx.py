@@ -261,7 +261,7 @@ def test_the_command_line_decides_on_a_folder_and_learns_from_its_log(folders, t
     policy.save(tmp_path / "p.safetensors")
     daband.export(policy, tmp_path / "p.daband", pair=pair, epsilon=1.0)  # every weight is 1
     told = run("decide", "p.daband", "photos/cat", "--out", "log.csv", cwd=tmp_path)
-    assert "daband learn DIR log.csv --id image" in told
+    assert "daband learn DIR log.csv" in told
     log = pl.read_csv(tmp_path / "log.csv").with_columns(reward=pl.Series(np.arange(20) / 20))
     log.write_csv(tmp_path / "log.csv")
     run(

@@ -1,7 +1,5 @@
 """A pilot: its plan, its file, its rounds, its decision and its report."""
 
-import shutil
-
 import numpy as np
 import polars as pl
 import pytest
@@ -9,10 +7,9 @@ import pytest
 import daband
 from daband.errors import InvalidInput
 from daband.logs._controlled_trial import TrialCounts
-from daband.trust import Pilot, plan_pilot
+from daband.trust import plan_pilot
 from daband.trust._pilot import compute_largest_loss, draw_surprises
 from daband.trust._pilot_simulation import WeekRewards, simulate_pilots
-from daband.trust._report import write_choice_report
 
 SIMPLE = {"incumbent_mean": 0.2, "reward_deviation": 0.4, "min_reward": 0.0}
 NO_REWARDS = TrialCounts().moments
@@ -36,7 +33,7 @@ def log():
 
 
 @pytest.fixture(scope="module")
-def planned(log, tmp_path_factory):
+def folder(log, tmp_path_factory):
     """The folder of a choice with a plan, which no test changes."""
     data = tmp_path_factory.mktemp("data")
     log.write_csv(data / "old.csv")
@@ -50,45 +47,7 @@ def planned(log, tmp_path_factory):
     )
     choice = daband.choose(options.read(), incumbent="letter", unit="sales")
     choice.save(data / "market")
-    plan_pilot(choice, per_week=1000, weeks=6).save(data / "market" / "pilot")
     return data / "market"
-
-
-@pytest.fixture
-def folder(planned, tmp_path):
-    """A copy of that folder."""
-    return shutil.copytree(planned, tmp_path / "market")
-
-
-def run_week(folder, week, *, call, letter=0.3, missing=0.0, n=1000):
-    """Decide for n customers by the pilot's file, draw rewards, and write the log."""
-    pilot = Pilot(folder)
-    file = folder.parent / "pilot.daband"
-    policy = daband.load(folder / "policy.safetensors")
-    daband.export(policy, file, incumbent=pilot.plan.incumbent, pilot=pilot.settings)
-    deployed = daband.load_deployed(file)
-    rng = np.random.default_rng(week)
-    rows = pl.DataFrame({"age": rng.normal(42.0, 10.0, n).round(1)})
-    decision = deployed.decide(rows, round_number=week * n)
-    is_call = np.array(decision.arm_name) == "call"
-    rewards = (rng.random(n) < np.where(is_call, call, letter)).astype(float)
-    is_missing = rng.random(n) < missing
-    frame = rows.with_columns(
-        visit=pl.Series([f"{week}-{row}" for row in range(n)]),
-        arm=pl.Series(decision.arm_name),
-        propensity=pl.Series(decision.propensity),
-        reward=pl.Series(rewards),
-    )
-    path = folder.parent / f"week{week}.csv"
-    frame.with_columns(
-        reward=pl.when(pl.Series(is_missing)).then(None).otherwise(pl.col("reward"))
-    ).write_csv(path)
-    return path, frame
-
-
-def add(folder, path):
-    columns = {"arm": "arm", "reward": "reward", "propensity": "propensity"}
-    return Pilot(folder).add_log(path, **columns, id_column="visit")
 
 
 def test_a_plan_without_a_source_is_a_test_of_two_arms():
@@ -221,164 +180,3 @@ def test_simulated_advantages_have_the_quantile_of_the_assessment():
     draws = draw_surprises(np.random.default_rng(0), 100_000)
     assert np.quantile(draws, [0.1, 0.5]) == pytest.approx([-1.2816, 0.0], abs=0.03)
     assert (draws < -4.0).mean() > 0.02  # a normal distribution has 0.00003
-
-
-def test_a_plan_is_read_as_it_was_written(tmp_path):
-    plan = plan_pilot(per_week=2000, **SIMPLE)
-    plan.save(tmp_path)
-    assert daband.trust.PilotPlan.load(tmp_path) == plan
-    with pytest.raises(InvalidInput, match=r"/other .*`daband pilot plan DIR`"):
-        daband.trust.PilotPlan.load(tmp_path / "other")
-
-
-def test_a_better_policy_is_deployed_and_a_decision_is_final(folder):
-    plan = Pilot(folder).plan
-    assert plan.rule.expected_effect > 0
-    assert plan.incumbent == "letter"
-    statuses = []
-    for week in range(6):
-        path, _ = run_week(folder, week, call=0.55)
-        statuses.append(add(folder, path))
-        if statuses[-1].decision != "go on":
-            break
-    assert statuses[-1].decision == "deploy"
-    assert statuses[-1].low > 0
-    assert statuses[-1].low < statuses[-1].advantage < statuses[-1].high
-    assert statuses[-1].fraction == 1.0
-    assert Pilot(folder).settings["control"] == 0.0
-    assert len(Pilot(folder).course) == len(statuses)
-    path, _ = run_week(folder, 10, call=0.0)  # everybody gets the policy now
-    assert add(folder, path).decision == "deploy"
-    report = write_choice_report(folder).read_text()
-    assert "<h2>Pilot</h2>" in report
-    assert report.count("<svg") == 4
-
-
-def test_a_worse_policy_costs_no_more_than_the_limit(folder):
-    plan = Pilot(folder).plan
-    cost = 0.0
-    for week in range(6):
-        path, frame = run_week(folder, week, call=0.0)
-        cost += 0.3 * frame.filter(pl.col("arm") == "call").height
-        status = add(folder, path)
-        if status.decision != "go on":
-            break
-    assert status.decision == "keep the incumbent"
-    assert status.fraction == 0.0
-    assert cost <= plan.largest_cost
-    path, frame = run_week(folder, 9, call=0.0)
-    assert set(frame["arm"]) == {"letter"}
-
-
-def test_a_log_can_be_added_again_with_late_rewards(folder):
-    path, frame = run_week(folder, 0, call=0.5, missing=0.3)
-    first = add(folder, path)
-    assert first.missing > 0
-    assert add(folder, path) == first
-    assert len(Pilot(folder).course) == 1
-    frame.write_csv(path)
-    later = add(folder, path)
-    assert (later.missing, later.rounds) == (0, first.rounds)
-    assert sum(later.rewards) == later.differing_rounds > sum(first.rewards)
-
-
-def test_logs_that_are_not_of_the_pilot(folder):
-    path, frame = run_week(folder, 0, call=0.5)
-    with pytest.raises(InvalidInput, match="--id"):
-        Pilot(folder).add_log(
-            path, arm="arm", reward="reward", propensity="propensity", id_column=None
-        )
-    for wrong, message in [
-        (frame.drop("propensity"), r"week0\.csv .*'propensity' \("),
-        (frame.with_columns(visit=pl.lit("same")), r"week0\.csv: .*visit "),
-        (frame.with_columns(arm=pl.lit("call"), propensity=pl.lit(0.9)), r"visit 0-0 .*0\.5;"),
-    ]:
-        wrong.write_csv(path)
-        with pytest.raises(InvalidInput, match=message):
-            add(folder, path)
-    assert Pilot(folder).read_status().rounds == 0
-
-
-@pytest.mark.parametrize("value", [None, np.nan], ids=str)
-def test_a_round_without_a_propensity_is_an_error_and_nothing_is_lost(folder, value):
-    """Before: it was stored, and every later status failed."""
-    before = add(folder, run_week(folder, 0, call=0.5)[0])
-    path, frame = run_week(folder, 1, call=0.5)
-    path = path.with_suffix(".parquet")
-    is_bad = pl.int_range(len(frame)) == 7
-    frame.with_columns(
-        propensity=pl.when(is_bad).then(value).otherwise(pl.col("propensity")),
-    ).write_parquet(path)
-    with pytest.raises(InvalidInput, match=r"week1\.parquet: .*visit 1-7 .*propensity"):
-        add(folder, path)
-    assert Pilot(folder).read_status() == before
-    frame.write_parquet(path)
-    assert add(folder, path).rounds == 2 * before.rounds
-
-
-def test_the_incumbent_may_be_a_column_of_today_s_arms(log, tmp_path):
-    today = pl.when(pl.col("age") < 45).then(pl.lit("letter")).otherwise(pl.lit("call"))
-    columns = daband.domains.Columns(["age"], arm="offer", reward="sale", propensity="propensity")
-    target = log.select("age", today=today)
-    pair = daband.domains.from_table(source=log, target=target, columns=columns)
-    choice = daband.choose(pair, incumbent="today")
-    choice.save(tmp_path / "market")
-    plan = plan_pilot(choice, per_week=1000, weeks=6, min_reward=0.0)
-    plan.save(tmp_path / "market" / "pilot")
-    pilot = Pilot(tmp_path / "market")
-    file = tmp_path / "pilot.daband"
-    daband.export(choice.policy, file, pilot=pilot.settings)
-    deployed = daband.load_deployed(file)
-    assert deployed.columns == ("age", "today")
-    rows = target.head(1000)
-    decision = deployed.decide(rows, round_number=0)
-    assert not any(decision.warnings)
-    best = choice.policy.decide(pair.table.contexts(rows), "target", rule="greedy").arm
-    is_best = np.array(decision.arm_name) == np.array(pair.class_names)[best]
-    is_today = np.array(decision.arm_name) == rows["today"].to_numpy()
-    fraction = 1.0 - pilot.settings["control"]
-    expected = np.where(is_best, fraction, 0.0) + np.where(is_today, 1.0 - fraction, 0.0)
-    assert np.allclose(decision.propensity, expected)
-    assert len(set(expected.tolist())) == 3  # the two agree, or one of them is drawn
-    for single in (rows.row(0, named=True), rows.to_pandas().iloc[0]):
-        assert deployed.decide(single, round_number=0).propensity == decision.propensity[0]
-    mappings = deployed.decide(rows.to_dicts(), round_number=0)
-    assert np.array_equal(mappings.arm, decision.arm)
-    for wrong in ({"age": 40.0}, {"age": 40.0, "today": "fax"}, [{"age": 40.0, "today": None}]):
-        with pytest.raises(InvalidInput, match="today"):
-            deployed.decide(wrong)
-    frame = rows.with_columns(
-        visit=pl.int_range(1000),
-        arm=pl.Series(decision.arm_name),
-        propensity=pl.Series(decision.propensity),
-        reward=pl.lit(1.0),
-    )
-    frame.write_csv(tmp_path / "week.csv")
-    status = add(tmp_path / "market", tmp_path / "week.csv")
-    differs = expected < 1.0
-    assert status.differing_rounds == differs.sum()
-    assert status.rewards == ((is_best & differs).sum(), (is_today & differs).sum())
-    frame.drop("today").write_csv(tmp_path / "week.csv")
-    with pytest.raises(InvalidInput, match="today"):
-        add(tmp_path / "market", tmp_path / "week.csv")
-    with pytest.raises(InvalidInput, match="incumbent=COLUMN"):
-        plan_pilot(daband.choose(pair, incumbent=choice.policy), per_week=1000)
-
-
-def test_a_pilot_file_draws_policy_or_incumbent(folder):
-    path, frame = run_week(folder, 0, call=0.5, n=3000)
-    settings = Pilot(folder).settings
-    deployed = daband.load_deployed(path.parent / "pilot.daband")
-    assert deployed.control == settings["control"]
-    differing = frame.filter(pl.col("propensity") < 1.0)
-    fraction = 1.0 - settings["control"]
-    is_call = (differing["arm"] == "call").to_numpy()
-    assert np.allclose(differing["propensity"], np.where(is_call, fraction, 1.0 - fraction))
-    assert is_call.mean() == pytest.approx(fraction, abs=4 * np.sqrt(fraction / len(differing)))
-    only = deployed.decide({"age": 60.0}, arms=["call"])  # the incumbent cannot be chosen
-    assert (only.arm_name, only.propensity) == ("call", 1.0)
-    policy = daband.load(folder / "policy.safetensors")
-    with pytest.raises(InvalidInput, match="epsilon"):
-        daband.export(policy, path, incumbent="letter", pilot=settings, epsilon=0.1)
-    with pytest.raises(InvalidInput, match="incumbent"):
-        daband.export(policy, path, pilot=settings)

@@ -6,10 +6,10 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
+from daband.ledger._report import write_choice_report
 from daband.trust import Candidate
-from daband.trust._report import write_choice_report
+from tests.ledger.test_report import make_choice
 from tests.rule_engines import decide_in_json
-from tests.trust.test_report import make_choice
 
 LOG = [Candidate("log", "log", preferred=True)]
 

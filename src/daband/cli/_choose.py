@@ -30,17 +30,12 @@ from daband.cli._shared import (
 from daband.domains._data_options import DataOptions
 from daband.domains.readers._columns import NOT_IN_TARGET
 from daband.errors import InvalidInput
+from daband.ledger._market import AUDIT_FOLDER, has_decisions, open_market
 from daband.training._candidates import CandidateProgress
 from daband.training._zero_shot import evaluate
 from daband.trust._answers import QUESTIONS_FILE, Survey
 from daband.trust._assessment import COLLECT, DEPLOY, KEEP, Assessment, format_number
 from daband.trust._audit import Audit
-from daband.trust._choice_folder import (
-    AUDIT_FOLDER,
-    assess_choice,
-    start_audit,
-    update_audit,
-)
 from daband.trust._choose import DATA_FILE, Choice, choose
 from daband.trust._rules import RULES_FILE, check_rules_folder, rules
 
@@ -88,8 +83,8 @@ def assess_command(
     """
     if fail_unless is not None:
         check_one_of("--fail-unless", fail_unless, (DEPLOY, COLLECT, KEEP))
-    with console.status(_SCORING_TEXT):
-        assessment = assess_choice(folder, incumbent=incumbent, unit=unit)
+    with console.status(_SCORING_TEXT), open_market(folder) as market:
+        assessment = market.assess(incumbent=incumbent, unit=unit)
     print_line(str(assessment))
     if fail_unless not in (None, assessment.verdict):
         raise typer.Exit(_OTHER_VERDICT_CODE)
@@ -130,10 +125,12 @@ def audit_command(
         )
     if replace and answers is None:
         raise InvalidInput("--replace needs --answers, whose answers then overwrite earlier ones")
-    if budget is None:
-        audit, assessment = update_audit(folder, answers, replace=replace)
-    else:
-        audit, assessment = start_audit(folder, budget=budget, incumbent=incumbent), None
+    assessment: Assessment | None = None
+    with open_market(folder) as market:
+        if budget is None:
+            audit, assessment = market.update_audit(answers, replace=replace)
+        else:
+            audit = market.start_audit(budget=budget, incumbent=incumbent)
     if out is not None and audit.budget:
         _copy_questions(audit, out)
     _print_audit(audit, folder, answers or out, assessment or audit)
@@ -343,10 +340,10 @@ def choose_command(
 def _claim_folder(folder: Path, data: DataOptions) -> None:
     """Write the options of the data to a folder. Raise an error if it has results of others."""
     path = make_folder(folder, "out") / DATA_FILE
-    if any(any(folder.glob(name)) for name in ("audit/audit.json", "learned/policy-*")):
+    if (folder / "audit/audit.json").is_file() or has_decisions(folder):
         raise InvalidInput(
-            f"{folder} has an audit, or a policy that has learned a log, of which another choice"
-            " would replace the verdict; choose another --out"
+            f"{folder} has an audit or decisions, which another choice would not fit; choose another"
+            " --out"
         )
     has_results = any(other != path for other in folder.iterdir())
     if has_results and path.is_file() and DataOptions.load(path) != data:

@@ -17,7 +17,7 @@ from daband.domains._data_options import DataOptions
 from daband.domains._examples import Example, fill_rewards, list_examples, read_example
 from daband.domains.readers._reading import read_table
 from daband.errors import InvalidInput
-from daband.trust._report import write_choice_report
+from daband.ledger._report import write_choice_report
 
 
 def example_command(

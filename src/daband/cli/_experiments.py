@@ -147,7 +147,7 @@ def report_command(
     Example: daband report runs/market
     """
     if (folder / CHOICE_FILE).is_file():
-        from daband.trust._report import write_choice_report
+        from daband.ledger._report import write_choice_report
 
         print_line(f"Report: {write_choice_report(folder)}")
         return

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 from typer import Argument, Option
 
 import daband
-from daband.base._files import check_writable, lock_folder, make_folder, write_json
+from daband.base._files import check_writable, write_json
 from daband.cli import _shared as shared_options
 from daband.cli._pilot import print_status
-from daband.cli._shared import print_line, show_rows_bar
+from daband.cli._shared import console, print_line, show_rows_bar
 from daband.domains._data_options import DataOptions
 from daband.domains.readers._parquet_log import ParquetLog, open_log
-from daband.domains.readers._reading import TARGET_PREFIX, compute_digests
 from daband.errors import InvalidInput
-from daband.logs._mean_estimates import estimate_mean
-from daband.policies._log_policy import LogPolicy
+from daband.ledger._log_import import LogNames
+from daband.ledger._market import EXPORT, GO_BACK, Lesson, Market, open_market
+from daband.logs._mean_estimates import MeanEstimate
 from daband.policies._policy import Policy
-from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import DeployedPolicy, is_deployed_file
-from daband.trust._assess import compute_arm_fractions
-from daband.trust._assessment import format_number
-from daband.trust._choice_folder import find_next_file, find_policy_file, update_verdict
-from daband.trust._pilot import Pilot
-
-#: The number of rounds of a log from which ``learn`` describes changes.
-_MAX_SHOWN_ROUNDS = 65_536
-#: The number of arms that ``learn`` shows.
-_MAX_SHOWN_ARMS = 8
+from daband.trust._assessment import VERDICT_CONFIDENCE, format_number
 
 
 def fit_log_command(
@@ -69,129 +58,134 @@ def fit_log_command(
 
 
 def learn_command(
-    policy: shared_options.PolicyArgument,
-    log: shared_options.LogArgument,
+    folder: shared_options.PolicyArgument,
+    log: Annotated[
+        str | None,
+        Argument(help="The completed log: CSV or Parquet. Default: the rewards of a service."),
+    ] = None,
     arm: shared_options.ArmColumn = "arm",
     reward: shared_options.RewardColumn = "reward",
     propensity: shared_options.PropensityColumn = "propensity",
     id_column: Annotated[
         str | None,
-        Option(
-            "--id", help="The column with a new id for each round, so that none is learned twice."
-        ),
+        Option("--id", help="The column with the id of each decision; default: decision_id."),
     ] = None,
     context: shared_options.ContextColumns = None,
     cluster: shared_options.ClusterColumn = None,
+    correct: Annotated[
+        bool, Option("--correct", help="Replace rewards of the ledger that differ in the log.")
+    ] = False,
+    external: Annotated[
+        bool, Option("--external", help="The log is of another system, not of `daband decide`.")
+    ] = False,
     out: Annotated[
-        Path | None,
-        Option(
-            help="The file for the policy; by default the next version in DIR, or the same file."
-        ),
+        Path | None, Option(help="For a saved policy: the file to write; default: the same file.")
     ] = None,
 ) -> None:
-    """Update a policy from a target log, such as the one that `daband decide` writes; then export
-    it again.
+    """Enter a completed log into the ledger, learn it, and print what ran and what to do next.
 
-    A log can be given again when more rewards have arrived: rounds that were learned before are
-    recognised by --id. During a pilot, the log is also added to its evidence, and the decision is
-    printed.
+    The log is checked completely first: an exported file of the market must have made its
+    decisions. It can be given again when more rewards have arrived. During a pilot, the decision is
+    printed, too.
 
-    Example: daband learn market log1.csv --id decision
+    Example: daband learn market log1.csv
     """
-    is_folder = policy.is_dir()
-    folder = policy if is_folder else policy.parent
-    # two processes would write the same version, each without the rounds of the other
-    with lock_folder(folder, wait=True, lock_file=".learn.lock"):
-        pilot = Pilot(policy) if Pilot.exists(policy) else None
-        if pilot is not None and pilot.find_decision() is None:
-            status = pilot.add_log(
-                log, arm=arm, reward=reward, propensity=propensity, id_column=id_column
-            )
-            print_status(policy, pilot, status)
-        learner = _load_policy(policy)
-        path = out or (find_next_file(policy) if is_folder else policy)
-        is_next_version = is_folder and out is None
-        if is_next_version:
-            make_folder(path.parent)
-        check_writable(path)
-        policy_before = copy.deepcopy(learner)
-        names = {"arm": arm, "reward": reward, "propensity": propensity}
-        parquet_log = _open_log(log, learner, context, names, {"id": id_column, "cluster": cluster})
-        with show_rows_bar(learner.name) as show_rows:
-            daband.learn_log(learner, parquet_log, id=id_column, progress=show_rows)
-        n_learned = learner.rounds_learned - policy_before.rounds_learned
-        if not n_learned:
-            print_line("The policy has learned all rounds of this log before. Nothing is written.")
-            return
-        learner.save(path)
-        print_line(f"Learned {n_learned:,} target rounds; {learner.rounds_learned:,} in total.")
-        rounds = _read_rounds(parquet_log, policy_before, id_column)
-        for text in _describe_changes(policy_before, learner, rounds):
-            print_line(text)
-        n_ignored = len(parquet_log) - n_learned
-        if id_column is not None and n_ignored:
-            print_line(
-                f"Ignored: {n_ignored:,} rows whose {id_column} was learned before; new"
-                " decisions need new ids."
-            )
-        print_line(f"Policy: {path} (version {learner.version})")
-        if is_next_version:
-            print_line(update_verdict(policy, policy_before, learner, rounds, n_learned))
-            if pilot is None or pilot.find_decision() is not None:
-                print_line(
-                    f"To deploy it: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1"
-                )
-
-
-def _read_rounds(log: ParquetLog, before: Policy, id_column: str | None) -> Rounds:
-    """Return the first rounds of a log, without rounds that a policy has learned."""
-    batches: list[Rounds] = []
-    for part, digest in compute_digests(log.parts()).items():
-        if TARGET_PREFIX + digest in before.log_parts:
-            continue
-        ids = log.read_values(part, id_column)
-        for batch in log.batches(part):
-            # empty without ids
-            is_new = [i not in before._round_ids for i in itertools.islice(ids, len(batch))]
-            batches.append(batch.select(np.flatnonzero(is_new)) if is_new else batch)
-            if sum(map(len, batches)) >= _MAX_SHOWN_ROUNDS:
-                return Rounds.join(batches)
-    return Rounds.join(batches)
-
-
-def _describe_changes(before: Policy, after: Policy, rounds: Rounds) -> Iterator[str]:
-    """Yield lines on the rewards of rounds that were learned, and on the changes of the policy's
-    decisions for their contexts.
-    """
-    is_usual = rounds.known_propensities >= 0.5
-    for label, rows in (("a likely", is_usual), ("an unlikely", ~is_usual)):
-        if rows.sum() > 1:
-            estimate = estimate_mean(rounds.rewards[rows])
-            low, high = estimate.compute_interval(0.95)
-            yield (
-                f"Mean reward: {estimate.value:.4g} ({low:.4g} to {high:.4g}) in"
-                f" {rows.sum():,} rounds with {label} arm."
-            )
-    fractions = [
-        compute_arm_fractions(
-            policy.decide(rounds.contexts, "target", rule="greedy").arm, after.n_arms
+    names = LogNames(arm, reward, propensity, id_column or "decision_id")
+    if not folder.is_dir():
+        columns = {"arm": arm, "reward": reward, "propensity": propensity}
+        _learn_file(
+            folder, out or folder, log, context, columns, {"id": id_column, "cluster": cluster}
         )
-        for policy in (before, after)
-    ]
-    names = after.arm_names or tuple(map(str, range(after.n_arms)))
-    shown_arms = np.argsort(-np.max(fractions, axis=0), kind="stable")[:_MAX_SHOWN_ARMS]
-    changes = [
-        f"{names[arm]} {fractions[0][arm]:.0%} -> {fractions[1][arm]:.0%}" for arm in shown_arms
-    ]
-    yield f"Arms for these contexts, before and after: {', '.join(changes)}."
-    if after.source_worth is not None:
-        yield f"Worth of the source: {after.source_worth}."
-    if isinstance(before, LogPolicy) and isinstance(after, LogPolicy):
-        rules = [
-            "by context" if log_policy.personalises else f"always {names[log_policy.evidence.arm]}"
-            for log_policy in (before, after)
-        ]
-        yield f"Rule: {rules[0]} -> {rules[1]}."
+        return
+    with open_market(folder) as market, console.status("Learning ..."):
+        lesson = market.learn(log, names=names, cluster=cluster, correct=correct, external=external)
+        for text in describe_lesson(lesson, market):
+            print_line(text)
+        pilot = market.pilot
+        if pilot is not None and pilot.read_status().rounds:
+            print_status(folder, pilot)
+
+
+def _learn_file(
+    path: Path,
+    out: Path,
+    log: str | None,
+    context: str | None,
+    names: dict[str, str],
+    other_names: dict[str, str | None],
+) -> None:
+    """Update a saved policy, which has no market, from a log."""
+    policy = _load_policy(path)
+    check_writable(out)
+    if log is None:
+        raise InvalidInput("a saved policy needs a LOG to learn")
+    opened_log = _open_log(log, policy, context, names, other_names)
+    n_before = policy.rounds_learned
+    with show_rows_bar(policy.name) as show_rows:
+        daband.learn_log(policy, opened_log, id=other_names["id"], progress=show_rows)
+    policy.save(out)
+    n_learned = policy.rounds_learned - n_before
+    print_line(
+        f"Learned {n_learned:,} target rounds; {policy.rounds_learned:,} in total.\n"
+        f"Policy: {out} (version {policy.version})"
+    )
+
+
+def describe_lesson(lesson: Lesson, market: Market) -> Iterator[str]:
+    """Yield lines on what ran, on what the newest version is expected to add, and on what to do."""
+    entered = lesson.entered
+    if entered is not None:
+        corrected = f", {entered.corrected:,} corrected" if entered.corrected else ""
+        yield (
+            f"Entered: {entered.rewards:,} rewards{corrected} and {entered.decisions:,} decisions;"
+            f" {entered.missing:,} of {entered.rows:,} rows have no reward yet."
+        )
+    assessment = lesson.assessment
+    unit = f" {assessment.unit}" if assessment is not None and assessment.unit else ""
+    incumbent = "the incumbent" if assessment is None else assessment.incumbent
+    for record in lesson.history:
+        text = f"Version {record.version} ran: {record.decisions:,} rounds"
+        if record.mean is not None:
+            text += f", mean reward {_format_estimate(record.mean)}{unit}"
+        if record.control_mean is not None:
+            text += (
+                f"; control group: {record.control_rewards:,} rounds,"
+                f" {_format_estimate(record.control_mean)}"
+            )
+        yield f"{text}."
+        if record.lift is not None:
+            yield f"  Lift over {incumbent}: {_format_estimate(record.lift, with_sign=True)}{unit}."
+    if lesson.learned:
+        yield f"Learned: {lesson.learned:,} rewards, as version {lesson.newest}."
+    else:
+        yield "There are no rewards to learn."
+    if lesson.gain is not None:
+        low = lesson.gain.compute_interval(VERDICT_CONFIDENCE)[0]
+        limit = format_number(low, with_sign=True) if math.isfinite(low) else "unknown"
+        yield (
+            f"Version {lesson.newest} is expected to add"
+            f" {format_number(lesson.gain.value, with_sign=True)}{unit} to version"
+            f" {lesson.running}, at least {limit} (one-sided 90% limit)."
+        )
+    if assessment is not None:
+        yield assessment.sentence
+    folder = shlex.quote(str(market.folder))
+    if lesson.action == GO_BACK:
+        yield f"To do: go back to {incumbent}; daband report {folder} has the reasons."
+    elif lesson.action == EXPORT:
+        yield f"To do: export version {lesson.version}: daband export {folder} FILE --epsilon 0.1"
+    else:
+        yield f"To do: go on with version {lesson.version}."
+
+
+def _format_estimate(estimate: MeanEstimate, *, with_sign: bool = False) -> str:
+    """Return an estimate with its 95% interval."""
+    value = format_number(estimate.value, with_sign=with_sign)
+    low, high = estimate.compute_interval(0.95)
+    if not math.isfinite(low):
+        return value
+    limits = (format_number(limit, with_sign=with_sign) for limit in (low, high))
+    return f"{value} ({' to '.join(limits)})"
 
 
 #: The file of estimates in the folder of a choice.
@@ -301,7 +295,9 @@ def _open_log(
 
 
 def _load_policy(path: Path) -> Policy:
-    """Return the saved policy at a path, or the latest version of a choice's policy."""
-    file = find_policy_file(path) if path.is_dir() else path
-    policy: Policy = daband.load(file, device="cpu")
+    """Return the saved policy at a path, or the recommended version of a market."""
+    if path.is_dir():
+        with open_market(path) as market:
+            return market.versions.load(market.recommended)
+    policy: Policy = daband.load(path, device="cpu")
     return policy

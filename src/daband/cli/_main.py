@@ -26,7 +26,7 @@ from daband.cli._logs import (
     fit_log_command,
     learn_command,
 )
-from daband.cli._pilot import plan_command, status_command
+from daband.cli._pilot import cancel_command, plan_command, status_command
 from daband.cli._serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli._shared import console, error_console, print_line, show_warnings_once
 from daband.errors import DabandError
@@ -87,7 +87,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "report": (experiments.report_command, "Write a report on a choice or runs."),
     "export": (export_command, ""),
     "decide": (decide_command, ""),
-    "learn": (learn_command, "Update a policy from a completed log."),
+    "learn": (learn_command, "Learn a completed log, and print what to do next."),
     "serve": (serve_command, ""),
     "export-events": (export_events_command, ""),
     "check-log": (check_log_command, "Check a log for mistakes."),
@@ -108,6 +108,7 @@ data_app.command("list")(experiments.list_pairs_command)
 data_app.command("check")(experiments.check_data_command)
 pilot_app.command("plan")(plan_command)
 pilot_app.command("status")(status_command)
+pilot_app.command("cancel")(cancel_command)
 
 
 def _exit_with_error(message: str) -> NoReturn:

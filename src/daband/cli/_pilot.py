@@ -1,18 +1,19 @@
-"""Define the commands ``pilot plan`` and ``pilot status``."""
+"""Define the commands ``pilot plan``, ``pilot status`` and ``pilot cancel``."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from daband.cli._shared import print_line
 from daband.errors import InvalidInput
+from daband.ledger._market import open_market
+from daband.ledger._pilots import PilotLedger
 from daband.trust._assessment import DEPLOY, format_number
-from daband.trust._choose import Choice
-from daband.trust._pilot import GO_ON, PILOT_FOLDER, Pilot, PilotStatus, plan_pilot
+from daband.trust._pilot import GO_ON, plan_pilot
 
 ChoiceArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a choice.")]
 
@@ -59,33 +60,26 @@ def plan_command(
 
     Example: daband pilot plan market --max-loss 1% --per-week 2000
     """
-    choice = None
-    if folder is not None:
-        choice = Choice.load(folder)
-        if (folder / PILOT_FOLDER).is_dir() and Pilot(folder).course:
-            raise InvalidInput(
-                f"{folder / PILOT_FOLDER} has rounds of a pilot, whose plan cannot change; remove"
-                " the folder to start another pilot"
-            )
-    plan = plan_pilot(
-        choice,
-        max_loss=_parse_percent("--max-loss", max_loss),
-        per_week=per_week,
-        weeks=weeks,
-        delay=delay,
-        incumbent_mean=incumbent_mean,
-        reward_deviation=reward_deviation,
-        min_reward=min_reward,
-        drift=None if drift is None else _parse_percent("--drift", drift),
-        min_advantage=min_advantage,
-        unit=unit,
-    )
-    print_line(str(plan))
+    options: dict[str, Any] = {
+        "max_loss": _parse_percent("--max-loss", max_loss),
+        "per_week": per_week,
+        "weeks": weeks,
+        "delay": delay,
+        "incumbent_mean": incumbent_mean,
+        "reward_deviation": reward_deviation,
+        "min_reward": min_reward,
+        "drift": None if drift is None else _parse_percent("--drift", drift),
+        "min_advantage": min_advantage,
+        "unit": unit,
+    }
     if folder is None:
+        print_line(str(plan_pilot(**options)))
         return
-    plan.save(folder / PILOT_FOLDER)
-    print_line(f"Written: {folder / PILOT_FOLDER}")
-    print_line(f"To start it: daband export {shlex.quote(str(folder))} pilot.daband --pilot")
+    with open_market(folder) as market:
+        print_line(str(market.plan_pilot(**options)))
+    quoted = shlex.quote(str(folder))
+    print_line(f"To start it: daband export {quoted} pilot.daband --pilot")
+    print_line(f"To give it up: daband pilot cancel {quoted}")
 
 
 def status_command(folder: ChoiceArgument) -> None:
@@ -93,13 +87,26 @@ def status_command(folder: ChoiceArgument) -> None:
 
     Example: daband pilot status market
     """
-    pilot = Pilot(folder)
-    print_status(folder, pilot, pilot.read_status())
+    with open_market(folder) as market:
+        if market.pilot is None:
+            raise InvalidInput(f"{folder} has no pilot; daband pilot plan {folder} plans one")
+        print_status(folder, market.pilot)
 
 
-def print_status(folder: Path, pilot: Pilot, status: PilotStatus) -> None:
+def cancel_command(folder: ChoiceArgument) -> None:
+    """Give up a pilot, or its plan; its rounds stay in the ledger and are learned.
+
+    Example: daband pilot cancel market
+    """
+    with open_market(folder) as market:
+        market.cancel_pilot()
+    print_line("The pilot is given up. Its rounds stay in the ledger.")
+
+
+def print_status(folder: Path, pilot: PilotLedger) -> None:
     """Print the status of a pilot."""
     plan = pilot.plan
+    status = pilot.read_status()
     unit = f" {plan.unit}" if plan.unit else ""
     decision = status.decision[0].upper() + status.decision[1:]
     if status.decision == GO_ON and status.rounds:

@@ -7,19 +7,16 @@ Most imports are in the functions, because the package daband-serving, whose onl
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from daband.base._files import check_writable, write_bytes
-from daband.base._lazy_polars import pl
-from daband.errors import DabandError, DataError, InvalidInput, did_you_mean
+from daband.base._files import check_writable
+from daband.errors import DabandError, InvalidInput
 
 
 def export_command(
@@ -68,6 +65,10 @@ def export_command(
             "--data/--no-data", help="Read the data, whose contexts monitoring compares with."
         ),
     ] = True,
+    version: Annotated[
+        int | None,
+        typer.Option(min=0, help="The version to export; by default the recommended one."),
+    ] = None,
     is_pilot: Annotated[
         bool,
         typer.Option("--pilot", help="For the next rounds of the pilot that was planned for DIR."),
@@ -82,76 +83,51 @@ def export_command(
     """
     from daband import load
     from daband.cli._shared import print_line
-    from daband.serving._deployed_policy import load_deployed
-    from daband.serving._export import export
-    from daband.trust._budgets import assess_limits
-    from daband.trust._choice_folder import find_policy_file
+    from daband.ledger._market import open_market, write_export
+    from daband.trust._assessment import DEPLOY
     from daband.trust._choose import POLICY_FILE, Choice
     from daband.trust._rules import RULES_FILE
 
-    choice = None
-    pair = None
-    assessment = None
-    policy_file = folder
-    pilot = None
-    if is_pilot:
-        from daband.trust._pilot import Pilot
-
-        pilot = Pilot(folder)
-        plan = pilot.plan
-        incumbent = None if plan.incumbent_column else plan.incumbent
+    options: dict[str, Any] = {
+        "domain": domain,
+        "epsilon": epsilon,
+        "explore": explore,
+        "incumbent": incumbent,
+        "at_most": _parse_fractions(at_most or ()),
+        "max_cost": max_cost,
+        "with_data": with_data,
+    }
     if folder.is_dir():
-        choice = Choice.load(folder)
-        # a pilot tries the policy that was chosen, not what it has learned since
-        policy_file = find_policy_file(folder) if pilot is None else folder / POLICY_FILE
-        assessment = choice.assessment.as_dict()
-    elif folder.name == RULES_FILE and (folder.parent / POLICY_FILE).is_file():
-        choice = Choice.load(folder.parent)
-    if choice is not None and with_data and choice.options is not None:
-        try:
-            pair = choice.options.read()
-        except DataError as error:
-            raise DataError(
-                f"{error}. With --no-data, the policy is exported without data for monitoring"
-            ) from None
-    policy = load(policy_file, device="cpu")
-    write = partial(
-        export,
-        policy,
-        file,
-        pair=pair,
-        domain=domain,
-        incumbent=incumbent,
-        epsilon=epsilon,
-        explore=explore,
-        pilot=None if pilot is None else pilot.settings,
-    )
-    write(assessment=assessment, at_most=_parse_fractions(at_most or ()), max_cost=max_cost)
-    deployed = load_deployed(file)
-    limited = None
-    has_target_rewards = assessment is None or assessment["rewards"] or policy.version
-    if deployed.limiter and choice and pair and not has_target_rewards:
-        limited = assess_limits(choice, pair, deployed.limiter.limits)
-        assessment = limited.as_dict()
-        write(assessment=assessment, at_most=deployed.limiter.limits)
+        with open_market(folder) as market:
+            deployed, _, assessment, is_limited = market.export(
+                file, version=version, pilot=is_pilot, **options
+            )
+    else:
+        is_rule = folder.name == RULES_FILE and (folder.parent / POLICY_FILE).is_file()
+        choice = Choice.load(folder.parent) if is_rule else None
+        policy = load(folder, device="cpu")
+        deployed, assessment, is_limited = write_export(
+            policy, file, choice=choice, assessment=None, **options
+        )
     print_line(f"{deployed!r}")
     kibibytes = file.stat().st_size / 1024
     quoted_file = shlex.quote(str(file))
-    print_line(f"Written: {file} ({kibibytes:,.0f} KiB, version {policy.version})")
-    if limited is not None:
-        print_line(f"With the limits: {limited.sentence}")
-    elif assessment is not None and assessment["verdict"] != "deploy":
+    print_line(f"Written: {file} ({kibibytes:,.0f} KiB, version {deployed.version})")
+    if assessment is not None and is_limited:
+        print_line(f"With the limits: {assessment.sentence}")
+    elif assessment is not None and assessment.verdict != DEPLOY:
         print_line(
-            f"Its verdict is: {assessment['verdict']} (daband assess prints the reasons).",
+            f"Its verdict is: {assessment.verdict} (daband assess prints the reasons).",
             style="yellow",
         )
-    if deployed.limiter and assessment and not limited:
+    if deployed.limiter and assessment and not is_limited:
         print_line(
             "The verdict is for the policy without limits: it has target rewards or no data."
         )
     control = share = ""
-    differs = incumbent or assessment is None or assessment["disagreement"] > 0.0
-    if deployed.incumbent is not None and differs and pilot is None and not deployed.limiter:
+    differs = incumbent or assessment is None or assessment.disagreement > 0.0
+    is_usual = deployed.pilot is None and not deployed.limiter
+    if deployed.incumbent is not None and differs and is_usual:
         control = " --control 0.1"
         share = f", with {deployed.arm_names[deployed.incumbent]} for a tenth of them"
     if deployed.columns is not None:
@@ -161,7 +137,7 @@ def export_command(
         )
     if deployed.pilot is not None:
         print_line(
-            f"If the policy and {plan.incumbent} choose different arms, the policy gets"
+            "If the policy and the incumbent choose different arms, the policy gets"
             f" {1.0 - deployed.control:.1%} of the rounds."
         )
         print_line(
@@ -185,8 +161,6 @@ def _parse_fractions(texts: Sequence[str]) -> dict[str, float]:
 
 #: Maximum number of decisions and of warnings that are printed.
 _MAX_PRINTED_LINES = 5
-#: Suffixes of image files.
-_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
 
 def decide_command(
@@ -212,6 +186,15 @@ def decide_command(
             )
         ),
     ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="COLUMN",
+            help="The column with a new id for each decision. Rows that are decided again keep their"
+            " arms. Default: ids are drawn.",
+        ),
+    ] = None,
     control_fraction: Annotated[
         float | None,
         typer.Option(
@@ -224,87 +207,29 @@ def decide_command(
     """Decide on every row of a file, and check them for drift.
 
     The file --out is a log: fill in the column reward as rewards arrive, then use `daband learn`.
-    Without --out, the decisions on the first rows are printed.
+    Decisions in the file are never replaced; with --id, new ones are added. Without --out, the
+    decisions on the first rows are printed.
 
-    Example: daband decide market.daband week1.csv --out log1.csv --control 0.1
+    Example: daband decide market.daband week1.csv --id visit --out log1.csv --control 0.1
     """
-    import numpy as np
-
     import daband
     from daband.cli._shared import print_line
-    from daband.domains.readers._reading import read_table
+    from daband.ledger._decisions import append_decisions, decide_rows
     from daband.serving._deployed_policy import load_deployed
 
     deployed = daband.load(file).as_deployed() if file.suffix == ".json" else load_deployed(file)
-    if deployed.pilot is not None and control_fraction is not None:
-        raise InvalidInput(
-            f"{file} is for a pilot, whose limit of the cost determines the fraction of the"
-            " incumbent; leave out --control"
-        )
-    contexts: Any
-    if rows.is_dir():
-        image_paths = sorted(
-            path for path in rows.iterdir() if path.suffix.lower() in _IMAGE_SUFFIXES
-        )
-        if not image_paths:
-            raise InvalidInput(f"{rows} has no image ({', '.join(_IMAGE_SUFFIXES)})")
-        encoded_columns = {} if deployed.reader.table is None else deployed.reader.table.encoded
-        path_column = next(
-            (name for name, kind in encoded_columns.items() if kind == "image"), "file"
-        )
-        frame = pl.DataFrame({path_column: [str(path) for path in image_paths]})
-        contexts = image_paths
-    elif deployed.columns is None:
-        raise InvalidInput(
-            f"{file} does not take rows of a table; ROWS must be a folder of images, or use "
-            "daband.load_deployed(FILE).decide in Python"
-        )
-    else:
-        frame = read_table(rows)
-        for name in deployed.columns:
-            if name not in frame.columns:
-                hint = did_you_mean(name, frame.columns)
-                raise InvalidInput(
-                    f"{rows} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})"
-                )
-        if not len(frame):
-            raise InvalidInput(f"{rows} has no rows")
-        contexts = frame.select(deployed.columns)
-    for name in ("arm", "propensity", "reward", "version"):
-        if name in frame.columns:
-            raise InvalidInput(
-                f"{rows} has a column {name!r}, which is needed for the decisions; rename or"
-                " drop it"
-            )
     if out is not None:
         check_writable(out)
-        old_log = read_table(out) if out.is_file() else frame
-        if "reward" in old_log.columns and old_log["reward"].null_count() < len(old_log):
-            raise InvalidInput(
-                f"{out} has rewards, which would be overwritten; choose another --out, or move the"
-                " file"
-            )
-    monitor = None if deployed.reference is None else deployed.monitor()
-    decision = (monitor or deployed).decide(contexts, control=control_fraction)
-    decisions = frame.with_columns(
-        arm=pl.Series(decision.arm_name),
-        propensity=pl.Series(np.asarray(decision.propensity)),
-        reward=pl.lit(None, pl.Float64),
-        version=pl.lit(deployed.version),
-    )
+    decided = decide_rows(deployed, rows, id_column=id_column, control=control_fraction)
+    decisions, decision = decided.frame, decided.decision
     if out is None:
         printed_rows = decisions.select("arm", "propensity").head(_MAX_PRINTED_LINES)
         for index, (arm_name, propensity) in enumerate(printed_rows.iter_rows()):
             print_line(f"row {index}: {arm_name} (propensity {propensity:.3g})")
         if len(decisions) > _MAX_PRINTED_LINES:
             print_line(f"... {len(decisions):,} rows in total")
-    else:  # the file is replaced at once, so that a crash cannot leave a part of the log
-        content = io.BytesIO()
-        if out.suffix.lower() == ".parquet":
-            decisions.write_parquet(content)
-        else:
-            decisions.write_csv(content, separator="\t" if out.suffix.lower() == ".tsv" else ",")
-        write_bytes(out, content.getvalue())
+    else:
+        n_new = append_decisions(out, decisions, has_ids=id_column is not None)
     messages: dict[tuple[str, str], list[str]] = {}  # of all rows, by kind and column
     for warning in (warning for row_warnings in decision.warnings for warning in row_warnings):
         messages.setdefault((warning.kind, warning.column), []).append(warning.message)
@@ -313,26 +238,20 @@ def decide_command(
             f"warning   {message}" + (f" (and {len(others):,} more rows)" if others else ""),
             style="yellow",
         )
-    if monitor is not None:
-        print_line(f"{monitor.report()!r}")
+    if decided.report is not None:
+        print_line(f"{decided.report!r}")
     if out is None:
         print_line(
             "Nothing was written; use --out log.csv to store the decisions, fill in rewards and"
             " learn."
         )
         return
-    print_line(f"Written: {out} ({len(decisions):,} decisions of version {deployed.version})")
+    n_old = len(decisions) - n_new
+    repeated = f"; {n_old:,} were in the file before" if n_old else ""
+    print_line(f"Written: {out} ({n_new:,} decisions of version {deployed.version}{repeated})")
     if deployed.exploration is not None:
         print_line(deployed.describe_exploration(len(decisions)))
-    id_column = (
-        shlex.quote(frame.columns[0])
-        if rows.is_dir()
-        else "COLUMN (with a new id for every decision)"
-    )
-    print_line(
-        f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id"
-        f" {id_column}"
-    )
+    print_line(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))}")
 
 
 #: Addresses that only this machine can reach.
@@ -420,19 +339,12 @@ def serve_command(
         from daband.serving._deployed_policy import load_deployed
 
         if policy_path is not None and policy_path.is_dir():
-            from daband.trust._choice_folder import list_versions
+            from daband.ledger._market import open_market
 
-            deployed = load_deployed(file)
-            versions = list_versions(policy_path)
-            version = max(versions)
-            if deployed.version != version:
-                command = shlex.join(["daband", "export", str(policy_path), str(file)])
-                raise InvalidInput(
-                    f"{file} has version {deployed.version} of the policy, but {policy_path} has"
-                    f" version {version}; export it again: {command} --epsilon"
-                    f" {deployed.frozen.exploration.epsilon:g}"
-                )
-            policy_path = versions[version]
+            version = load_deployed(file).version
+            with open_market(policy_path) as market:
+                market.versions.load(version)  # makes its file again if it is missing
+                policy_path = market.versions.find_file(version)
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(**{role: os.environ.get(f"DABAND_{role.upper()}_TOKEN", "") for role in ROLES})

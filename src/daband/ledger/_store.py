@@ -330,14 +330,19 @@ class Store:
             answers.update(_write_rewards(transaction, rewards))
         return [[answers[id(entry)] for entry in group] for group in groups]
 
-    def read_events(self, after_seq: int, limit: int) -> list[tuple[int, Event]]:
+    def find_events(self, ids: Iterable[str]) -> dict[str, Event]:
+        """Return the events with these ids, by id."""
+        with self._connect() as connection:
+            return Transaction(connection, self.backend).find_events(ids)
+
+    def read_events(self, after_seq: int, limit: int | None = None) -> list[tuple[int, Event]]:
         """Return at most ``limit`` events with a number above ``after_seq``, in order, each with
         its number.
         """
         rows = self.read(
             f"SELECT seq, {_list_columns(Event)} FROM events WHERE seq > ? ORDER BY seq LIMIT ?",
             after_seq,
-            limit,
+            _MAX_INTEGER if limit is None else limit,
         )
         return [(row[0], Event(*row[1:])) for row in rows]
 
@@ -452,8 +457,7 @@ class Store:
     def list_models(self) -> list[tuple[ModelRow, bool]]:
         """Return all models, newest first, each with True if its content is stored."""
         rows = self.read(
-            f"SELECT content IS NOT NULL, {_list_columns(ModelRow)} FROM models ORDER BY number"
-            " DESC"
+            f"SELECT content IS NOT NULL, {_list_columns(ModelRow)} FROM models ORDER BY number DESC"
         )
         return [(ModelRow(*row[1:]), bool(row[0])) for row in rows]
 
@@ -659,6 +663,12 @@ class Transaction:
             statement = f"INSERT INTO {table} ({', '.join(rows[0])}) VALUES ({marks})"
             self._cursor.executemany(statement, [tuple(row.values()) for row in rows])
 
+    def insert_entries(self, entries: Sequence[Entry]) -> None:
+        """Insert events or rewards that are not in the ledger."""
+        if entries:
+            table = "events" if isinstance(entries[0], Event) else "rewards"
+            self.insert(table, list(map(_to_row, entries)))
+
     def read_by_id(self, query: str, ids: Iterable[str]) -> list[Any]:
         """Return the rows of a query for many ids, whose list replaces ``{ids}``."""
         unique_ids = list(dict.fromkeys(ids))
@@ -755,9 +765,9 @@ def _write_events(
                 answers[id(event)] = LogAnswer("refused")
             else:
                 events_by_id[event.event_id] = event
-                new_rows.append(_to_row(event))
+                new_rows.append(event)
                 answers[id(event)] = LogAnswer("recorded", event)
-    transaction.insert("events", new_rows)
+    transaction.insert_entries(new_rows)
     return answers
 
 
@@ -776,10 +786,10 @@ def _write_rewards(transaction: Transaction, rewards: Sequence[Reward]) -> dict[
         elif old_reward is None or (entry.kind == "corrected" and old_reward != entry.reward):
             rewards_by_id[entry.event_id] = entry.reward, entry.kind
             answers[id(entry)] = LogAnswer("recorded", None, entry.reward, entry.kind)
-            new_rows.append(_to_row(entry))
+            new_rows.append(entry)
         else:
             is_repeated = old_reward == entry.reward or entry.kind == "default"
             status = "repeated" if is_repeated else "refused"
             answers[id(entry)] = LogAnswer(status, None, old_reward, old_kind)
-    transaction.insert("rewards", new_rows)
+    transaction.insert_entries(new_rows)
     return answers

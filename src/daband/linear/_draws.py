@@ -8,8 +8,9 @@ there is no generator state to save.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,11 @@ def make_draw_key(seed: int, fork_path: tuple[int, ...] = ()) -> np.uint64:
 def draw_uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
     """Return draws in [0, 1), (n_rounds, n_slots), for the rounds from ``first_round`` on."""
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
+    return _draw_rounds(key, rounds, n_slots)
+
+
+def _draw_rounds(key: np.uint64, rounds: npt.NDArray[np.uint64], n_slots: int) -> FloatArray:
+    """Return draws in [0, 1), (n, n_slots), for the numbers of rounds (n, 1)."""
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)
     round_bits = _hash_bits(np.asarray(key, np.uint64) + rounds * _ROUND_MULTIPLIER)
     return _to_unit_interval(_hash_bits(round_bits + slots * _SLOT_MULTIPLIER))
@@ -54,6 +60,20 @@ def make_seeded_draw(key: np.uint64, first_round: int) -> DrawFunction:
     Its draws depend only on key and round.
     """
     return functools.partial(draw_uniforms, key, first_round)
+
+
+def make_id_draw(key: np.uint64, ids: Sequence[str]) -> DrawFunction:
+    """Return a function that draws for the rounds with these ids.
+
+    Its draws depend only on key and id, so a round that is decided again gets the same arm.
+    """
+    digests = (hashlib.blake2b(round_id.encode(), digest_size=8).digest() for round_id in ids)
+    rounds = np.frombuffer(b"".join(digests), np.uint64)
+
+    def draw(_: int, n_slots: int) -> FloatArray:
+        return _draw_rounds(key, rounds[:, None], n_slots)
+
+    return draw
 
 
 def draw_fresh(n_rounds: int, n_slots: int) -> FloatArray:

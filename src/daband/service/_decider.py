@@ -9,11 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.features._image_layout import measure_image, read_image_bytes
 from daband.ledger._store import Event
 from daband.service._settings import Settings
-from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed
+from daband.serving._deployed_policy import DeployedDecision, DeployedPolicy, load_deployed_bytes
 
 #: The allowed fields of an event in a request.
 _EVENT_FIELDS = (
@@ -63,10 +61,7 @@ class Model:
 
 def load_model(content: bytes, number: int) -> Model:
     """Return the model with this number from the content of an exported file."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.daband"
-        file.write_bytes(content)
-        return Model(number, load_deployed(file))
+    return Model(number, load_deployed_bytes(content))
 
 
 def continue_counts(model: Model, old: Model) -> Model:

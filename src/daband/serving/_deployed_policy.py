@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -201,6 +202,7 @@ class DeployedPolicy:
         *,
         arms: Any = None,
         round_number: int | None = None,
+        ids: Sequence[str] | None = None,
         strict: bool = False,
         control: float | None = None,
         incumbents: IntArray | None = None,
@@ -219,6 +221,8 @@ class DeployedPolicy:
             round_number: the number of the round, or of the first round of a batch. Random draws
                 are then those of the exported policy's seed for this round. By default the draws
                 cannot be repeated.
+            ids: an id for each row of a batch. Random draws then depend only on the seed and the id,
+                so that a row that is decided again gets the same arm.
             strict: True to raise an error for a row with warnings.
             control: the probability that a row is in the control group; by default that of the
                 pilot in the file, or 0. For such rows, the incumbent in the file is chosen
@@ -259,7 +263,9 @@ class DeployedPolicy:
                 # an incumbent that is not in the request cannot be chosen
                 index_in_request = {int(arm): at for at, arm in enumerate(indices) if arm >= 0}
                 incumbents = np.array([index_in_request.get(int(arm), -1) for arm in incumbents])
-        draw = frozen.make_draw(round_number)
+        if ids is not None and len(ids) != len(contexts):
+            raise InvalidInput(f"ids must have an id for each of {len(contexts)} rows")
+        draw = frozen.make_draw(round_number, ids)
         if self.limiter is None:
             chosen = frozen.choose(mean, bonus, mask, draw, control, incumbents)
         else:
@@ -471,6 +477,14 @@ def _remove_rounding_errors(propensity: float) -> float:
     0.894
     """
     return round(propensity, 15) if propensity > 1e-6 else propensity
+
+
+def load_deployed_bytes(content: bytes) -> DeployedPolicy:
+    """Return the policy with this content of an exported file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.daband"
+        path.write_bytes(content)
+        return load_deployed(path)
 
 
 def find_arm_index(arm: Any, arm_names: Sequence[str], argument: str) -> int:

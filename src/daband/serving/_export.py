@@ -105,7 +105,7 @@ def export(
         max_cost: the largest mean cost per decision.
         costs: the cost of each arm for ``max_cost``, 0 for arms that are not given; by default the
             costs that were subtracted from the policy's rewards.
-        pilot: the settings of a pilot, ``daband.trust.Pilot(folder).settings``. The file then draws
+        pilot: the settings of a pilot, ``daband.open_market(folder).pilot.settings``. The file then draws
             the policy or the incumbent with the probability that the limit of the cost allows, and
             does not explore otherwise.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,7 +28,13 @@ from daband.base._arrays import (
 )
 from daband.features._catalogue import Catalogue
 from daband.features._table_transform import TableTransform
-from daband.linear._draws import DrawFunction, draw_fresh, make_draw_key, make_seeded_draw
+from daband.linear._draws import (
+    DrawFunction,
+    draw_fresh,
+    make_draw_key,
+    make_id_draw,
+    make_seeded_draw,
+)
 from daband.linear._exploration import Exploration
 from daband.linear._joint_ridge import MAX_SINGLE_ROWS
 from daband.linear._predictor import Predictor, describe
@@ -134,13 +140,15 @@ class FrozenPolicy:
         """The key of the random draws."""
         return make_draw_key(self.seed)
 
-    def make_draw(self, round_number: int | None) -> DrawFunction:
+    def make_draw(self, round_number: int | None, ids: Sequence[str] | None = None) -> DrawFunction:
         """Return the function that draws random numbers.
 
-        They are the policy's draws in round ``round_number`` and the following rounds. If it is
-        None, they come from the operating system, so that processes that serve the same file
-        explore independently.
+        They are those of the rounds with these ``ids``, or the policy's draws in round
+        ``round_number`` and the following rounds. If both are None, they come from the operating
+        system, so that processes that serve the same file explore independently.
         """
+        if ids is not None:
+            return make_id_draw(self.random_key, ids)
         if round_number is None:
             return draw_fresh
         return make_seeded_draw(self.random_key, round_number)

@@ -8,8 +8,7 @@ Start with ``_assess.py``, which estimates the advantage over the incumbent with
   ``with_learned_rounds`` add target rewards.
 - ``_reference.py``: the fraction of an advantage that is usually left in another domain.
 - ``_incumbent.py``: today's decisions, with which policies are compared.
-- ``_choose.py``, ``_choice_folder.py``, ``_report.py``: choose a policy among candidates, work in
-  the folder of a choice, and write the report on it.
+- ``_choose.py``: choose a policy among candidates.
 - ``_audit.py``: measure the advantage with a few target rewards.
 - ``_questions.py``, ``_answers.py``: draw questions about target rewards, estimate advantages from
   the answers, and store the answers.
@@ -26,7 +25,7 @@ from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit
 from daband.trust._budgets import BudgetPoint, assess_limits, budget_curve
 from daband.trust._choose import Choice, choose
-from daband.trust._pilot import Pilot, PilotPlan, PilotStatus, plan_pilot
+from daband.trust._pilot import PilotPlan, PilotStatus, plan_pilot
 from daband.trust._rules import RuleLeaf, Rules, rules
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "BudgetPoint",
     "Candidate",
     "Choice",
-    "Pilot",
     "PilotPlan",
     "PilotStatus",
     "RuleLeaf",

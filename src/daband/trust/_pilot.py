@@ -1,28 +1,22 @@
 """Plan a pilot, which gives the policy a few rounds and has a limited cost, and decide by it.
 
-``plan_pilot`` returns a ``PilotPlan``. ``Pilot`` is the folder of a pilot: its plan, its rounds and
-its course. The statistics are in ``daband.logs._controlled_trial``.
+``plan_pilot`` returns a ``PilotPlan``, and ``summarise_counts`` decides by the rounds, which
+``daband.ledger`` has. The statistics are in ``daband.logs._controlled_trial``.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from daband.base._arguments import check_finite, check_int, check_probability
 from daband.base._arrays import FloatArray
-from daband.base._files import make_folder, read_json, write_bytes, write_json
-from daband.base._lazy_polars import pl
 from daband.domains._contract import LoggedDomain
-from daband.domains.readers._reading import read_table
-from daband.errors import DataError, InvalidInput
+from daband.errors import InvalidInput
 from daband.logs._controlled_trial import (
     PROOF_ERRORS,
     TrialCounts,
@@ -38,11 +32,6 @@ from daband.trust._pilot_simulation import WeekRewards, simulate_pilots
 
 #: The decision of a pilot that has not ended.
 GO_ON = "go on"
-#: Subfolder of a choice with its pilot.
-PILOT_FOLDER = "pilot"
-_PLAN_FILE = "plan.json"
-_ROUNDS_FILE = "rounds.parquet"
-_COURSE_FILE = "course.json"
 #: Number of simulated pilots of a plan.
 _N_SIMULATED = 1000
 #: The one-sided quantile of ``Assessment.low`` in a Cauchy distribution.
@@ -134,23 +123,10 @@ class PilotPlan:
             ]
         )
 
-    def save(self, folder: str | Path) -> None:
-        """Write the plan to a folder, as ``plan.json``."""
-        write_json(make_folder(folder, "folder") / _PLAN_FILE, asdict(self))
-
     @classmethod
-    def load(cls, folder: str | Path) -> PilotPlan:
-        """Return the plan that ``save`` wrote to a folder."""
-        path = Path(folder) / _PLAN_FILE
-        if not path.is_file():
-            raise InvalidInput(
-                f"{folder} has no plan of a pilot; `daband pilot plan DIR` makes one"
-            )
-        try:
-            fields = read_json(path)
-            return cls(**{**fields, "rule": TrialRule(**fields["rule"])})
-        except (KeyError, TypeError):
-            raise DataError(f"{path} does not have the fields of a plan; plan again") from None
+    def from_dict(cls, fields: Mapping[str, Any]) -> PilotPlan:
+        """Return the plan from its fields in JSON."""
+        return cls(**{**fields, "rule": TrialRule(**fields["rule"])})
 
 
 def plan_pilot(
@@ -402,138 +378,8 @@ class PilotStatus:
     rounds_left: int
 
 
-class Pilot:
-    """The pilot of a choice, in the subfolder ``pilot`` of its folder."""
-
-    def __init__(self, folder: str | Path) -> None:
-        #: The folder of the pilot.
-        self.folder = Path(folder) / PILOT_FOLDER
-        self.plan = PilotPlan.load(self.folder)
-
-    @staticmethod
-    def exists(folder: str | Path) -> bool:
-        """Return True if the folder of a choice has a pilot."""
-        return (Path(folder) / PILOT_FOLDER / _PLAN_FILE).is_file()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that ``daband.export(pilot=)`` writes to a file for the next rounds."""
-        status = self.read_status()
-        rule = self.plan.rule
-        # a service that continues the pilot counts its own cost
-        rest = replace(rule, max_cost=max(rule.max_cost - status.cost_limit, 0.0))
-        return {
-            "control": 1.0 - status.fraction,
-            "rounds": self.plan.per_week * self.plan.disagreement,
-            "rule": asdict(rest),
-            "incumbent_column": self.plan.incumbent_column,
-        }
-
-    @property
-    def course(self) -> list[dict[str, Any]]:
-        """The status after each log that brought something new, the oldest first."""
-        path = self.folder / _COURSE_FILE
-        return list(read_json(path)["course"]) if path.is_file() else []
-
-    def add_log(
-        self, log: str | Path, *, arm: str, reward: str, propensity: str, id_column: str | None
-    ) -> PilotStatus:
-        """Add the rounds of a log, with and without rewards, and return the new status.
-
-        A round that was added before is replaced, so that its reward can follow later.
-        """
-        if id_column is None:
-            raise InvalidInput(
-                "id_column is needed during a pilot: a column with a new id for each round (--id)"
-            )
-        frame = read_table(Path(log))
-        today = self.plan.incumbent_column
-        for name in filter(None, (arm, reward, propensity, id_column, today)):
-            if name not in frame.columns:
-                raise InvalidInput(
-                    f"{log} has no column {name!r} (its columns: {', '.join(frame.columns)})"
-                )
-        is_policy = pl.col("arm") != pl.col("today")
-        rounds = frame.select(
-            id=pl.col(id_column).cast(pl.String),
-            arm=pl.col(arm).cast(pl.String),
-            today=(pl.lit(self.plan.incumbent) if today is None else pl.col(today)).cast(pl.String),
-            propensity=pl.col(propensity).cast(pl.Float64).fill_nan(None),
-            reward=pl.col(reward).cast(pl.Float64),
-        ).select(
-            "id",
-            "reward",
-            # 0 if policy and incumbent agree
-            fraction=pl.when(pl.col("propensity") >= 1.0)
-            .then(0.0)
-            .when(is_policy)
-            .then(pl.col("propensity"))
-            .otherwise(1.0 - pl.col("propensity"))
-            .round(9),
-            is_policy=is_policy,
-        )
-        # a null propensity is a null fraction, and a null arm a null is_policy
-        unusual = rounds.filter(
-            pl.any_horizontal(pl.exclude("reward").is_null())
-            | ~pl.col("fraction").is_between(0.0, 0.5)
-        )
-        if len(unusual):
-            raise InvalidInput(
-                f"{log}: the round with {id_column} {unusual['id'][0]} is not a round of this pilot: it"
-                f" needs an id, an arm, and in column {propensity} a propensity, for the policy of at"
-                " most 0.5; export the policy with --pilot"
-            )
-        if rounds["id"].n_unique() < len(rounds):
-            raise InvalidInput(
-                f"{log}: column {id_column} has equal ids; every round needs its own"
-            )
-        path = self.folder / _ROUNDS_FILE
-        # the number of the log in which a round was added first
-        rounds = rounds.with_columns(log=pl.lit(0, pl.Int64))
-        if path.is_file():
-            earlier = pl.read_parquet(path)
-            columns = earlier.select("id", earlier="reward", earlier_log="log")
-            rounds = rounds.join(columns, on="id", how="left").with_columns(
-                reward=pl.coalesce("reward", "earlier"),
-                log=pl.coalesce("earlier_log", pl.lit(earlier["log"].n_unique())),
-            )
-            rounds = rounds.select(earlier.columns)
-            rounds = pl.concat([earlier.join(rounds, on="id", how="anti"), rounds])
-        content = io.BytesIO()
-        rounds.write_parquet(content)
-        write_bytes(path, content.getvalue())
-        status = self.read_status()
-        course = self.course
-        point = json.loads(json.dumps(asdict(status)))  # with lists, as in the file
-        if not course or course[-1] != point:
-            write_json(self.folder / _COURSE_FILE, {"course": [*course, point]})
-        return status
-
-    def read_status(self) -> PilotStatus:
-        """Return the status. A decision that was made before is final."""
-        path = self.folder / _ROUNDS_FILE
-        rounds = pl.read_parquet(path) if path.is_file() else None
-        status = summarise_rounds(self.plan, rounds)
-        point = self.find_decision()
-        if point is None:
-            return status
-        final = {name: point[name] for name in ("decision", "reason", "fraction")}
-        return replace(status, **final, rounds_left=0)
-
-    def find_decision(self) -> dict[str, Any] | None:
-        """Return the status with the pilot's decision; None if it is not decided."""
-        return next((point for point in self.course if point["decision"] != GO_ON), None)
-
-
-def summarise_rounds(plan: PilotPlan, rounds: pl.DataFrame | None) -> PilotStatus:
-    """Return the status of a pilot from its rounds, or from none."""
-    counts = TrialCounts()
-    if rounds is not None:
-        columns = rounds.sort("log")["log", "fraction", "is_policy", "reward"]
-        for log, fraction, is_policy, reward in columns.iter_rows():
-            counts.add_round(fraction, is_policy=is_policy, differs=fraction > 0.0, period=log)
-            if fraction > 0.0 and reward is not None:
-                counts.add_reward(fraction, reward, is_policy=is_policy, period=log)
+def summarise_counts(plan: PilotPlan, counts: TrialCounts) -> PilotStatus:
+    """Return the status of a pilot from its rounds."""
     moments = counts.moments
     rule = plan.rule
     effect = estimate_effect(moments)

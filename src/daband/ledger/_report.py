@@ -13,14 +13,13 @@ from daband.base._files import write_text
 from daband.base._lazy_polars import pl
 from daband.base._svg import draw_curve
 from daband.domains._contract import LoggedDomain, Pair
+from daband.ledger._market import open_market
+from daband.ledger._pilots import PilotLedger
 from daband.logs._check_log import check_log
-from daband.policies._checkpoints import load_policy
 from daband.policies._log_policy import LogPolicy
 from daband.trust._assess import read_source_rounds
 from daband.trust._assessment import COLLECT, DEPLOY, Assessment, format_number
-from daband.trust._choice_folder import find_policy_file
 from daband.trust._choose import Choice
-from daband.trust._pilot import Pilot
 from daband.trust._rules import FIGURE_FILE
 
 #: File of the page in the folder of the choice.
@@ -50,7 +49,9 @@ def write_choice_report(folder: Path) -> Path:
     Args:
         folder: the folder of a choice.
     """
-    choice = Choice.load(folder)
+    with open_market(folder) as market:
+        choice = market.load_choice()
+        pilot = None if market.pilot is None else _describe_pilot(market.pilot)
     options = choice.options
     pair = None if options is None else options.read()
     template = jinja2.Template(
@@ -70,21 +71,21 @@ def write_choice_report(folder: Path) -> Path:
         choice=choice,
         folder=folder,
         arm_names=choice.assessment.arm_names or choice.policy.arm_names,
-        arm_rows=[] if pair is None else _estimate_arm_means(choice, pair),
-        column_groups=[] if pair is None else _group_target(choice, pair, folder),
+        arm_rows=[] if pair is None else _estimate_arm_means(Choice.load(folder), pair),
+        column_groups=[] if pair is None else _group_target(choice, pair),
         findings=findings,
         change=_describe_change(choice.assessment),
         confidence=_CONFIDENCE,
         files=[] if options is None else [Path(options.source).name, Path(options.target).name],
         rule_figure=figure.read_text(encoding="utf-8") if figure.is_file() else "",
-        pilot=_describe_pilot(Pilot(folder)) if Pilot.exists(folder) else None,
+        pilot=pilot,
         format_number=format_number,
     )
     write_text(folder / _REPORT_FILE, page)
     return folder / _REPORT_FILE
 
 
-def _describe_pilot(pilot: Pilot) -> dict[str, Any]:
+def _describe_pilot(pilot: PilotLedger) -> dict[str, Any]:
     """Return the plan and the status of a pilot, with figures of its advantage and its cost."""
     unit = f", {pilot.plan.unit}" if pilot.plan.unit else ""
     course = pilot.course
@@ -146,7 +147,7 @@ def _estimate_arm_means(choice: Choice, pair: Pair) -> list[dict[str, Any]]:
     ]
 
 
-def _group_target(choice: Choice, pair: Pair, folder: Path) -> list[_ColumnGroups]:
+def _group_target(choice: Choice, pair: Pair) -> list[_ColumnGroups]:
     """Return the columns on which the arms of the policy's latest version depend most, with the
     arms of each group.
 
@@ -158,7 +159,7 @@ def _group_target(choice: Choice, pair: Pair, folder: Path) -> list[_ColumnGroup
     if max(choice.assessment.target_arms) == 1.0:
         return []
     frame = choice.options.read_tables().target
-    policy = load_policy(find_policy_file(folder), device="cpu")
+    policy = choice.policy
     arms = policy.decide(pair.table.contexts(frame), "target", rule="greedy").arm
     groups = []
     for column in pair.table.columns:

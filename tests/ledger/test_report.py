@@ -11,11 +11,10 @@ import pytest
 
 import daband
 from daband.domains import DataOptions
+from daband.ledger._report import write_choice_report
 from daband.logs._target_mix import TargetMix
 from daband.trust import Candidate
 from daband.trust._assessment import format_number
-from daband.trust._choice_folder import assess_choice
-from daband.trust._report import write_choice_report
 
 
 def make_choice(folder, *, has_effect):
@@ -136,7 +135,7 @@ def test_no_table_has_the_advantage_over_an_earlier_incumbent(made, tmp_path):
     choice = copy_choice(made, tmp_path, has_effect=True)
     advantage = format_number(choice.table[0]["source_advantage"], with_sign=True)
     assert f"<td>{advantage}</td>" in read_page(tmp_path)
-    assess_choice(tmp_path / "market", incumbent="letter")
+    daband.open_market(tmp_path / "market").assess(incumbent="letter")
     page = read_page(tmp_path)
     assert "over always letter" in page
     assert f"<td>{advantage}</td>" not in page
