@@ -30,6 +30,7 @@ LogPolicy
 Mixture
 LogCheck
 LogEstimate
+Market
 NeuralLinUCB
 NotFitted
 PCA
@@ -58,6 +59,7 @@ learn_log
 export
 load
 load_deployed
+open_market
 plan_pilot
 recipe_for
 rules

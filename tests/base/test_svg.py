@@ -3,7 +3,9 @@
 import re
 from xml.etree import ElementTree
 
-from daband.base._svg import draw_curve
+import pytest
+
+from daband.base._svg import draw_curve, draw_intervals
 
 
 def test_points_are_inside_the_figure_and_limits_may_be_unknown():
@@ -23,3 +25,15 @@ def test_points_are_inside_the_figure_and_limits_may_be_unknown():
     assert figure.find("title").text == "Lift, <\ufffdeuros>"
     assert re.search("300 rounds", "".join(figure.itertext()))
     assert draw_curve([], label="Lift") == ""
+    assert draw_intervals([], label="Lift") == ""
+
+
+def test_intervals_are_drawn_to_scale_with_a_title():
+    rows = [("call <1>", 1.0, 0.5, 2.0), ("letter", -1.0, -2.0, 0.0)]
+    figure = ElementTree.fromstring(draw_intervals(rows, label="Lift, <euros>", line=0.0))
+    texts = [one.text for one in figure.iter("text")]
+    assert texts == ["call <1>", "letter", "-2", "2", "Lift, <euros>"]
+    centres = [float(one.attrib["cx"]) for one in figure.iter("circle")]
+    lines = [[float(one.attrib[name]) for name in ("x1", "x2")] for one in figure.iter("line")]
+    assert lines[0][0] < centres[0] < lines[0][1]
+    assert centres[0] - lines[2][0] == pytest.approx(lines[2][0] - centres[1], abs=0.2)

@@ -137,18 +137,16 @@ def test_a_log_that_was_learned_is_refused(daband, tmp_path):
     done = daband(*LEARN, "week0.csv")
     assert done.returncode == 0, done.stderr
     assert "as version 1" in done.stdout
-    done = daband("evaluate-log", "market", "week0.csv")
+    done = daband("evaluate-log", "market", "week0.csv", "--id", "n")
     assert done.returncode == 2
     assert "the policy has learned the log" in " ".join(done.stderr.split())
     assert daband("export", "market", "market.daband", "--epsilon", "0.1").returncode == 0
-    done = daband("evaluate-log", "market.daband", "week0.csv")
-    assert done.returncode == 2
-    assert "the policy has learned the log" in " ".join(done.stderr.split())
-    done = daband("evaluate-log", "market.daband", "week1.csv", "--out", "found.json")
+    options = ["--id", "n", "--out", "found.json"]
+    done = daband("evaluate-log", "market.daband", "week1.csv", *options)
     assert done.returncode == 0, done.stderr
     estimate = json.loads((tmp_path / "found.json").read_text())["estimate"]
     rows = pl.read_csv("week1.csv")
-    contexts = rows.drop("arm", "reward", "propensity").to_numpy()
+    contexts = rows.drop("arm", "reward", "propensity", "n").to_numpy()
     log = (contexts, *(rows[name].to_numpy() for name in ("arm", "reward", "propensity")))
     deployed = library.load_deployed("market.daband")
     assert deployed.frozen.exploration.rule == "greedy"

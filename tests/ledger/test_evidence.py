@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import daband
+from daband.ledger._evidence import estimate_gains
+from daband.rounds import Rounds
 from tests.ledger.conftest import run_week
 
 
@@ -57,3 +59,37 @@ def test_a_policy_that_is_worse_than_the_incumbent_goes_back(quick_folder):
         assert lesson.action == "go back to the incumbent"
         # the new version, which has learned it, chooses the letter more often
         assert lesson.gain.value > 0.0
+
+
+def estimate_gain(policy, rounds):
+    """Return the gain over arm 0 of the version that learns the rounds."""
+    incumbents = np.zeros(len(rounds), int)
+    is_new = np.ones(len(rounds), bool)
+    return estimate_gains(policy, policy, rounds, incumbents, is_new).over_incumbent
+
+
+@pytest.mark.parametrize("has_clusters", [False, True])
+def test_the_gain_in_a_learned_log_is_not_that_of_a_fit_to_its_noise(has_clusters):
+    """Arms do not differ, so a fit to the learned rounds would show a gain."""
+    rng = np.random.default_rng(3)
+    gains = []
+    for _ in range(20):
+        contexts = rng.normal(size=(120, 8))
+        arms = rng.integers(3, size=120)
+        clusters = np.repeat(np.arange(60), 2) if has_clusters else None
+        rounds = Rounds(
+            contexts, arms, rng.normal(size=120), np.full(120, 1 / 3), clusters=clusters
+        )
+        policy = daband.LinUCB(context_shape=(8,), n_arms=3, alpha=0.0)
+        gains.append(estimate_gain(policy, rounds))
+        assert policy.rounds_learned == 0
+    scores = np.array([gain.value / gain.standard_error for gain in gains])
+    assert abs(scores.mean()) < 0.6
+    assert 0.5 < scores.std() < 1.5
+
+
+def test_a_log_without_the_incumbents_arm_shows_no_gain():
+    contexts = np.zeros((30, 2))
+    rounds = Rounds(contexts, np.ones(30, int), np.ones(30), np.ones(30))
+    policy = daband.LinUCB(context_shape=(2,), n_arms=2, alpha=0.0)
+    assert estimate_gain(policy, rounds).standard_error == np.inf

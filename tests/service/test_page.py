@@ -159,9 +159,9 @@ def run_pilot(client, store, worker, worth, *, stop):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("visit", "text", "role"),
+    ("visit", "text", "mode"),
     [
-        (0.75, "The pilot is over, and the policy decides on all events.", "policy"),
+        (0.75, "The pilot is over, and the policy decides on all events.", "pilot"),
         (0.2, "All events keep the incumbent", "fallback"),
     ],
 )
@@ -192,6 +192,33 @@ def test_a_pilot_stops_by_itself_and_shows_its_course(
         assert complaints == []
         pixels = np.asarray(Image.open(picture).convert("L"))
         assert pixels.std() > 5
+        store.close()
+
+
+def test_a_reset_grants_a_pilot_no_further_cost(pilot_file, sqlite_log):
+    """Before: each reset of the counts ended a decision, and granted the whole limit again."""
+    settings = Settings()
+    with served(pilot_file, sqlite_log, settings) as client, Api(str(client.base_url)) as api:
+        store = Store(sqlite_log)
+        worker = Worker(store, settings)
+        lifts = []
+        for batch in range(4):
+            decisions = api.decide_many([{"context": [0.1] * DIM} for _ in range(200)])
+            store.append([Reward(one.event_id, one.arm == 1, 1.0) for one in decisions])
+            while worker.run_once():
+                pass
+            worker.write_snapshot()
+            lifts.append(client.get("/lift").json())
+            if batch in (0, 3):
+                client.post("/watch/reset")
+                while worker.run_once():
+                    pass
+                worker.write_snapshot()
+                lifts.append(client.get("/lift").json())
+                assert 'decisions</td><td class="n">0<' in client.get("/").text
+        assert 0 < lifts[0]["cost"] == lifts[1]["cost"] <= lifts[2]["cost"]
+        assert lifts[-1]["cost"] == lifts[-2]["cost"]
+        assert lifts[-1]["verdict"] == lifts[-2]["verdict"] == "worse"
         store.close()
 
 

@@ -14,11 +14,9 @@ from daband.domains.readers._arrays import ArrayRewards
 from daband.domains.readers._logs import ArrayLog
 from daband.errors import DataError, InvalidInput
 from daband.logs._scores import Scores
-from daband.rounds._rounds import Rounds
 from daband.trust import read_assessment
 from daband.trust._assess import (
     SourceRounds,
-    estimate_learned_gain,
     find_collapse_signs,
     measure_classifier_accuracy,
     measure_outside_support,
@@ -438,30 +436,3 @@ def test_held_out_contexts_are_read_in_their_own_source(markets):
     # read in the style of one source, the others would be chance
     assert assessment.source_value > 0.75
     assert assessment.outside_support < 0.2
-
-
-@pytest.mark.parametrize("has_clusters", [False, True])
-def test_the_gain_in_a_learned_log_is_not_that_of_a_fit_to_its_noise(has_clusters):
-    """Arms do not differ, so a fit to the learned rounds would show a gain."""
-    rng = np.random.default_rng(3)
-    gains = []
-    for _ in range(20):
-        contexts = rng.normal(size=(120, 8))
-        arms = rng.integers(3, size=120)
-        clusters = np.repeat(np.arange(60), 2) if has_clusters else None
-        rounds = Rounds(
-            contexts, arms, rng.normal(size=120), np.full(120, 1 / 3), clusters=clusters
-        )
-        policy = daband.LinUCB(context_shape=(8,), n_arms=3, alpha=0.0)
-        gains.append(estimate_learned_gain(policy, rounds, 0))
-        assert policy.rounds_learned == 0
-    scores = np.array([gain.value / gain.standard_error for gain in gains])
-    assert abs(scores.mean()) < 0.6
-    assert 0.5 < scores.std() < 1.5
-
-
-def test_a_log_without_the_incumbents_arm_shows_no_gain():
-    contexts = np.zeros((30, 2))
-    rounds = Rounds(contexts, np.ones(30, int), np.ones(30), np.ones(30))
-    policy = daband.LinUCB(context_shape=(2,), n_arms=2, alpha=0.0)
-    assert estimate_learned_gain(policy, rounds, 0).standard_error == np.inf

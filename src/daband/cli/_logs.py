@@ -249,6 +249,9 @@ def evaluate_log_command(
 
     Example: daband evaluate-log policy.safetensors week1.parquet
     """
+    if policy.is_dir():
+        with open_market(policy) as market:
+            market.check_not_learned(log, id_column)
     evaluated_policy = (
         daband.load_deployed(policy)
         if policy.is_file() and is_deployed_file(policy)

@@ -260,12 +260,20 @@ _LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 def serve_command(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="An exported policy, or the folder of a market: its newest export is served.",
+        ),
     ],
     log: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="The event log: sqlite:///FILE or postgresql://..."),
-    ] = "sqlite:///events.db",
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The event log: sqlite:///FILE or postgresql://...; by default the ledger of the"
+            " market, or sqlite:///events.db.",
+        ),
+    ] = None,
     policy_path: Annotated[
         Path | None,
         typer.Option(
@@ -338,13 +346,19 @@ def serve_command(
         from daband.service._settings import ROLES, Settings, Tokens
         from daband.serving._deployed_policy import load_deployed
 
-        if policy_path is not None and policy_path.is_dir():
-            from daband.ledger._market import open_market
+        for folder in (file, policy_path):
+            if folder is not None and folder.is_dir():
+                from daband.ledger._market import open_market
 
-            version = load_deployed(file).version
-            with open_market(policy_path) as market:
-                market.versions.load(version)  # makes its file again if it is missing
-                policy_path = market.versions.find_file(version)
+                with open_market(folder, log) as market:
+                    log = market.store.address
+                    if folder == file:
+                        file = market.write_newest_export()
+                    if folder == policy_path:
+                        version = load_deployed(file).version
+                        market.versions.load(version)  # makes its file again if it is missing
+                        policy_path = market.versions.find_file(version)
+        log = log or "sqlite:///events.db"
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     tokens = Tokens(**{role: os.environ.get(f"DABAND_{role.upper()}_TOKEN", "") for role in ROLES})

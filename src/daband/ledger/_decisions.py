@@ -124,7 +124,7 @@ def find_roles(deployed: DeployedPolicy, decision: DeployedDecision) -> list[str
     exploration = deployed.frozen.exploration
     scores = decision.mean + exploration.bonus_factor * decision.bonus
     chosen = scores[np.arange(len(scores)), decision.arm]
-    is_drawn = (chosen < scores.max(axis=1)) & (exploration.epsilon > 0.0)
+    is_drawn = (chosen < scores.max(axis=1)) & (not exploration.is_deterministic)
     is_pilot = deployed.pilot is not None
     usual = np.where(is_pilot, "pilot", np.where(is_drawn, "exploration", "policy"))
     roles: list[str] = np.where(decision.in_control, "control", usual).tolist()

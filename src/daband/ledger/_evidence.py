@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.base._arrays import BoolArray, FloatArray, IntArray, take_chosen
+from daband.base._folds import assign_folds
 from daband.ledger._log_import import compute_probabilities
 from daband.ledger._store import LoggedReward, Store
 from daband.ledger._versions import parse_rows, read_rounds
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
-from daband.logs._weighted_log import score_rounds
+from daband.logs._scores import Scores
 from daband.policies._policy import Policy
 from daband.rounds._rounds import Rounds
 from daband.serving._deployed_policy import find_arm_index, load_deployed_bytes
@@ -171,7 +172,7 @@ def _compute_means(
     is_control = np.array([entry.event.role in ("control", "fallback") for entry in entries])
     models = np.array([entry.event.model for entry in entries])
     all_controls = np.array([entry.event.control or 0.0 for entry in entries])
-    scores = score_rounds(rounds, policy.n_arms)
+    scores = Scores(rounds, policy.n_arms).values
     values = np.full(len(rounds), np.nan)
     for model in np.unique(models):
         rows = np.flatnonzero(models == model)
@@ -219,7 +220,7 @@ def estimate_gains(
     """
     n_rounds = len(rounds)
     clusters = _index_clusters(rounds)
-    folds = (np.arange(n_rounds) if clusters is None else clusters) % _N_FOLDS
+    folds = assign_folds(n_rounds, _N_FOLDS, clusters=clusters)
     running_arms = running.decide(rounds.contexts, "target", rule="greedy").arm
     arms = running_arms.copy()
     for fold in range(_N_FOLDS if folds.max() == _N_FOLDS - 1 else 0):
@@ -229,7 +230,7 @@ def estimate_gains(
         policy.observe_target(learned.contexts)
         contexts = rounds.contexts[folds == fold]
         arms[folds == fold] = policy.decide(contexts, "target", rule="greedy").arm
-    scores = score_rounds(rounds, running.n_arms)
+    scores = Scores(rounds, running.n_arms).values
     scale = float(running.reward_moments.scale)
     unknown = MeanEstimate(0.0, math.inf)
     over_running = _estimate_gain(rounds, scores, arms, running_arms, scale, clusters)

@@ -16,23 +16,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray, check_rewards
+from daband.base._arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.base._lazy_polars import pl
-from daband.domains.readers._reading import (
-    list_log_files,
-    map_arm_values,
-    read_offered_arms,
-    read_table,
-)
-from daband.errors import DataError, InvalidInput, did_you_mean
-from daband.features._table_transform import row_number
+from daband.domains.readers._columns import Columns
+from daband.domains.readers._reading import list_log_files, read_table
+from daband.domains.readers._rounds import read_rounds, require_numbers
+from daband.errors import InvalidInput, did_you_mean
+from daband.features._table_transform import ROW_COLUMN, row_number
 from daband.ledger._store import Event, Reward, Store, Transaction
 from daband.ledger._versions import make_reader, parse_rows, read_contexts
 from daband.policies._policy import Policy
 from daband.serving._deployed_policy import DeployedPolicy, load_deployed_bytes
 
 #: The columns that ``decide`` adds to the rows.
-DECISION_COLUMNS = ("decision_id", "arm", "propensity", "reward", "version", "role", "control")
+DECISION_COLUMNS = ("arm", "propensity", "reward", "version", "role", "control", "decision_id")
 #: The column with the arms that could be chosen.
 _OFFERED_COLUMN = "offered"
 #: The roles of decisions of an exported file.
@@ -204,28 +201,43 @@ def _read_rows(log: Any, policy: Policy, names: LogNames) -> _Rows:
     if not len(frame):
         raise InvalidInput(f"{name} has no rows")
     ids = read_ids(frame[names.id], name)
-    arms = _read_arms(frame[names.arm], name, policy)
-    propensities = _read_floats(frame[names.propensity], name)
-    wrong = ~((propensities > 0.0) & (propensities <= 1.0))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise DataError(
-            f"{name}: row {row_number(frame, row)} has {propensities[row]:g} in column"
-            f" {names.propensity!r}; a propensity must be in (0, 1]"
-        )
-    rewards = _read_floats(frame[names.reward], name)
-    given = np.flatnonzero(~np.isnan(rewards))
-    check_rewards(rewards[given], (len(given),), lambda index: row_number(frame, int(given[index])))
-    guardrails = np.full(len(frame), np.nan)
-    if names.guardrail is not None and names.guardrail in frame.columns:
-        guardrails = _read_floats(frame[names.guardrail], name)
-    eligible: list[str | None] = [None] * len(frame)
+    arm_names = list(policy.arm_names or map(str, range(policy.n_arms)))
+    logged_arms = frame[names.arm].drop_nulls()
+    if logged_arms.dtype.is_numeric() and not logged_arms.cast(pl.String).is_in(arm_names).all():
+        arm_names = [str(index) for index in range(policy.n_arms)]
     offered = frame.schema.get(_OFFERED_COLUMN)
     is_list = offered is not None and (offered == pl.String or isinstance(offered, pl.List))
-    if is_list and not (policy.table and _OFFERED_COLUMN in policy.table.names):
-        arm_names = policy.arm_names or [str(index) for index in range(policy.n_arms)]
-        masks = read_offered_arms(frame, _OFFERED_COLUMN, arm_names, arms, name)
-        eligible = [str(np.flatnonzero(mask).tolist()) for mask in masks]
+    is_list = is_list and not (policy.table and _OFFERED_COLUMN in policy.table.names)
+    columns = Columns(
+        arm=names.arm,
+        reward=names.reward,
+        propensity=names.propensity,
+        offered=_OFFERED_COLUMN if is_list else None,
+    )
+    options: dict[str, Any] = {"arm_names": arm_names, "table_name": name}
+    without_rewards = frame.with_columns(pl.lit(0.0).alias(names.reward))
+    rounds = read_rounds(without_rewards, columns, np.zeros((len(frame), 0)), **options)
+    eligible: list[str | None] = [None] * len(frame)
+    if rounds.offered is not None:
+        eligible = [str(np.flatnonzero(mask).tolist()) for mask in rounds.offered]
+    numbered = frame.with_row_index(ROW_COLUMN) if ROW_COLUMN not in frame.columns else frame
+    is_given = frame[names.reward].is_not_null()
+    if frame.schema[names.reward].is_float():
+        is_given &= frame[names.reward].is_not_nan()
+    given = numbered.filter(is_given)
+    rewards = np.full(len(frame), np.nan)
+    guardrails = np.full(len(frame), np.nan)
+    if len(given):
+        has_guardrail = names.guardrail in frame.columns
+        columns = Columns(
+            arm=names.arm,
+            reward=names.reward,
+            guardrail=names.guardrail if has_guardrail else None,
+        )
+        rewarded = read_rounds(given, columns, np.zeros((len(given), 0)), **options)
+        rewards[is_given.to_numpy()] = rewarded.rewards
+        if rewarded.guardrail is not None:
+            guardrails[is_given.to_numpy()] = rewarded.guardrail.values
     logged = {*names.needed, *DECISION_COLUMNS, *([_OFFERED_COLUMN] if is_list else [])}
     if policy.table is not None:  # an id may be a column of the table that contexts do not use
         logged -= set(policy.table.names)
@@ -234,8 +246,8 @@ def _read_rows(log: Any, policy: Policy, names: LogNames) -> _Rows:
         name,
         frame,
         ids,
-        arms,
-        propensities,
+        rounds.arms,
+        rounds.known_propensities,
         rewards,
         guardrails,
         write_rows(raw, as_lists=policy.table is None),
@@ -257,32 +269,6 @@ def write_rows(frame: pl.DataFrame, *, as_lists: bool) -> list[str]:
     buffer = io.BytesIO()
     frame.write_ndjson(buffer)
     return buffer.getvalue().decode().splitlines()
-
-
-def _read_arms(column: pl.Series, name: str, policy: Policy) -> IntArray:
-    """Return the arms of a log as indices."""
-    if column.null_count():
-        row = int(column.is_null().arg_max() or 0)
-        raise DataError(f"{name}: row {row + 1} has no arm in column {column.name!r}")
-    indices = map_arm_values(column, Path(name), policy.arm_names)
-    values = column if indices is None else column.replace_strict(indices)
-    arms = _read_floats(values, name)
-    wrong = (arms != np.floor(arms)) | (arms < 0) | (arms >= policy.n_arms)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise DataError(
-            f"{name} has {column[row]!r} in column {column.name!r}, which is not an arm"
-            f" ({', '.join(policy.arm_names or [f'0..{policy.n_arms - 1}'])})"
-        )
-    return arms.astype(np.int64)
-
-
-def _read_floats(column: pl.Series, name: str) -> FloatArray:
-    """Return a column as floats, NaN for missing values."""
-    try:
-        return column.cast(pl.Float64).fill_null(np.nan).to_numpy()
-    except pl.exceptions.PolarsError:
-        raise DataError(f"{name}: column {column.name!r} must have numbers") from None
 
 
 def _check_repeated(rows: _Rows, index: int, event: Event) -> None:
@@ -312,7 +298,7 @@ def _read_roles(rows: _Rows) -> tuple[list[str], FloatArray]:
         raise InvalidInput(
             f"{rows.name} has {unknown!r} in column 'role', which is none of {', '.join(_ROLES)}"
         )
-    controls = np.nan_to_num(_read_floats(frame["control"], rows.name))
+    controls = require_numbers(frame, "control", rows.name)
     if not ((controls >= 0.0) & (controls <= 1.0)).all():
         raise InvalidInput(f"{rows.name}: column 'control' must have probabilities")
     return roles, controls
@@ -330,7 +316,7 @@ def _find_models(
 
     Raise an error if none can have made one of them.
     """
-    versions = _read_floats(rows.frame["version"], rows.name)
+    versions = require_numbers(rows.frame, "version", rows.name)
     models = np.full(len(roles), -1)
     is_pilot = np.array([role == "pilot" for role in roles])
     exported = [row for row, is_stored in store.list_models() if is_stored and row.origin == "file"]
@@ -406,7 +392,7 @@ def compute_probabilities(deployed: DeployedPolicy, contexts: AnyArray) -> Float
     mask = None
     if frozen.offered is not None:
         mask = np.tile(frozen.offered, (len(contexts), 1))
-    return frozen.exploration.probabilities(mean, bonus, available=mask)
+    return frozen.compute_probabilities(mean, bonus, mask)
 
 
 def find_incumbents(deployed: DeployedPolicy, rows: Sequence[str]) -> IntArray:

@@ -36,13 +36,20 @@ from daband.ledger._evidence import (
     record_versions,
     sample_entries,
 )
-from daband.ledger._log_import import EnteredLog, LogNames, enter_log
+from daband.ledger._log_import import (
+    EnteredLog,
+    LogNames,
+    enter_log,
+    read_ids,
+    read_log_frame,
+)
 from daband.ledger._pilots import PilotLedger
 from daband.ledger._store import Store, VersionRow
 from daband.ledger._versions import LEARNED_FOLDER, POLICY_FILE, Versions, read_rounds
+from daband.logs._learned_logs import raise_if_learned
 from daband.logs._mean_estimates import MeanEstimate
 from daband.policies._policy import Policy
-from daband.serving._deployed_policy import DeployedPolicy, load_deployed, load_deployed_bytes
+from daband.serving._deployed_policy import DeployedPolicy, load_deployed
 from daband.serving._export import export
 from daband.trust._assess import assess, get_assessed_source
 from daband.trust._assessment import KEEP, Assessment, read_assessment
@@ -207,13 +214,20 @@ class Market:
             id: the column with a new id for each decision.
             control: the fraction of rows that get the incumbent's arm.
         """
-        number = self.store.find_newest_file()
-        if number < 0:
-            raise InvalidInput(f"{self.folder} has no exported file yet; export one first")
-        deployed = load_deployed_bytes(self.store.read_content(number))
+        deployed = load_deployed(self.write_newest_export())
         decisions: Decisions = decide_rows(deployed, rows, id_column=id, control=control)
         self._enter(decisions.frame, LogNames())
         return decisions.frame
+
+    def write_newest_export(self) -> Path:
+        """Write the newest exported file into the folder again, and return its path."""
+        number = self.store.find_newest_file()
+        if number < 0:
+            raise InvalidInput(f"{self.folder} has no exported file yet; export one first")
+        path = self.folder / LEARNED_FOLDER / f"export-{number}.daband"
+        make_folder(path.parent)
+        write_bytes(path, self.store.read_content(number))
+        return path
 
     # Learn.
 
@@ -362,8 +376,10 @@ class Market:
         if assessment != chosen:
             assessment.save(path)
         audit_folder = self.folder / AUDIT_FOLDER
-        if audit_folder.is_dir() and read_audit(audit_folder).incumbent == assessment.incumbent:
-            assessment = add_audit_rewards(assessment, audit_folder)
+        if audit_folder.is_dir():
+            result = read_audit(audit_folder)
+            if result.finished and result.incumbent == assessment.incumbent:
+                assessment = add_audit_rewards(assessment, audit_folder)
         return self._add_learned(assessment)
 
     def _add_learned(self, assessment: Assessment) -> Assessment:
@@ -450,6 +466,19 @@ class Market:
             )
         return choice.options.read()
 
+    def check_not_learned(self, log: Any, id_column: str | None) -> None:
+        """Raise an error if the recommended version has learned rounds of a log, whose estimate
+        would be too high.
+        """
+        name, frame = read_log_frame(log)
+        column = id_column or LogNames().id
+        if column not in frame.columns or not self.recommended:
+            return
+        row = self.versions.list_rows()[self.recommended - 1]
+        learned = {one.event.event_id for one in self.versions.read_rewards(0, row.reward_seq)}
+        n_learned = sum(event_id in learned for event_id in read_ids(frame[column], name))
+        raise_if_learned(n_learned, len(frame))
+
     # Audits and pilots.
 
     def start_audit(self, *, budget: int, incumbent: str | int | None = None) -> Audit:
@@ -475,8 +504,8 @@ class Market:
     def update_audit(
         self, answers: Path | None = None, *, replace: bool = False
     ) -> tuple[Audit, Assessment | None]:
-        """Add answers to the audit, and return it with the assessment, which is None if it has
-        another incumbent than the audit.
+        """Add answers to the audit, and return it with the assessment. The assessment is None if
+        the audit is not finished, or has another incumbent.
 
         Args:
             answers: a CSV with columns ``id`` and ``reward``; None if there are no new answers.
@@ -489,7 +518,8 @@ class Market:
             else answer_audit(folder, answers, replace=replace)
         )
         assessment = self.assess()
-        return result, assessment if assessment.incumbent == result.incumbent else None
+        is_updated = result.finished and assessment.incumbent == result.incumbent
+        return result, assessment if is_updated else None
 
     def plan_pilot(self, **options: Any) -> PilotPlan:
         """Plan a pilot of the recommended version, and enter the plan into the ledger.

@@ -11,6 +11,7 @@ from daband.errors import InvalidInput
 from daband.ledger._store import Store
 from daband.logs._controlled_trial import TrialCounts
 from daband.serving._deployed_policy import load_deployed_bytes
+from daband.trust._assessment import DEPLOY, KEEP
 from daband.trust._pilot import GO_ON, PilotPlan, PilotStatus, summarise_counts
 
 #: The note with the present pilot, and the one with those that were given up.
@@ -92,12 +93,28 @@ class PilotLedger:
 
     def update(self) -> None:
         """Add the status to the course, unless the pilot is decided. The first decision is final."""
-        point = json.loads(json.dumps(asdict(self.read_status())))  # with lists, as in the ledger
+        status = self.read_status()
+        verdict = self._find_service_verdict()
+        if verdict:
+            decision = DEPLOY if verdict == "better" else KEEP
+            fraction = 1.0 if decision == DEPLOY else 0.0
+            reason = "The service has decided by the rewards that it had."
+            status = replace(status, decision=decision, reason=reason, fraction=fraction)
+        point = json.loads(json.dumps(asdict(status)))  # with lists, as in the ledger
         course = self.course
         has_changed = point["rounds"] and (not course or course[-1] != point)
         if self.decision is None and has_changed:
             self._content = {**self._content, "course": [*course, point]}
             self._store.write_note(_NOTE, json.dumps(self._content))
+
+    def _find_service_verdict(self) -> str:
+        """Return the verdict of a service that has run the pilot; "" if there is none."""
+        key, model, verdict, _ = (self._store.read_note("verdict") or "///").split("/")
+        if key or not verdict:
+            return ""
+        query = "SELECT COUNT(*) FROM events WHERE seq > ? AND model = ?"
+        n_events = self._store.read(query, self._content["start_seq"], int(model))[0][0]
+        return verdict if n_events else ""
 
     def read_status(self) -> PilotStatus:
         """Return the status. A decision that was made before is final."""

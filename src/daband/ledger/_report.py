@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +13,12 @@ import numpy as np
 
 from daband.base._files import write_text
 from daband.base._lazy_polars import pl
-from daband.base._svg import draw_curve
+from daband.base._svg import draw_curve, draw_intervals
 from daband.domains._contract import LoggedDomain, Pair
-from daband.ledger._market import open_market
+from daband.ledger._market import Market, open_market
 from daband.ledger._pilots import PilotLedger
 from daband.logs._check_log import check_log
+from daband.logs._mean_estimates import MeanEstimate
 from daband.policies._log_policy import LogPolicy
 from daband.trust._assess import read_source_rounds
 from daband.trust._assessment import COLLECT, DEPLOY, Assessment, format_number
@@ -52,6 +55,7 @@ def write_choice_report(folder: Path) -> Path:
     with open_market(folder) as market:
         choice = market.load_choice()
         pilot = None if market.pilot is None else _describe_pilot(market.pilot)
+        history = _describe_history(market, choice.assessment)
     options = choice.options
     pair = None if options is None else options.read()
     template = jinja2.Template(
@@ -79,10 +83,66 @@ def write_choice_report(folder: Path) -> Path:
         files=[] if options is None else [Path(options.source).name, Path(options.target).name],
         rule_figure=figure.read_text(encoding="utf-8") if figure.is_file() else "",
         pilot=pilot,
+        history=history,
         format_number=format_number,
     )
     write_text(folder / _REPORT_FILE, page)
     return folder / _REPORT_FILE
+
+
+def _describe_history(market: Market, assessment: Assessment) -> dict[str, Any] | None:
+    """Return what ran, a version per column, with figures; None without decisions."""
+    records = market.history()
+    if not records:
+        return None
+    unit = f", {assessment.unit}" if assessment.unit else " of a round"
+
+    def format_estimate(estimate: MeanEstimate | None, *, with_sign: bool = False) -> str:
+        if estimate is None:
+            return ""
+        values = estimate.value, *estimate.compute_interval(_CONFIDENCE)
+        value, low, high = (format_number(number, with_sign=with_sign) for number in values)
+        return f"{value} ({low} to {high})"
+
+    days = [
+        datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d")
+        for record in records
+        for time in (record.first_time, record.last_time)
+    ]
+    rows = {
+        "first decision": days[::2],
+        "last decision": days[1::2],
+        "rounds": [f"{record.decisions:,}" for record in records],
+        "rewards": [f"{record.rewards:,}" for record in records],
+        "drawn for exploration": [f"{record.explored:.1%}" for record in records],
+        "mean reward": [format_estimate(record.mean) for record in records],
+        "rewards of the control group": [f"{record.control_rewards:,}" for record in records],
+        "its mean reward": [format_estimate(record.control_mean) for record in records],
+        f"lift over {assessment.incumbent}": [
+            format_estimate(record.lift, with_sign=True) for record in records
+        ],
+    }
+    lifts = [
+        (f"version {record.version}", record.lift.value, *record.lift.compute_interval(_CONFIDENCE))
+        for record in records
+        if record.lift is not None and math.isfinite(record.lift.standard_error)
+    ]
+    newest = next((record for record in reversed(records) if record.arm_means), None)
+    arms = []
+    for name, mean in zip(
+        assessment.arm_names, () if newest is None else newest.arm_means, strict=False
+    ):
+        low, high = mean.compute_interval(_CONFIDENCE)
+        if math.isfinite(high - low):
+            arms.append((name, mean.value, low, high))
+    return {
+        "versions": [record.version for record in records],
+        "rows": rows,
+        "lifts": draw_intervals(lifts, label=f"Lift over {assessment.incumbent}{unit}", line=0.0),
+        "arms": draw_intervals(arms, label=f"Mean reward{unit}"),
+        "newest": None if newest is None else newest.version,
+        "unlearned": len(market.versions.find_waiting()[0]),
+    }
 
 
 def _describe_pilot(pilot: PilotLedger) -> dict[str, Any]:

@@ -539,6 +539,13 @@ class Store:
         """Write the note with this name."""
         self.change_note(name, lambda _: text)
 
+    def find_verdict_key(self, *, is_pilot: bool) -> str:
+        """Return the first part of a service's note "verdict". A verdict with another is not valid.
+
+        A reset ends a verdict, but not the decision of a pilot.
+        """
+        return "" if is_pilot else self.read_note("watch_from") or "0"
+
     @contextlib.contextmanager
     def try_worker_lock(self) -> Iterator[bool]:
         """Yield True if this process got the lock of the worker, else False.

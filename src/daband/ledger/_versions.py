@@ -57,6 +57,8 @@ def parse_rows(contexts: Sequence[str]) -> list[Any]:
 
 def read_contexts(reader: RowReader, rows: list[Any]) -> AnyArray:
     """Return the contexts of parsed rows, (n, *C)."""
+    if len({isinstance(row, dict) for row in rows}) > 1:
+        raise InvalidInput("rows of the ledger must all be mappings, or all be lists")
     if not isinstance(rows[0], dict):
         return np.asarray(rows, np.float64).reshape(len(rows), *reader.shape)
     if reader.table is None:  # files of images

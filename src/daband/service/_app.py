@@ -278,9 +278,10 @@ class Service:
         "over" or "", and in a pilot the probability of the incumbent, otherwise "".
         """
         note = (self.store.read_note("verdict") or "///").split("/")
-        last_reset = self.store.read_note("watch_from") or "0"
+        is_pilot = self._decider.model.deployed.pilot is not None
+        key = self.store.find_verdict_key(is_pilot=is_pilot)
         file_number = str(self.store.find_newest_file())
-        return (note[2], note[3]) if note[:2] == [last_reset, file_number] else ("", "")
+        return (note[2], note[3]) if note[:2] == [key, file_number] else ("", "")
 
     # Checks of every request.
 

@@ -202,8 +202,13 @@ class Decider:
         self, model: Model, request: _EventRequest, decision: DeployedDecision, now: float
     ) -> Event:
         """Return the log entry of a decision."""
-        role = "policy"
+        role = "policy" if model.deployed.pilot is None else "pilot"
         control = float(decision.control)
+        is_free = request.eligible is None and model.deployed.limiter is None
+        exploration = model.deployed.frozen.exploration
+        if not exploration.is_deterministic and is_free:
+            scores = decision.mean + exploration.bonus_factor * decision.bonus
+            role = role if scores[int(decision.arm)] == scores.max() else "exploration"
         if decision.in_control:
             role = "control" if control < 1.0 else "fallback"
         return Event(

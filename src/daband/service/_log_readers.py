@@ -256,14 +256,15 @@ class Statistics:
         #: None if the reward has not arrived.
         self._pending_rewards: dict[str, LoggedReward | None] = {}
 
-    def add_events(self, events: Sequence[Event]) -> None:
-        """Add the next events of the log."""
+    def add_events(self, events: Sequence[Event], *, only_trial: bool = False) -> None:
+        """Add the next events of the log. With ``only_trial``, they are not counted otherwise."""
         monitored_contexts: list[tuple[int, str]] = []
         stride = -(-len(events) // _MAX_MONITORED_CONTEXTS)
         for index, event in enumerate(events):
-            self._counts["events"] += 1
-            self._arm_counts[event.arm] += 1
-            self._min_propensity = min(event.propensity, self._min_propensity or 1.0)
+            if not only_trial:
+                self._counts["events"] += 1
+                self._arm_counts[event.arm] += 1
+                self._min_propensity = min(event.propensity, self._min_propensity or 1.0)
             if self._is_in_lift_test(event):
                 assert event.control is not None
                 self._trial.add_round(
@@ -274,7 +275,8 @@ class Statistics:
                 )
                 if self.settings.wait is not None:
                     self._pending_rewards[event.event_id] = None
-            if self._monitor is None or event.model < self._first_model or index % stride:
+            is_monitored = self._monitor is not None and not only_trial
+            if not is_monitored or event.model < self._first_model or index % stride:
                 continue
             if event.context is not None and can_policy_read(event.context, self.deployed):
                 monitored_contexts.append((self._counts["events"], event.context))
@@ -285,15 +287,18 @@ class Statistics:
             if self._monitor.alarm and self._alarm_event is None:
                 self._alarm_event = batch[-1][0]
 
-    def add_rewards(self, logged_rewards: Sequence[LoggedReward]) -> None:
-        """Add the next rewards of the log."""
+    def add_rewards(
+        self, logged_rewards: Sequence[LoggedReward], *, only_trial: bool = False
+    ) -> None:
+        """Add the next rewards of the log. With ``only_trial``, they are not counted otherwise."""
         for entry in subtract_costs(logged_rewards, self.deployed.costs):
-            self._counts["given" if entry.kind == "given" else "defaulted"] += 1
-            own_rewards = self._model_rewards.setdefault(
-                entry.event.model, RewardMoments(standardise=False)
-            )
-            for moments in (self._played_rewards, own_rewards):
-                moments.add(np.array([entry.reward]))
+            if not only_trial:
+                self._counts["defaulted" if entry.kind == "default" else "given"] += 1
+                own_rewards = self._model_rewards.setdefault(
+                    entry.event.model, RewardMoments(standardise=False)
+                )
+                for moments in (self._played_rewards, own_rewards):
+                    moments.add(np.array([entry.reward]))
             if self._is_in_lift_test(entry.event):
                 self._pending_rewards[entry.event.event_id] = entry
                 self._update_lift()

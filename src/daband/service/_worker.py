@@ -24,10 +24,11 @@ import orjson
 
 from daband.errors import DabandError, InvalidInput
 from daband.ledger._store import LogFailed, LoggedReward, ModelRow, Reward, Store
+from daband.ledger._versions import learn_rounds, read_rounds
 from daband.policies._checkpoints import load_policy
 from daband.policies._policy import Policy
 from daband.service._decider import Model, load_model, with_added_arms
-from daband.service._log_readers import Statistics, read_rows, subtract_costs
+from daband.service._log_readers import Statistics
 from daband.service._settings import Settings, Tokens
 from daband.serving._deployed_policy import DeployedPolicy
 from daband.serving._export import export
@@ -251,29 +252,10 @@ class LogLearner:
 def learn_rewards(
     policy: Policy, logged_rewards: Sequence[LoggedReward], deployed: DeployedPolicy
 ) -> None:
-    """Update a policy with a group of rewards, as ``learn_log`` does with the exported events."""
+    """Update a policy with a group of rewards, as ``daband learn`` does."""
     entries = [entry for entry in logged_rewards if entry.event.context is not None]
-    if not entries:
-        return
-    entries = list(subtract_costs(entries, policy.costs))
-    contexts = deployed.reader.read(
-        read_rows(str(entry.event.context) for entry in entries)
-    ).contexts
-    eligible_masks = np.ones((len(entries), policy.n_arms), np.bool_)
-    for mask, entry in zip(eligible_masks, entries, strict=True):
-        if entry.event.eligible is not None:
-            mask[:] = np.isin(np.arange(policy.n_arms), orjson.loads(entry.event.eligible))
-    policy.update(
-        contexts,
-        [entry.event.arm for entry in entries],
-        [entry.reward for entry in entries],
-        deployed.domain,
-        propensities=[entry.event.propensity for entry in entries],
-        available=eligible_masks,
-    )
-    if deployed.domain == "target":
-        policy.observe_target(contexts)
-    policy.adapt()
+    if entries:
+        learn_rounds(policy, read_rounds(policy, entries), deployed.domain)
 
 
 def export_to_bytes(policy: Policy, deployed: DeployedPolicy) -> bytes:
@@ -439,9 +421,10 @@ class Worker:
             self._lift_verdict, self._control = verdict, control
             fraction = "" if control is None else repr(control)
             self.store.write_note(
-                "verdict", f"{self._reset_note}/{self._model.number}/{verdict}/{fraction}"
+                "verdict", f"{self._verdict_key}/{self._model.number}/{verdict}/{fraction}"
             )
         snapshot["learning"] = self._learner is not None
+        snapshot["unlearned"] = self._count_unlearned()
         set_aside = {} if self._learner is None else self._learner.set_aside
         reset_seq = int(self._reset_note)
         snapshot["set_aside"] = [
@@ -461,18 +444,32 @@ class Worker:
             )
 
     def _restart_statistics(self) -> None:
-        """Start the statistics again, with the events after the last reset."""
+        """Start the statistics again, with the events after the last reset.
+
+        The trial of a pilot has all its events, because a reset must not grant its cost again.
+        """
         self._reset_note = self.store.read_note("watch_from") or "0"
+        is_pilot = self._model.deployed.pilot is not None
+        self._verdict_key = self.store.find_verdict_key(is_pilot=is_pilot)
         self._statistics = Statistics(
             self._model.deployed, self.settings, first_model=self._model.number
         )
-        self._event_seq = int(self._reset_note)
+        self._event_seq = 0 if is_pilot else int(self._reset_note)
         self._reward_seq = 0
         self._arms_note = None  # so that the next ``_read_log`` adds the arms of the log again
         self._lift_verdict, self._control = "", None
         note = (self.store.read_note("verdict") or "///").split("/")
-        if note[:2] == [self._reset_note, str(self._model.number)]:
+        if note[:2] == [self._verdict_key, str(self._model.number)]:
             self._statistics.verdict = note[2]  # a verdict is final
+        elif is_pilot:
+            self._statistics.verdict = self._find_pilot_decision()
+
+    def _find_pilot_decision(self) -> str:
+        """Return the decision of the market's pilot as a verdict; "" if it is not decided."""
+        pilot = orjson.loads(self.store.read_note("pilot") or "null")
+        decisions = [point["decision"] for point in (pilot or {}).get("course", ())]
+        decision = next((decision for decision in decisions if decision != "go on"), "")
+        return decision and ("better" if decision == "deploy" else "over")
 
     def _read_log(self) -> bool:
         """Add the next events and rewards to the statistics. Return True if there are more."""
@@ -488,16 +485,31 @@ class Worker:
         events = self.store.read_events(self._event_seq, _BATCH_ENTRIES)
         if events:
             self._event_seq = events[-1][0]
-            self._statistics.add_events([event for _, event in events])
+            old, new = ([e for seq, e in events if (seq > reset_seq) is x] for x in (False, True))
+            self._statistics.add_events(old, only_trial=True)
+            self._statistics.add_events(new)
         # A reward is counted after its event, and after the rewards before it.
         rewards = self.store.read_rewards(self._reward_seq, _BATCH_ENTRIES)
         rewards = list(takewhile(lambda entry: entry.event_seq <= self._event_seq, rewards))
         if rewards:
             self._reward_seq = rewards[-1].seq
+            if self._model.deployed.pilot is not None:
+                earlier = [entry for entry in rewards if entry.event_seq <= reset_seq]
+                self._statistics.add_rewards(earlier, only_trial=True)
             self._statistics.add_rewards(
                 [entry for entry in rewards if entry.event_seq > reset_seq]
             )
         return len(events) == _BATCH_ENTRIES or len(rewards) == _BATCH_ENTRIES
+
+    def _count_unlearned(self) -> int:
+        """Return the number of rewards that wait to be learned, by this service or by `daband
+        learn`.
+        """
+        versions = self.store.list_versions()
+        seq = versions[-1].reward_seq if versions else 0
+        if self._learner is not None:
+            seq = self._learner.learned_seq
+        return int(self.store.read("SELECT COUNT(*) FROM rewards WHERE seq > ?", seq)[0][0])
 
     def _count_seconds(self) -> float:
         """Return the seconds in which workers of this log have run."""

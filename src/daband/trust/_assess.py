@@ -9,7 +9,6 @@ end compare the contexts of the domains, and detect a policy that collapsed.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -81,8 +80,6 @@ _COLLAPSED_UNUSED_FRACTION = 0.5
 #: Largest fraction of target contexts for which arms without rewards may be chosen, unless such
 #: choices are proven to gain.
 _MAX_NEW_ARM_FRACTION = 0.05
-#: Number of folds of cross-fitting on a learned target log; more folds take longer.
-_N_LOG_FOLDS = 3
 #: Contexts with more dimensions are projected to this number of dimensions by a random matrix.
 _MAX_DIMENSIONS = 48
 #: Maximum number of contexts of each domain in diagnostics.
@@ -563,36 +560,6 @@ def estimate_advantage(
         "effective_rounds": effective_rounds,
         "rewards_needed": count_rewards_needed(forecast.advantage, reward_deviation, disagreement),
     }
-
-
-def estimate_learned_gain(earlier: Policy, rounds: Rounds, incumbent_arm: int) -> MeanEstimate:
-    """Return the advantage over an arm in a target log, of the version that has learned the log.
-
-    An estimate from learned rounds would be too high, so it is cross-fitted: a third of the rounds
-    is decided by a copy of the ``earlier`` version that learns the other two thirds. (Networks take
-    no gradient steps.) Doubly robust scores of these decisions and of the incumbent's arm give the
-    advantage in the target, whatever the source is. The standard error is infinite if no round has
-    the incumbent's arm where the policy chooses another one.
-    """
-    n_rounds = len(rounds)
-    labels = np.arange(n_rounds) if rounds.clusters is None else rounds.clusters
-    clusters = np.unique(labels, return_inverse=True)[1]
-    folds = assign_folds(n_rounds, _N_LOG_FOLDS, clusters=clusters)
-    arms = np.full(n_rounds, incumbent_arm)
-    for fold in range(_N_LOG_FOLDS if clusters.max() >= _N_LOG_FOLDS else 0):
-        policy = copy.deepcopy(earlier)
-        learned = rounds.select(np.flatnonzero(folds != fold))
-        policy.update(**learned.to_arguments(), domain="target")
-        contexts = rounds.contexts[folds == fold]
-        arms[folds == fold] = policy.decide(contexts, "target", rule="greedy").arm
-    scores = Scores(rounds, earlier.n_arms).values
-    gain = estimate_mean(take_chosen(scores, arms) - scores[:, incumbent_arm], clusters)
-    is_incumbent = rounds.arms == incumbent_arm
-    weights = ((rounds.arms == arms) ^ is_incumbent) / rounds.propensities
-    error: Any = math.inf
-    if is_incumbent[weights > 0.0].any():  # the rewards of few rounds may agree by chance
-        error = earlier.reward_moments.scale * np.linalg.norm(weights) / n_rounds
-    return gain._replace(standard_error=max(gain.standard_error, error))
 
 
 def _forecast_guardrail(
