@@ -16,11 +16,12 @@ pair satisfies the requirements."""
 # --------
 #
 # This policy predicts the mean reward of every arm, with a bonus for arms that were rarely chosen.
-# A policy implements five methods: return a predictor, learn rounds, add an arm, and save and
-# restore its state. Contexts are checked before they reach these methods. Rewards have the user's
-# unit, and predictions and bonuses have the same unit: ``reward_moments`` has the mean and the
-# standard deviation of the learned rewards. The predictor maps contexts to predictions and bonuses.
-# ``Policy`` chooses arms from them, and an exported file contains the predictor.
+# A policy implements two methods: return a predictor, and learn rounds. Contexts are checked before
+# they reach these methods. Rewards have the user's unit, and predictions and bonuses have the same
+# unit: ``reward_moments`` has the mean and the standard deviation of the learned rewards. The
+# predictor maps contexts to predictions and bonuses. ``Policy`` chooses arms from them, and an
+# exported file contains the predictor. ``arm_arrays`` are the learned arrays, which are saved, and
+# get a zero for a new arm.
 
 from typing import Any
 
@@ -43,6 +44,8 @@ class Means(Policy):
     Contexts are not used.
     """
 
+    arm_arrays = ("_reward_sums", "_weight_sums")
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._reward_sums = np.zeros(self.n_arms)
@@ -61,19 +64,6 @@ class Means(Policy):
         weights = np.ones(len(rounds.arms)) if weights is None else weights
         np.add.at(self._reward_sums, rounds.arms, weights * rounds.rewards)
         np.add.at(self._weight_sums, rounds.arms, weights)
-
-    def _grow(self) -> None:
-        self._reward_sums, self._weight_sums = (
-            np.append(self._reward_sums, 0.0),
-            np.append(self._weight_sums, 0.0),
-        )
-
-    def _state(self, *, replay: bool = True) -> dict[str, Any]:
-        return {"total": self._reward_sums, "count": self._weight_sums}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._reward_sums = state["total"].copy()
-        self._weight_sums = state["count"].copy()
 
 
 # %% The checks find common errors: predictions of a batch that differ from those of its rows, an

@@ -79,7 +79,8 @@ def test_a_custom_module_with_batch_norm_is_exported_and_loaded(tmp_path):
     daband.export(policy, tmp_path / "p.daband", domain="target")
     deployed = daband.load_deployed(tmp_path / "p.daband")
     np.testing.assert_array_equal(
-        deployed.decide(contexts).arm, policy.decide(contexts, "target").arm
+        deployed.decide(contexts, round_number=policy.rounds_decided).arm,
+        policy.decide(contexts, "target").arm,
     )
 
 

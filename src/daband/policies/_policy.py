@@ -1,17 +1,17 @@
 """Define ``Policy``, the base class and the interface of all policies.
 
-A custom policy derives from ``Policy``, implements five methods, and is registered by a name:
+A custom policy derives from ``Policy``, implements two methods, and is registered by a name:
 
     @policies.register("mine")
     class Mine(Policy): ...
 
-The five methods are:
+The two methods are:
 
 * ``_predictor``: return the ``Predictor`` that maps contexts to rewards and confidence bonuses.
 * ``_learn``: learn a batch of rounds.
-* ``_grow``: add space for one more arm.
-* ``_state``: return the learned state as arrays.
-* ``_restore``: restore the learned state.
+
+``arm_arrays`` lists the attributes with the learned arrays. A policy whose state is not arrays over
+arms replaces ``_grow``, ``_state`` and ``_restore`` instead.
 
 These methods get contexts that are checked and transformed, the index of the domain in
 ``Policy.domains``, and rewards in the user's unit. They return predictions and bonuses in the same
@@ -64,6 +64,7 @@ from daband.base._arrays import (
     check_rewards,
     check_weights,
     is_finite,
+    read_array,
 )
 from daband.errors import InvalidInput
 from daband.features._catalogue import Catalogue
@@ -238,6 +239,9 @@ class Policy(ABC):
     #: True if only the ratios of the weights of rounds matter. Otherwise a round of weight 2 counts
     #: as two rounds.
     weights_are_relative: ClassVar[bool] = False
+    #: The attributes of learned arrays whose last axis is that of the arms. By default, a new arm
+    #: has zeros, and files contain these arrays.
+    arm_arrays: ClassVar[tuple[str, ...]] = ()
     #: Defaults of ``PolicySettings`` that differ for this class.
     default_settings: ClassVar[Mapping[str, Any]] = {}
     #: False if the policy cannot have ``arms="shared"``.
@@ -364,22 +368,25 @@ class Policy(ABC):
         A regression weights them by ``self._weigh(rounds)``.
         """
 
-    @abstractmethod
+    # Methods that a policy may replace.
+
     def _grow(self) -> None:
         """Add space for one more arm; ``n_arms`` is raised afterwards."""
+        for name in self.arm_arrays:
+            array = getattr(self, name)
+            setattr(self, name, np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, 1)]))
 
-    @abstractmethod
     def _state(self, *, replay: bool = True) -> Arrays:
         """Return the learned state as arrays.
 
         Without ``replay``, they contain no context, arm or reward of a round.
         """
+        return {name: getattr(self, name) for name in self.arm_arrays}
 
-    @abstractmethod
     def _restore(self, state: Arrays) -> None:
         """Restore the state that ``_state`` returned."""
-
-    # Methods that a policy may replace.
+        arrays = {name: read_array(state, name, getattr(self, name)) for name in self.arm_arrays}
+        vars(self).update(arrays)
 
     def _play(
         self,
@@ -496,19 +503,19 @@ class Policy(ABC):
             probabilities, ``.mean`` (B, K) the predicted rewards, and ``.bonus`` (B, K) the
             confidence bonuses, before the factor ``alpha``.
         """
-        with self._state_lock:
+        with self._locks.state:
+            batch, domain_index, mask = _check_request(self, contexts, domain, available)
+            first_round = self.rounds_decided
+            next_round = first_round + len(batch)
+            self.rounds_decided = next_round
+        try:
+            scores = predict(self, batch, domain_index)
+            return _decide(self, scores, mask, first_round, self.exploration)
+        except BaseException:
             with self._locks.state:
-                batch, domain_index, mask = _check_request(self, contexts, domain, available)
-                first_round = self.rounds_decided
-                next_round = first_round + len(batch)
-                self.rounds_decided = next_round
-            try:
-                return _choose_arms(self, batch, domain_index, mask, first_round, None)
-            except BaseException:
-                with self._locks.state:
-                    if self.rounds_decided == next_round:  # no other thread has decided in between
-                        self.rounds_decided = first_round
-                raise
+                if self.rounds_decided == next_round:  # no other thread has decided in between
+                    self.rounds_decided = first_round
+            raise
 
     def decide(
         self,
@@ -535,10 +542,10 @@ class Policy(ABC):
             A ``Decision``, as in ``select``.
         """
         check_one_of("rule", rule, ("ucb", "greedy", None))
-        with self._state_lock:
-            batch, domain_index, mask = _check_request(self, contexts, domain, available)
-            first_round = self.rounds_decided + round_offset
-            return _choose_arms(self, batch, domain_index, mask, first_round, rule)
+        batch, domain_index, mask = _check_request(self, contexts, domain, available)
+        scores = predict(self, batch, domain_index, rule != "greedy")
+        exploration = self.exploration.with_rule(rule)
+        return _decide(self, scores, mask, self.rounds_decided + round_offset, exploration)
 
     def probabilities(
         self,
@@ -553,14 +560,11 @@ class Policy(ABC):
         Arguments as in ``decide``.
         """
         check_one_of("rule", rule, ("ucb", "greedy", None))
-        with self._state_lock:
-            batch, domain_index, mask = _check_request(self, contexts, domain, available)
-            mean, bonus = predict(self, batch, domain_index, rule != "greedy")
-            exploration = self.exploration.with_rule(rule)
-            mask = _drop_new_arms(mask, mean.shape[1])
-            return exploration.probabilities(
-                mean, bonus, available=mask, scaling=_get_scaling(self)
-            )
+        batch, domain_index, mask = _check_request(self, contexts, domain, available)
+        mean, bonus = predict(self, batch, domain_index, rule != "greedy")
+        mask = _drop_new_arms(mask, mean.shape[1])
+        exploration = self.exploration.with_rule(rule)
+        return exploration.probabilities(mean, bonus, available=mask, scaling=_get_scaling(self))
 
     def update(
         self,
@@ -974,27 +978,13 @@ def predict(
         return predictor.score(features, with_bonuses)
 
 
-def _choose_arms(
-    policy: Policy,
-    contexts: AnyArray,
-    domain_index: int,
-    available: Mask,
-    first_round: int,
-    rule: str | None,
-) -> Decision:
-    """Return decisions for checked contexts.
-
-    ``first_round`` is the number of the first round, which determines the random draws.
-    """
-    exploration: Exploration = policy.exploration.with_rule(rule)
-    scores = predict(policy, contexts, domain_index, rule != "greedy")
-    return _decide(policy, scores, available, first_round, exploration)
-
-
 def _decide(
     policy: Policy, scores: Scores, available: Mask, first_round: int, exploration: Exploration
 ) -> Decision:
-    """Return decisions for predicted rewards and bonuses, (B, K) each."""
+    """Return decisions for predicted rewards and bonuses, (B, K) each.
+
+    ``first_round`` is the number of the first round, which determines the random draws.
+    """
     draw = make_seeded_draw(policy._draw_key, first_round)
     mask = _drop_new_arms(available, scores[0].shape[1])
     return exploration.decide(*scores, draw, mask, scaling=_get_scaling(policy))

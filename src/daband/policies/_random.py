@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from daband.base._arrays import MAX_RAW_NORM, Arrays
+from daband.base._arrays import MAX_RAW_NORM
 from daband.linear._predictor import Predictor, RidgePredictor
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
@@ -35,12 +35,3 @@ class Random(Policy):
 
     def _learn(self, rounds: Rounds, domain: int) -> None:
         """Do nothing: ``Policy`` updates the reward moments."""
-
-    def _grow(self) -> None:
-        """Do nothing: the next choice includes the new arm."""
-
-    def _state(self, *, replay: bool = True) -> Arrays:
-        return {}
-
-    def _restore(self, state: Arrays) -> None:
-        """Do nothing: there is no learned state."""

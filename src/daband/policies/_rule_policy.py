@@ -17,13 +17,11 @@ import numpy as np
 from daband.base._arrays import (
     MAX_RAW_NORM,
     AnyArray,
-    Arrays,
     FloatArray,
     IntArray,
-    read_array,
     to_rows,
 )
-from daband.errors import DataError, InvalidInput
+from daband.errors import InvalidInput
 from daband.linear._predictor import ContextStep, Predictor, RidgePredictor
 from daband.policies._checkpoints import check_notes, save_rules
 from daband.policies._policy import Policy
@@ -56,6 +54,7 @@ class RulePolicy(Policy):
 
     default_settings: ClassVar = {"explore": "greedy"}
     allows_shared_arms = False
+    arm_arrays = ("_prior_means", "_prior_counts", "_sums", "_round_counts")
     max_norm = MAX_RAW_NORM  # contexts are only compared with thresholds
 
     def __init__(self, *, tree: Any = None, **settings: Any) -> None:
@@ -158,28 +157,3 @@ class RulePolicy(Policy):
         np.add.at(self._sums[0], cells, round_weights)
         np.add.at(self._sums[1], cells, round_weights * rounds.rewards)
         np.add.at(self._round_counts, rounds.arms, 1)
-
-    def _grow(self) -> None:
-        new_arm = ((0, 0), (0, 1))
-        self._prior_means = np.pad(self._prior_means, new_arm)
-        self._prior_counts = np.pad(self._prior_counts, new_arm)
-        self._sums = np.pad(self._sums, ((0, 0), *new_arm))
-        self._round_counts = np.append(self._round_counts, 0)
-
-    def _state(self, *, replay: bool = True) -> Arrays:
-        return {
-            "prior_means": self._prior_means,
-            "prior_counts": self._prior_counts,
-            "sums": self._sums,
-            "rounds": self._round_counts,
-        }
-
-    def _restore(self, state: Arrays) -> None:
-        cells = count_leaves(self.node), self.n_arms
-        prior_counts = read_array(state, "prior_counts", np.empty(cells))
-        sums = read_array(state, "sums", np.empty((2, *cells)))
-        counts = read_array(state, "rounds", np.zeros(self.n_arms, np.int64))
-        if (prior_counts < 0).any() or (sums[0] < 0).any() or (counts < 0).any():
-            raise DataError("the file has a negative number of rounds")
-        self._prior_means = read_array(state, "prior_means", np.empty(cells))
-        self._prior_counts, self._sums, self._round_counts = prior_counts, sums, counts

@@ -164,22 +164,6 @@ class Supervised(Policy):
             return own
         return EnsemblePredictor(ensemble=ensemble, corrections=own, arms=np.arange(self.n_arms))
 
-    def _join(self, rows: FloatArray, predictions: FloatArray) -> FloatArray:
-        """Return the contexts of the corrections: rows (B, d), and predictions (B, K) in standard
-        deviations of the source's rewards.
-        """
-        n_predictions = self._corrections.context_shape[0] - self._n_inputs
-        if self._ensemble is None:
-            return np.column_stack([rows, np.zeros((len(rows), n_predictions))])
-        return self._ensemble.join(rows, predictions[:, :n_predictions])
-
-    def _predict(self, rows: FloatArray, domain: int) -> FloatArray:
-        """Return the predictions (B, K) of the ensemble in a domain, or 0 without one."""
-        ensemble = self._fit(domain)
-        if ensemble is None:
-            return np.zeros((len(rows), self.n_arms))
-        return ensemble.select_arms(ensemble.mix(rows), np.arange(self.n_arms))
-
     # Learning.
 
     def _learn_full(self, contexts: AnyArray, rewards: FloatArray, domain: int) -> None:
@@ -243,10 +227,15 @@ class Supervised(Policy):
         return self._target_ensembles[domain]
 
     def _learn(self, rounds: Rounds, domain: int) -> None:
-        rows = to_rows(rounds.contexts)
-        predictions = self._predict(rows, domain)
-        differences = rounds.rewards - take_chosen(predictions, rounds.arms)
-        features = self._join(rows, predictions)
+        predictor = self._predictor(domain)
+        features = predictor.compute_features(rounds.contexts)
+        differences = rounds.rewards
+        if isinstance(predictor, EnsemblePredictor):
+            features, predictions = features
+            differences = differences - take_chosen(predictions, rounds.arms)
+        else:
+            n_missing = self._corrections.context_shape[0] - self._n_inputs
+            features = np.pad(to_rows(features), ((0, 0), (0, n_missing)))
         rounds = dataclasses.replace(rounds, contexts=features, rewards=differences)
         learn_transformed(self._corrections, rounds, domain)
 
