@@ -299,7 +299,7 @@ def check_probabilities_of_every_arm(make, arm_model):
 
 @FURTHER_CHECKS.add
 def check_bonus_never_grows(make):
-    """Check that no bonus, in standard deviations of rewards, grows with more rounds."""
+    """Check that no bonus, in the unit of its arm, grows with more rounds."""
     rng = np.random.default_rng(21)
     policy = create_policy(make, "disjoint")
     probe_contexts = draw_contexts(rng, 9, "disjoint")
@@ -308,7 +308,10 @@ def check_bonus_never_grows(make):
         policy.update(
             draw_contexts(rng, 5, "disjoint"), rng.integers(0, N_ARMS, 5), 10.0 * rng.random(5)
         )
-        bonus = policy.decide(probe_contexts).bonus / policy.reward_moments.scale
+        # bonuses of policies for logs and rules have the standard deviation of all rewards
+        has_arm_units = policy.name not in ("log", "rules", "random")
+        unit = policy._compute_units() if has_arm_units else policy.reward_moments.scale
+        bonus = policy.decide(probe_contexts).bonus / unit
         assert (bonus <= last_bonus * (1.0 + 1e-9)).all(), (
             f"a bonus grew from {last_bonus} to {bonus}"
         )
@@ -330,7 +333,8 @@ def check_play_equals_rounds(make, arm_model):
         assert decision.arm[0] == played.arm[i], (
             f"round {i}: {decision.arm[0]} by select, {played.arm[i]} by play"
         )
-        assert abs(decision.propensity[0] - played.propensity[i]) < 1e-8
+        # networks compute in single precision
+        assert abs(decision.propensity[0] - played.propensity[i]) < 1e-6
         policy.update(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
 
 

@@ -89,9 +89,10 @@ def test_the_member_that_predicts_better_gets_the_weight():
     for seed in range(5):
         policy.update(*rounds(200, seed=10 + seed))
     assert policy.weights["linucb"] > 0.9
-    assert daband.Mixture(**SHAPE, prior={"linucb": 3, "constant": 1}).weights == {
+    assert daband.Mixture(**SHAPE, prior={"linucb": 3, "constant": 1, "trees": 0}).weights == {
         "constant": 0.25,
         "linucb": 0.75,
+        "trees": 0.0,
     }
 
 
@@ -107,11 +108,21 @@ def test_a_context_that_is_shown_again_counts_once():
 
 
 @pytest.mark.parametrize(
-    "names", [("linucb", "nlinucb", "constant"), ("linucb", "strong"), ("trees", "linucb")]
+    ("names", "settings"),
+    [
+        (("linucb", "nlinucb", "constant"), {}),
+        (("linucb", "strong"), {}),
+        (("trees", "linucb"), {}),
+        # without a bonus, trees are played in blocks
+        (("trees", "linucb"), {"bonus_weights": {"trees": 0.0, "linucb": 1.0}}),
+    ],
 )
 @pytest.mark.parametrize("feedback", ["bandit", "one_hot"])
-def test_episodes_are_their_rounds_in_turn(names, feedback):
-    played = mixed(*names, feedback=feedback)
+def test_episodes_are_their_rounds_in_turn(names, settings, feedback):
+    played = mixed(*names, feedback=feedback, **settings)
+    if "trees" in names and feedback == "bandit":  # else trees predict the arms' means
+        played.adapt()
+        assert played.members["trees"]._has_trees.all()
     told = copy.deepcopy(played)
     rng = np.random.default_rng(3)
     contexts = rng.normal(size=(100, 3))
@@ -184,7 +195,7 @@ def test_adding_an_arm_is_all_or_none():
         ({"members": {"a": daband.Constant(context_shape=(3,), n_arms=2)}}, "n_arms"),
         ({"members": {"a": daband.Constant(**SHAPE, arms="shared")}}, "arms"),
         ({"prior": {"linucb": 1.0}}, "prior"),
-        ({"prior": {"linucb": -1.0, "constant": 2.0}}, "negative"),
+        ({"prior": {"linucb": -1.0, "constant": 2.0, "trees": 0.0}}, "negative"),
         ({"bonus_weights": {"linucb": 0.0, "constant": 0.0}}, "bonus_weights"),
         ({"feedback": "all"}, "feedback"),
         ({"learn_weights": "no"}, "learn_weights .*'no'"),

@@ -78,8 +78,9 @@ def test_of_many_rounds_a_sample_is_kept_that_does_not_depend_on_their_order(mon
         policy = make()
         for part in np.array_split(order, 9):
             policy.update(x[part], arm[part], reward[part])
-        assert len(policy._stored_rounds) <= 200
-        sample = trees.sample_rounds(policy._stored_rounds)
+        stored_rounds = policy._get_stored_rounds()
+        assert len(stored_rounds) <= 200
+        sample = trees.sample_rounds(stored_rounds)
         kept.append(sample[np.lexsort(sample.T)])
     assert (kept[0] == kept[1]).all()
 

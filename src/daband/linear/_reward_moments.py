@@ -203,6 +203,13 @@ class RewardMoments:
             units[: len(weights)] *= np.sqrt(ratios / (_N_PRIOR_ROUNDS + weights))
         return units
 
+    def compute_shrunk_means(self, n_arms: int) -> FloatArray:
+        """Return the mean reward of each arm, shrunk by one round towards ``centre``, (n_arms,)."""
+        means = np.full(n_arms, self.centre)
+        weights, arm_means, _ = self._arms[:, :n_arms]
+        means[: len(weights)] += (arm_means - self.centre) * (weights / (1.0 + weights))
+        return means
+
     def make_scaling(self, units: FloatArray) -> Scaling:
         """Return the ``Scaling`` for arms with these ``units`` of ``compute_units``."""
         return Scaling(self.centre, self.scale, math.sqrt(self.total_weight) / float(units.max()))

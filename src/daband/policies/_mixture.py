@@ -58,6 +58,7 @@ from daband.policies._policy import (
 from daband.policies._registered import policies
 from daband.policies._ridge import Constant, LinUCB
 from daband.policies._self_training import SelfTraining
+from daband.policies._trees import MAX_ARMS, Trees
 from daband.rounds._rounds import Rounds
 
 #: Maximum number of members. The time to compute weights doubles with each member, since every
@@ -65,6 +66,9 @@ from daband.rounds._rounds import Rounds
 _MAX_MEMBERS = 12
 #: Approximate maximum number of contexts per domain to which principal components are fitted.
 _MAX_PCA_ROWS = 4096
+#: Maximum number of numbers per context for trees among the default members. They are fitted quickly
+#: up to this number.
+_MAX_TREE_DIM = 512
 
 
 @policies.register("mixture")
@@ -74,7 +78,8 @@ class Mixture(Policy):
 
     Args:
         members: policies by name, for contexts of this shape after ``transform``; by default a
-            ``LinUCB`` and a ``Constant``. The mixture copies them, and trains the copies.
+            ``LinUCB``, a ``Constant`` and, with at most 512 numbers per context and 128 arms,
+            ``Trees``. The mixture copies them, and trains the copies.
         prior: the weight of each member in predictions before the first round; equal by default.
         bonus_weights: the weight of each member's bonus, ``prior`` by default, or 1 for the
             ``LinUCB`` among the default members. The bonus is also
@@ -123,7 +128,10 @@ class Mixture(Policy):
                 "domains": self.domains,
             }
             members = {"linucb": LinUCB(**common_settings), "constant": Constant(**common_settings)}
-            bonus_weights = bonus_weights or {"linucb": 1.0, "constant": 0.0}
+            is_small = math.prod(self.feature_shape) <= _MAX_TREE_DIM and self.n_arms <= MAX_ARMS
+            if is_small and self.arms == "disjoint":
+                members["trees"] = Trees(**common_settings)
+            bonus_weights = bonus_weights or {name: float(name == "linucb") for name in members}
         #: The members by name.
         self.members: dict[str, Policy] = self._check_members(members)
         self._prior = _check_weights("prior", prior, self.members)
@@ -401,12 +409,12 @@ class Mixture(Policy):
     ) -> Decision:
         members = list(self.members.values())
         in_target = self.domains.is_target(domain)
-        are_regressions = all(
-            hasattr(member, "_get_head_and_features")
+        are_predictable = all(
+            (hasattr(member, "_get_head_and_features") or (isinstance(member, Trees) and not bonus))
             and not (in_target and isinstance(member, SelfTraining))
-            for member in members
+            for member, bonus in zip(members, self._bonus_weights, strict=True)
         )
-        if self.arms == "shared" or self.joint_member is not None or not are_regressions:
+        if self.arms == "shared" or self.joint_member is not None or not are_predictable:
             return super()._play(contexts, rewards, domain, available, first_round, weights)
         member_features = [check_and_transform(member, contexts, domain) for member in members]
         is_new = self._find_new_contexts(contexts, domain)
@@ -419,11 +427,18 @@ class Mixture(Policy):
             block_features = [features[rows] for features in member_features]
             block: list[tuple[Any, AnyArray]] = list(zip(members, block_features, strict=True))
             heads_and_features = [
-                member._get_head_and_features(features, domain) for member, features in block
+                member._get_head_and_features(features, domain)
+                for member, features in block
+                if not isinstance(member, Trees)
             ]
             scores = BlockScores(*zip(*heads_and_features, strict=True))
+            fixed = {
+                index: member.predict_fixed(features)
+                for index, (member, features) in enumerate(block)
+                if isinstance(member, Trees)
+            }
             decision = self._play_block(
-                scores, rewards[rows], is_new[rows], mask, first_round + start, block_weights
+                scores, fixed, rewards[rows], is_new[rows], mask, first_round + start, block_weights
             )
             received_rewards = take_chosen(rewards[rows], decision.arm)
             for member, features in block:
@@ -436,14 +451,16 @@ class Mixture(Policy):
     def _play_block(
         self,
         scores: BlockScores,
+        fixed: Mapping[int, tuple[FloatArray, BoolArray]],
         rewards: FloatArray,
         is_new: BoolArray,
         available: Mask,
         first_round: int,
         round_weights: Weights,
     ) -> Decision:
-        """Choose arms round by round, and update ``scores`` after each.
+        """Choose arms round by round, and update ``scores`` of regressions after each.
 
+        ``fixed`` has the predictions of trees (``Trees.predict_fixed``), by the index of the member.
         The members learn all rounds afterwards.
         """
         own_moments = self.reward_moments
@@ -451,12 +468,19 @@ class Mixture(Policy):
         alphas = [[member.exploration.alpha] for member in self.members.values()]
         bonus_weights = np.array(alphas) * self._bonus_weights[:, None]
         member_moments = [copy.copy(member.reward_moments) for member in self.members.values()]
+        regressions = [index for index in range(len(member_moments)) if index not in fixed]
         decisions = []
         for row in range(len(rewards)):
             row_slice = slice(row, row + 1)
             centres = np.array([[moments.centre] for moments in member_moments])
             units = np.array([moments.compute_units(self.n_arms) for moments in member_moments])
-            means, bonuses = scores.score(row, centre=centres, scale=units)
+            means, bonuses = np.zeros((2, len(member_moments), self.n_arms))
+            means[regressions], bonuses[regressions] = scores.score(
+                row, centre=centres[regressions], scale=units[regressions]
+            )
+            for index, (fixed_means, is_fixed) in fixed.items():
+                shrunk_means = member_moments[index].compute_shrunk_means(self.n_arms)
+                means[index] = np.where(is_fixed, fixed_means[row], shrunk_means)
             mean = (self._mixture_weights.weights @ means)[None]
             bonus = (bonus_weights * bonuses).sum(axis=0)[None]
             mask = None if available is None else available[row_slice]

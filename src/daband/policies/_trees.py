@@ -94,11 +94,9 @@ class Trees(Policy):
         self._n_inputs = math.prod(self.feature_shape)
         #: The number of rounds of each model, (models,).
         self._round_counts: IntArray = np.zeros(n_models, np.int64)
-        #: The sum of weights, and the sum of weighted rewards, of each model's rounds, (2, models).
-        self._weighted_sums: FloatArray = np.zeros((2, n_models))
-        #: The stored rounds. A row is a round: the context, the index of the model, the reward, the
-        #: weight.
-        self._stored_rounds: FloatArray = np.empty((0, self._n_inputs + 3))
+        #: The stored rounds in blocks. A row is a round: the context, the index of the model, the
+        #: reward, the weight.
+        self._round_blocks: list[FloatArray] = [np.empty((0, self._n_inputs + 3))]
         #: The arrays of a ``TreeNetwork``, by name.
         self._trees: Arrays = make_empty_trees(n_models)
         #: The number of rounds that had been learned at the last fit.
@@ -111,14 +109,25 @@ class Trees(Policy):
 
     # Decisions.
 
+    @property
+    def _has_trees(self) -> BoolArray:
+        """True for the models with trees, (models,)."""
+        return self._trees["roots"].max(axis=1, initial=0) > 0
+
+    def predict_fixed(self, contexts: AnyArray) -> tuple[FloatArray, BoolArray]:
+        """Return the predicted rewards (n, K) of transformed contexts, and a mask (K,) of the arms
+        whose predictions stay the same until ``adapt``. The others are
+        ``reward_moments.compute_shrunk_means``.
+        """
+        network = self._build_network()
+        return network(contexts.reshape(-1, self._n_inputs))[:, :-1], self._has_trees
+
     def _build_network(self) -> TreeNetwork:
         """Return a network that predicts by trees, or by the shrunk mean reward for an arm without
         trees.
         """
-        shrunk_means = (self.reward_moments.centre + self._weighted_sums[1]) / (
-            1.0 + self._weighted_sums[0]
-        )
-        base_rewards = np.where(self._trees["roots"].any(axis=1), self._trees["base"], shrunk_means)
+        shrunk_means = self.reward_moments.compute_shrunk_means(len(self._round_counts))
+        base_rewards = np.where(self._has_trees, self._trees["base"], shrunk_means)
         return TreeNetwork(
             {"kind": "trees", "inputs": self._n_inputs}, {**self._trees, "base": base_rewards}
         )
@@ -148,11 +157,16 @@ class Trees(Policy):
         inputs = to_rows(contexts)
         rows = np.column_stack([inputs, model_indices, rewards, round_weights])
         np.add.at(self._round_counts, model_indices, 1)
-        np.add.at(self._weighted_sums[0], model_indices, round_weights)
-        np.add.at(self._weighted_sums[1], model_indices, round_weights * rewards)
-        self._stored_rounds = np.concatenate([self._stored_rounds, rows])
-        if len(self._stored_rounds) > 2 * MAX_STORED_ROUNDS:
-            self._stored_rounds = self._stored_rounds[sample_rounds(self._stored_rounds)]
+        self._round_blocks.append(rows)
+        if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
+            stored_rounds = self._get_stored_rounds()
+            self._round_blocks = [stored_rounds[sample_rounds(stored_rounds)]]
+
+    def _get_stored_rounds(self) -> FloatArray:
+        """Return all stored rounds, after joining their blocks."""
+        if len(self._round_blocks) > 1:
+            self._round_blocks = [np.concatenate(self._round_blocks)]
+        return self._round_blocks[0]
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         """Fit the trees again if there are a quarter more rounds.
@@ -164,7 +178,8 @@ class Trees(Policy):
             steps is None and n_learned < _REFIT_GROWTH * self._rounds_at_fit
         ):
             return {}
-        rounds = self._stored_rounds[sample_rounds(self._stored_rounds)]
+        stored_rounds = self._get_stored_rounds()
+        rounds = stored_rounds[sample_rounds(stored_rounds)]
         trees = fit_trees(rounds, len(self._round_counts), self.seed)
         with self._locks.state:
             self._trees = trees
@@ -179,7 +194,6 @@ class Trees(Policy):
                 f"n_arms must be at most {MAX_ARMS} for trees, and there are {self.n_arms} already"
             )
         self._round_counts = np.append(self._round_counts, 0)
-        self._weighted_sums = np.column_stack([self._weighted_sums, np.zeros(2)])
         roots = self._trees["roots"]
         base_rewards = self._trees["base"]
         new_arrays = {
@@ -189,21 +203,19 @@ class Trees(Policy):
         self._trees = {**self._trees, **new_arrays}
 
     def _state(self, *, replay: bool = True) -> Arrays:
-        stored_rounds = self._stored_rounds if replay else self._stored_rounds[:0]
+        stored_rounds = self._get_stored_rounds()[: None if replay else 0]
         state = add_prefix("trees/", self._trees)
-        state |= {"rounds": self._round_counts, "sums": self._weighted_sums, "kept": stored_rounds}
+        state |= {"rounds": self._round_counts, "kept": stored_rounds}
         return {**state, "fitted": np.array([self._rounds_at_fit], np.int64)}
 
     def _restore(self, state: Arrays) -> None:
         n_models = self.n_arms if self.arms == "disjoint" else 1
         stored_rounds, round_counts = read_stored_rounds(self, state, self._n_inputs + 3, n_models)
-        sums = read_array(state, "sums", self._weighted_sums)
         trees = drop_prefix("trees/", state)
         # rejects arrays that do not fit
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)
-        self._stored_rounds = stored_rounds
+        self._round_blocks = [stored_rounds]
         self._round_counts = round_counts
-        self._weighted_sums = sums
         self._trees = {name: np.array(array) for name, array in trees.items()}
         self._rounds_at_fit = int(state["fitted"][0])
 
