@@ -209,8 +209,8 @@ class LogEvidence:
     rounds: int
     #: The fraction of rounds in which another arm than the best one is chosen.
     fraction: float
-    #: The index in ``CANDIDATES`` of the candidate with this gain.
-    candidate: int = 0
+    #: The name of the candidate with this gain, one of ``CANDIDATES``.
+    candidate: str = CANDIDATES[0]
     #: The number of target contexts; 0 if the numbers are those of the log's contexts.
     target_contexts: int = 0
     #: True if arms are chosen by context: the gain is proven, or it was proven by an earlier fit and
@@ -379,7 +379,7 @@ def learn_advantages(
         gain=estimates[candidate].mean.value,
         rounds=len(log.arms),
         fraction=float(fractions[candidate]),
-        candidate=candidate,
+        candidate=CANDIDATES[candidate],
         target_contexts=0 if target is None else len(target),
         personalises=personalises,
         error=estimates[candidate].mean.standard_error if candidate else math.inf,

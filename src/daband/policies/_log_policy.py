@@ -27,7 +27,7 @@ at 0.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,11 +66,10 @@ from daband.logs._advantages import (
 )
 from daband.policies._policy import Policy
 from daband.policies._registered import policies
+from daband.policies._stored_rounds import StoredRounds, fill_columns
 from daband.policies._trees import (
     MAX_ARMS,
-    MAX_STORED_ROUNDS,
     fit_tree_network,
-    read_stored_rounds,
     sample_rounds,
 )
 from daband.rounds._rounds import Rounds
@@ -80,8 +79,6 @@ from daband.serving._numpy_networks import TreeNetwork
 MAX_DIMENSIONS = 1024
 #: Maximum number of target contexts that are stored.
 _MAX_TARGET_CONTEXTS = 8192
-#: The number of columns of a stored round after its context.
-_N_COLUMNS = 5
 #: The first regression decides if its likelihood ratios are above this value.
 _MIN_RATIO = 20.0
 #: The logarithm of the largest likelihood ratio.
@@ -133,9 +130,7 @@ class LogPolicy(Policy):
                 f"context_shape must have at most {MAX_DIMENSIONS:,} dimensions for LogPolicy, got"
                 f" {self._n_inputs:,}; reduce them by transform=daband.PCA(64)"
             )
-        #: Blocks of stored rounds. A row is a round: the context, the cluster (0 for none), the
-        #: propensity (0 if unknown), the arm, the reward, the weight (negative in the target).
-        self._round_blocks: list[FloatArray] = []
+        self._stored = StoredRounds(self._n_inputs)
         #: A sample of the observed target contexts, (m, d).
         self._target_contexts: FloatArray = np.empty((0, self._n_inputs))
         #: The number of rounds of each arm, (K,).
@@ -185,7 +180,7 @@ class LogPolicy(Policy):
         """
         with self._locks.write, self._locks.state:
             advantages = self._fit()
-            if advantages is not None and advantages.values is None and self._round_blocks:
+            if advantages is not None and advantages.values is None and len(self._stored):
                 cross_fitted = advantages.cross_fitted
                 scored = self.score_rounds()
                 if scored is None:
@@ -212,20 +207,7 @@ class LogPolicy(Policy):
 
         Contexts must be transformed.
         """
-        rows = np.ascontiguousarray(self._make_rows(rounds))
-        stored = self._sample_stored()
-        stored = np.ascontiguousarray(stored[np.lexsort(stored.T)])
-        stored[:, -1] = np.abs(stored[:, -1])
-        if not len(rows):
-            return None
-        keys, stored_keys = (
-            array.view(np.dtype((np.void, array.shape[1] * array.itemsize))).ravel()
-            for array in (rows, stored)
-        )
-        order = np.argsort(keys, kind="stable")
-        positions = np.minimum(np.searchsorted(keys[order], stored_keys), len(keys) - 1)
-        indices = order[positions]
-        return indices if np.array_equal(rows[indices], stored) else None
+        return self._stored.find(rounds)
 
     # Decisions.
 
@@ -279,35 +261,22 @@ class LogPolicy(Policy):
 
     # Learning.
 
-    def _make_rows(self, rounds: Rounds) -> FloatArray:
-        """Return the rows of rounds, as they are stored."""
-        rows = np.empty((len(rounds.arms), self._n_inputs + _N_COLUMNS))
-        rows[:, :-_N_COLUMNS] = to_rows(rounds.contexts)
-        rows[:, -5] = 0.0 if rounds.clusters is None else rounds.clusters
-        rows[:, -4] = 0.0 if rounds.propensities is None else rounds.propensities
-        rows[:, -3] = rounds.arms
-        rows[:, -2] = rounds.rewards
-        rows[:, -1] = 1.0 if rounds.weights is None else rounds.weights
-        return rows
-
     def _learn(self, rounds: Rounds, domain: int) -> None:
-        rows = self._make_rows(rounds)
-        rows = rows[rows[:, -1] > 0]
-        if not len(rows):
+        is_target = domain >= self._first_target
+        rounds = fill_columns(rounds, is_target=is_target)
+        if not len(rounds):
             return
-        if domain >= self._first_target:
-            rows[:, -1] *= -1.0
-            if self._round_blocks and not self._heads:
-                stored = self._sample_stored()
-                self._log_ratios = np.array([_MAX_LOG_RATIO * self.personalises, 0.0])
-                self._make_heads(fit_ramps(stored[:, :-_N_COLUMNS], 1))
-                self._update_heads(stored[stored[:, -1] > 0])
-                self._update_heads(stored[stored[:, -1] < 0])
-        self._update_heads(rows)
-        self._round_blocks.append(rows)
-        if sum(map(len, self._round_blocks)) > 2 * MAX_STORED_ROUNDS:
-            self._round_blocks = [self._sample_stored()]
-        np.add.at(self._round_counts, rows[:, -3].astype(np.int64), 1)
+        if is_target and len(self._stored) and not self._heads:
+            stored = self._stored.sample()
+            self._log_ratios = np.array([_MAX_LOG_RATIO * self.personalises, 0.0])
+            self._make_heads(fit_ramps(stored.contexts, 1))
+            assert stored.domains is not None
+            for is_stored_target in (False, True):
+                rows = stored.domains == is_stored_target
+                self._update_heads(stored.select(rows), is_target=is_stored_target)
+        self._update_heads(rounds, is_target=is_target)
+        self._stored.add(rounds)
+        np.add.at(self._round_counts, rounds.arms, 1)
 
     def _make_heads(self, ramps: PiecewiseStep) -> None:
         """Make regressions without rounds."""
@@ -320,22 +289,22 @@ class LogPolicy(Policy):
         for head in self._heads:
             head.fixed_worth = self._fixed_worth
 
-    def _update_heads(self, rows: FloatArray) -> None:
-        """Learn rows of one domain by the regressions."""
-        if not self._heads or not len(rows):
+    def _update_heads(self, rounds: Rounds, *, is_target: bool) -> None:
+        """Learn rounds of one domain by the regressions."""
+        if not self._heads or not len(rounds):
             return
         assert self._ramps is not None
-        features = self._ramps(rows[:, :-_N_COLUMNS])
-        arms = rows[:, -3].astype(np.int64)
-        differences = self._predict_differences(rows[:, :-_N_COLUMNS], arms)
+        features = self._ramps(rounds.contexts)
+        arms = rounds.arms
+        differences = self._predict_differences(rounds.contexts, arms)
         all_offsets = np.stack([np.zeros_like(differences)] * 2 + [differences])
-        moments = self.reward_moments if rows[0, -1] < 0 else None
+        moments = self.reward_moments if is_target else None
         start = 0
-        while start < len(rows):
+        while start < len(rounds):
             n_rounds = min(head.get_block_length(is_target=True) for head in self._heads)
             block = slice(start, None if moments is None else start + n_rounds)
-            weights = np.abs(rows[block, -1])
-            rewards = rows[block, -2]
+            weights = rounds.known_weights[block]
+            rewards = rounds.rewards[block]
             for head, offsets in zip(self._heads, all_offsets[:, block], strict=True):
                 head.learn(
                     features[block], arms[block], rewards - offsets, weights, target_moments=moments
@@ -366,15 +335,6 @@ class LogPolicy(Policy):
             self._target_contexts = rows[sample_rounds(rows, _MAX_TARGET_CONTEXTS)]
             self._rounds_at_fit = 0
 
-    def _sample_stored(self) -> FloatArray:
-        """Return a sample of at most 131,072 stored rounds.
-
-        The order of rounds does not change the sample.
-        """
-        no_rounds = np.empty((0, self._n_inputs + _N_COLUMNS))
-        rows = np.concatenate([no_rounds, *self._round_blocks])
-        return rows[sample_rounds(rows)]
-
     def _fit(self) -> AdvantageModel | None:
         """Return the fitted candidate, or None without rounds.
 
@@ -402,28 +362,26 @@ class LogPolicy(Policy):
 
     def _collect_log(self) -> tuple[Rounds, FloatArray | None, Mask]:
         """Return the stored rounds, the target contexts, and the arms that may be chosen."""
-        rounds = self._sample_stored()
-        # sums of floating-point numbers depend on their order, so rounds are sorted
-        log = self._read_log(rounds[np.lexsort(rounds.T)])
+        log = self._read_log()
         target = self._target_contexts[np.lexsort(self._target_contexts.T)]
         is_offered = None if self._catalogue is None else np.logical_and(*self._catalogue.offered)
         return log, target if len(target) else None, is_offered
 
-    def _read_log(self, rows: FloatArray) -> Rounds:
-        """Return stored rounds as a log, with estimates of unknown propensities."""
-        contexts = np.ascontiguousarray(rows[:, :-_N_COLUMNS])
-        clusters, propensities, _, rewards, weights = rows[:, -_N_COLUMNS:].T
-        arms = rows[:, -3].astype(np.int64)
+    def _read_log(self) -> Rounds:
+        """Return the stored rounds as a log, with estimates of unknown propensities."""
+        rounds = self._stored.read()
+        propensities, clusters = rounds.known_propensities, rounds.clusters
+        assert clusters is not None and rounds.domains is not None  # noqa: PT018
         is_unknown = propensities == 0.0
         if is_unknown.any():
-            estimates, _ = estimate_propensities(contexts, arms, self.n_arms)
+            estimates, _ = estimate_propensities(rounds.contexts, rounds.arms, self.n_arms)
             propensities = np.where(is_unknown, estimates, propensities)
         indices = None
         if clusters.any():  # a round without a cluster is a cluster
-            clusters = np.where(clusters == 0.0, -1.0 - np.arange(len(rows)), clusters)
-            indices = np.unique(clusters, return_inverse=True)[1]
-        log = Rounds(contexts, arms, rewards, propensities, np.abs(weights), clusters=indices)
-        return weigh_target_rounds(log, weights < 0, self.n_arms)
+            labels = np.where(clusters == 0, -1.0 - np.arange(len(rounds)), clusters)
+            indices = np.unique(labels, return_inverse=True)[1]
+        log = replace(rounds, propensities=propensities, clusters=indices, domains=None)
+        return weigh_target_rounds(log, rounds.domains, self.n_arms)
 
     def _fit_trees(self, log: Rounds, n_arms: int) -> TreeNetwork:
         """Return boosted trees that predict the reward of each arm."""
@@ -457,7 +415,7 @@ class LogPolicy(Policy):
         advantages = self._fit()
         n_stored = None if replay else 0
         state = {
-            "kept": self._sample_stored()[:n_stored],
+            **add_prefix("kept/", self._stored.arrays(with_rounds=replay)),
             "target": self._target_contexts[:n_stored],
             "rounds": self._round_counts,
             "fitted": np.array([self._rounds_at_fit], np.int64),
@@ -471,7 +429,9 @@ class LogPolicy(Policy):
             return state
         if advantages.cross_fitted is not None:
             state["cross_fitted"] = advantages.cross_fitted[:n_stored]
-        evidence = np.array(astuple(advantages.evidence))  # the limits of a short log are infinite
+        fields = asdict(advantages.evidence)
+        state["candidate"] = np.frombuffer(fields.pop("candidate").encode(), np.uint8)
+        evidence = np.array([*fields.values()])  # the limits of a short log are infinite
         step = advantages.step
         is_tree = isinstance(step, TreeNetwork)
         arrays = step.arrays if isinstance(step, TreeNetwork) else step.arrays()  # type: ignore[attr-defined]
@@ -489,12 +449,13 @@ class LogPolicy(Policy):
         return PiecewiseStep(**arrays, n_inputs=self._n_inputs)
 
     def _restore(self, state: Arrays) -> None:
-        stored_rounds, round_counts = read_stored_rounds(
-            self, state, self._n_inputs + _N_COLUMNS, self.n_arms
-        )
-        propensities = stored_rounds[:, -4]
-        if not ((propensities >= 0) & (propensities <= 1)).all():
-            raise ValueError("kept has a propensity outside [0, 1]")
+        stored = StoredRounds.restore(drop_prefix("kept/", state), self._n_inputs, self.n_arms)
+        round_counts: IntArray = read_array(state, "rounds", np.zeros(self.n_arms, np.int64))
+        n_rounds = int(round_counts.sum())
+        if (np.bincount(stored.sample().arms, minlength=self.n_arms) > round_counts).any() or not (
+            0 <= int(state["fitted"][0]) <= n_rounds <= self.rounds_learned
+        ):
+            raise ValueError(f"kept has other rounds than the {self.rounds_learned} learned ones")
         target_contexts = read_array(
             state, "target", np.empty((len(state["target"]), self._n_inputs))
         )
@@ -512,18 +473,19 @@ class LogPolicy(Policy):
             theta = np.array(state["theta"])
             if theta.shape != (self.n_arms, n_features):
                 raise InvalidInput(f"the file has coefficients of shape {theta.shape}")
-            arm, value, gain, n_rounds, fraction, candidate, *rest = state["evidence"].tolist()
+            arm, value, gain, n_fitted, fraction, *rest = state["evidence"].tolist()
             n_contexts, personalises, *limits = rest
-            if arm not in range(self.n_arms) or candidate not in range(len(CANDIDATES)):
+            candidate = state["candidate"].tobytes().decode()
+            if arm not in range(self.n_arms) or candidate not in CANDIDATES:
                 raise ValueError(
                     f"evidence must have one of {self.n_arms} arms and a candidate, got {arm} and"
                     f" {candidate}"
                 )
-            counts = int(n_rounds), fraction, int(candidate), int(n_contexts)
+            counts = int(n_fitted), fraction, candidate, int(n_contexts)
             evidence = LogEvidence(int(arm), value, gain, *counts, bool(personalises), *limits)
             cross_fitted = None
             if "cross_fitted" in state:
-                n_rows = len(stored_rounds) * evidence.personalises
+                n_rows = len(stored) * evidence.personalises
                 like = np.empty((n_rows, 1 + self.n_arms))
                 cross_fitted = read_array(state, "cross_fitted", like)
             advantages = AdvantageModel(step, theta, evidence, cross_fitted=cross_fitted)
@@ -533,7 +495,7 @@ class LogPolicy(Policy):
             self._make_heads(self._read_step(ramps))
             for index, head in enumerate(self._heads):
                 head.restore(drop_prefix(f"head.{index}/", state))
-        self._round_blocks = [stored_rounds] if len(stored_rounds) else []
+        self._stored = stored
         self._target_contexts = target_contexts
         self._round_counts = round_counts
         self._advantages = advantages
