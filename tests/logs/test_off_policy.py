@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.logs._doubly_robust import RewardSums
+from daband.logs._reward_sums import RewardSums
 from daband.rounds._rounds import Rounds
 
 K = 3

@@ -61,13 +61,13 @@ import numpy as np
 from daband.base._arrays import BoolArray, FloatArray, IntArray, Mask, take_chosen
 from daband.base._folds import N_FOLDS, assign_folds
 from daband.features._piecewise import PiecewiseStep, fit_ramps
-from daband.logs._doubly_robust import RewardSums, RidgePath
 from daband.logs._experiments import (
     compute_between_deviation,
     compute_lower_limit,
     compute_target_limit,
 )
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
+from daband.logs._reward_sums import RewardSums, fit_ridge
 from daband.logs._scores import SplitScores
 from daband.logs._target_mix import MixEstimate, TargetMix, compute_shift_index
 from daband.rounds._rounds import Rounds
@@ -341,7 +341,7 @@ def learn_advantages(
     gains = values - scores[:, [best_arm]]
     gains[:, 0] = 0.0
     gains[np.abs(gains) < 1e-12 * deviation] = 0.0  # rounding errors of means of equal scores
-    estimates = [mix.estimate(gain) for gain in gains.T]
+    estimates = mix.estimate_all(gains)
     quantile = _estimate_maximum_quantile(estimates, log.clusters)
     moves = target is not None and rewards_may_differ
     limits = [
@@ -643,6 +643,7 @@ class _Learner:
         self, log: Rounds, n_arms: int, is_supported: BoolArray, target: FloatArray | None
     ) -> None:
         self.log = log
+        self.weights = log.known_weights
         self.n_arms = n_arms
         self.is_supported = is_supported
         #: The features of the linear and of the piecewise regression.
@@ -671,7 +672,7 @@ class _Learner:
             clusters = np.unique(clusters[rows], return_inverse=True)[1]
         index = None if self._index is None else self._index[rows]
         contrasts = self._compute_contrasts(scores)
-        return TargetMix(log.known_weights[rows], clusters, index, self._target_index, contrasts)
+        return TargetMix(self.weights[rows], clusters, index, self._target_index, contrasts)
 
     def _compute_contrasts(self, scores: FloatArray) -> FloatArray:
         """Return the scores (n, K) of supported arms minus their mean in each round."""
@@ -727,7 +728,7 @@ class _Learner:
         No candidate has seen the round's fold.
         """
         scores = split.compute()
-        weights = self.log.known_weights
+        weights = self.weights
         values = np.empty((len(scores), n_candidates))
         fractions = np.zeros(n_candidates)
         all_predictions = np.zeros((n_candidates, *scores.shape))
@@ -765,7 +766,7 @@ class _Learner:
         for which the mask ``evaluated`` (n,) is True.
         """
         rows = ~np.isin(split.folds, list(excluded))
-        weights = self.log.known_weights[rows]
+        weights = self.weights[rows]
         fits: dict[str, _FittedCandidate] = {}
         results = []
         for candidate in candidates:
@@ -786,7 +787,7 @@ class _Learner:
                     supported = scores[:, self.is_supported]
                     contrasts = supported - supported.mean(axis=1, keepdims=True)
                     theta = self._fit_mean_score(design[rows], scores, weights)
-                    theta[self.is_supported] += _fit_ridge(design[rows], contrasts, weights)
+                    theta[self.is_supported] += fit_ridge(design[rows], contrasts, weights)
                     step = self.steps[candidate - 1]
                     fits[name] = _FittedCandidate(step, design[evaluated], theta)
             factor = _FACTORS[candidate]
@@ -812,7 +813,7 @@ class _Learner:
         """Return coefficients (K, features) of the mean score of all arms, which does not affect
         choices.
         """
-        theta = _fit_ridge(design, scores.mean(axis=1, keepdims=True), weights)
+        theta = fit_ridge(design, scores.mean(axis=1, keepdims=True), weights)
         return np.repeat(theta, self.n_arms, axis=0)
 
     def fit_constant(self, means: FloatArray, scores: FloatArray) -> _FittedCandidate:
@@ -820,7 +821,7 @@ class _Learner:
         (K,).
         """
         design = self.designs[1]
-        theta = self._fit_mean_score(design, scores[:, self.is_supported], self.log.known_weights)
+        theta = self._fit_mean_score(design, scores[:, self.is_supported], self.weights)
         theta[self.is_supported, 0] += means[self.is_supported] - means[self.is_supported].mean()
         return _FittedCandidate(self.steps[1], design, theta)
 
@@ -878,17 +879,6 @@ class _KnownScores(NamedTuple):
     def compute(self, excluded: int | None = None) -> FloatArray:  # noqa: ARG002
         """Return the rewards (n, K)."""
         return self.rewards
-
-
-def _fit_ridge(design: FloatArray, targets: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return the coefficients (m, features) of ridge regressions of targets (n, m) on a design
-    (n, features) with a leading 1, for rounds with weights (n,).
-    """
-    weighted_design = (weights[:, None] * design).T
-    path = RidgePath(
-        weighted_design @ design, weighted_design @ targets, weights @ np.square(targets)
-    )
-    return path.compute_coefficients(path.choose_penalty()).T
 
 
 def _choose_arms(predictions: FloatArray, is_supported: BoolArray, best_arm: int) -> IntArray:

@@ -102,6 +102,11 @@ def estimate_mean(values: FloatArray, clusters: IntArray | None = None) -> MeanE
     return MeanEstimate(value, error, skewness, 2.0 * (n_terms - 1) / (kurtosis - 1.0))
 
 
+def estimate_means(values: FloatArray, clusters: IntArray | None = None) -> list[MeanEstimate]:
+    """Return the estimated mean of each column of values (n, t)."""
+    return [estimate_mean(column, clusters) for column in values.T]
+
+
 def compute_effective_size(weights: FloatArray) -> float:
     """Return the number of equally weighted rounds that would have the same variance, (sum w)^2 /
     sum w^2 (Kish).

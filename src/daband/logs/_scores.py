@@ -31,7 +31,7 @@ from daband.base._folds import N_FOLDS, assign_folds
 from daband.errors import InvalidInput
 from daband.features._pca import PCA
 from daband.features._piecewise import fit_ramps
-from daband.logs._doubly_robust import RewardSums
+from daband.logs._reward_sums import RewardSums
 from daband.rounds._rounds import Rounds
 
 #: A name of ``REWARD_MODELS``, or a regressor of scikit-learn.
@@ -157,16 +157,14 @@ class SplitScores:
             self._sums = RewardSums(N_FOLDS, n_arms, sample, self._mean_reward)
             self._sums.add(features, folds, rounds.arms, rounds.rewards, rounds.weights)
 
-    def fit(
-        self, excluded: Collection[int], penalties: FloatArray | None = None
-    ) -> Callable[[FloatArray], FloatArray]:
+    def fit(self, excluded: Collection[int]) -> Callable[[FloatArray], FloatArray]:
         """Return a function from features (m, d) to predicted rewards (m, K), which is fitted to all
         folds except ``excluded``.
 
         With fewer than 10 rounds, the mean reward is predicted for every arm.
         """
         if self._sums is not None:
-            return self._sums.fit(excluded, penalties).predict
+            return self._sums.fit(excluded).predict
         models = [] if self._regressor is None else self._fit_regressors(excluded)
 
         def predict(features: FloatArray) -> FloatArray:
@@ -206,14 +204,13 @@ class SplitScores:
         """Return predicted rewards (n, K) by models that have not seen the round's fold, nor the
         fold ``excluded``, whose own predictions are 0.
         """
+        if self._sums is not None:
+            return self._sums.predict_held_out(self._features, self.folds, excluded)
         predictions = np.zeros((len(self._features), self._n_arms))
-        penalties = None
-        if excluded is not None and self._sums is not None:
-            penalties = self._sums.choose_penalties([excluded])
         for fold in range(N_FOLDS):
-            is_held_out = self.folds == fold
-            if fold != excluded and is_held_out.any():
-                model = self.fit({fold} if excluded is None else {fold, excluded}, penalties)
+            if fold != excluded:
+                is_held_out = self.folds == fold
+                model = self.fit({fold} if excluded is None else {fold, excluded})
                 predictions[is_held_out] = model(self._features[is_held_out])
         return predictions
 

@@ -38,8 +38,8 @@ import numpy as np
 
 from daband.base._arrays import FloatArray, IntArray
 from daband.features._piecewise import fit_ramps
-from daband.logs._doubly_robust import RidgePath
-from daband.logs._mean_estimates import MeanEstimate, compute_effective_size, estimate_mean
+from daband.logs._mean_estimates import MeanEstimate, compute_effective_size, estimate_means
+from daband.logs._reward_sums import RidgePath
 
 #: The number of standard errors by which the difference between the domains must differ from 0.
 _MIN_STANDARD_ERRORS = 1.645
@@ -144,26 +144,34 @@ class TargetMix:
         return compute_effective_size(self.target_weights)
 
     def estimate_all(self, values: FloatArray) -> list[MixEstimate]:
-        """Return the mean of each column of values (n, t)."""
-        return [self.estimate(column) for column in values.T]
+        """Return the mean m + k d of each column of values (n, t) for the contexts of the target."""
+        terms = np.column_stack([self._compute_error_terms(column) for column in values.T])
+        weights = self.target_weights
+        return [
+            MixEstimate(mean._replace(value=float(weights @ column)), column_terms)
+            for mean, column, column_terms in zip(
+                estimate_means(terms, self._clusters), values.T, terms.T, strict=True
+            )
+        ]
 
     def estimate(self, values: FloatArray) -> MixEstimate:
-        """Return the mean m + k d of values (n,) for the contexts of the target."""
+        """Return the mean of values (n,) for the contexts of the target."""
+        return self.estimate_all(values[:, None])[0]
+
+    def _compute_error_terms(self, values: FloatArray) -> FloatArray:
+        """Return the part of each round in the error of m + k d, (n,)."""
         terms = self._compute_terms(values)
-        value = float(self.target_weights @ values)
-        if self.factor:
-            terms = terms + self.factor * self._compute_difference_terms(values)
-        return MixEstimate(estimate_mean(terms, self._clusters)._replace(value=value), terms)
+        return (
+            terms + self.factor * self._compute_difference_terms(values) if self.factor else terms
+        )
 
     def _fit_factor(self, contrasts: FloatArray) -> float:
         """Return k for the contrasts of the arms, (n, k)."""
         differences = (self._tilted_weights - self.weights) @ contrasts
         if not differences.any():
             return 0.0
-        errors = [
-            estimate_mean(self._compute_difference_terms(column), self._clusters).standard_error
-            for column in contrasts.T
-        ]
+        terms = np.column_stack([self._compute_difference_terms(column) for column in contrasts.T])
+        errors = [mean.standard_error for mean in estimate_means(terms, self._clusters)]
         ratio = np.square(errors).sum() / np.square(differences).sum()
         return max(0.0, 1.0 - float(_MIN_STANDARD_ERRORS**2 * ratio))
 

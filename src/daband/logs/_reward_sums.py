@@ -88,6 +88,17 @@ class RidgePath:
         return np.concatenate([(mean - self._feature_means @ slopes)[None], slopes])
 
 
+def fit_ridge(design: FloatArray, targets: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the coefficients (m, features) of ridge regressions of targets (n, m) on a design
+    (n, features) with a leading 1, for rounds with weights (n,).
+    """
+    weighted_design = (weights[:, None] * design).T
+    path = RidgePath(
+        weighted_design @ design, weighted_design @ targets, weights @ np.square(targets)
+    )
+    return path.compute_coefficients(path.choose_penalty()).T
+
+
 class RewardSums:
     """Sums over the rounds of a log, by fold and head, from which reward models are fitted.
 
@@ -164,6 +175,21 @@ class RewardSums:
         coefficients *= feature_scales[:-1]
         coefficients[:, 0] += self._typical_reward
         return RidgeRewards(coefficients, self._standardise, (self._low, self._high))
+
+    def predict_held_out(
+        self, features: FloatArray, folds: IntArray, excluded: int | None = None
+    ) -> FloatArray:
+        """Return the rewards (n, K) of rounds that were added, predicted by models that have not
+        seen the round's fold, nor the fold ``excluded``, whose own predictions are 0.
+        """
+        predictions = np.zeros((len(features), self.n_heads))
+        penalties = None if excluded is None else self.choose_penalties([excluded])
+        for fold in range(self.n_folds):
+            if fold != excluded:
+                is_held_out = folds == fold
+                model = self.fit({fold} if excluded is None else {fold, excluded}, penalties)
+                predictions[is_held_out] = model.predict(features[is_held_out])
+        return predictions
 
     def choose_penalties(self, excluded: Iterable[int]) -> FloatArray:
         """Return the best penalty of every head (heads,) on all folds except ``excluded``."""
