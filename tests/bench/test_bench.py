@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import daband
 from daband.bench import BenchError, bench, load_experiment, read_results
-from daband.bench import _bench as bench_module
 from daband.bench._executors import execute_all
-from daband.bench._run import execute_run, finish_run
 from daband.errors import InvalidInput, WorkerDied
 
 FIELDS = {
@@ -153,21 +150,6 @@ def test_a_run_that_fails_by_a_mistake_says_where(small, tmp_path, monkeypatch):
         bench(small.runs(["linucb"], [0]), tmp_path)
 
 
-def test_a_failed_run_whose_folder_is_damaged_does_not_end_the_others(small, tmp_path, monkeypatch):
-    specs = small.runs(["random"], [0, 1])
-
-    def fails_first(todo, out, listener, **jobs):
-        (out / todo[0].folder_name).mkdir()
-        (out / todo[0].folder_name / "done").touch()
-        yield todo[0], RuntimeError("the disk is full")
-        yield from execute_all(todo[1:], out, listener, **jobs)
-
-    monkeypatch.setattr(bench_module, "execute_all", fails_first)
-    with pytest.raises(BenchError, match=r"^1 .*2 .*disk") as raised:
-        bench(specs, tmp_path)
-    assert [record["seed"] for record in raised.value.records] == [1]
-
-
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     """The records of a bench that nothing interrupted."""
@@ -192,21 +174,6 @@ def test_interrupted_and_completed(unbroken, tmp_path):
     assert "the same command continues" in errors
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert timeless(read_results(tmp_path / "broken")) == timeless(unbroken)
-
-
-def test_who_concludes_a_run_second_takes_the_record_of_the_first(small, tmp_path):
-    """Before: results.json had the wall_seconds of one process, the run's folder those of the
-    other: "damaged".
-    """
-    (spec,) = small.runs(["linucb"], [0])
-    record = execute_run(spec, tmp_path)
-    folder = tmp_path / spec.folder_name
-    files = {path: path.read_bytes() for path in folder.iterdir()}
-    pair = daband.domains.load(spec.pair, **spec.pair_options)
-    policy = daband.load(folder / "policy.safetensors")
-    run = daband.train(policy, source=pair.source, target=pair.target, episodes=2)
-    assert finish_run(spec, pair, policy, run, folder) == record
-    assert {path: path.read_bytes() for path in folder.iterdir()} == files
 
 
 AT_ONCE = """

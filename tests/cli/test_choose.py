@@ -728,25 +728,3 @@ def test_the_time_left_is_told_every_ten_seconds(console, monkeypatch):
         "training  0 of 3 policies, nlinucb, 1:10 left",
         "training  0 of 3 policies, nlinucb, 0:40 left",
     ]
-
-
-def test_a_long_choice_is_not_silent(console, monkeypatch):
-    """Before: nothing for eighteen minutes, and nothing while both domains were scored."""
-    screen = console(False)
-    now = [0.0]
-    monkeypatch.setattr("daband.cli._choose.time.monotonic", lambda: now[0])
-    with show_candidates_bar() as show:
-        for seconds, share, done in (
-            (5.0, 0.01, 0),
-            (30.0, 0.011, 0),
-            (70.0, 0.012, 0),
-            (71.0, 0.05, 3),
-        ):
-            now[0] = seconds
-            show(CandidateProgress("daband", 9, done, 3, 600.0, share, ""))
-    assert screen.file.getvalue().splitlines() == [
-        "training  0 of 3 policies, daband, 10:00 left",
-        "training  0 of 3 policies, daband, 10:00 left",
-        "training  3 of 3 policies, daband, 10:00 left",
-        "Scoring contexts of both domains ...",
-    ]

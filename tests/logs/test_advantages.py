@@ -76,18 +76,6 @@ def test_noise_is_seldom_taken_for_evidence():
     assert np.mean(used) <= 0.05
 
 
-@pytest.mark.parametrize("effect", [0.0, 1.3])
-def test_units_change_no_choice(effect):
-    x, arms, rewards, chances = log(800, effect=effect)
-    here = learn(x, arms, rewards, chances, K)
-    there = learn(x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0, arms, 1000.0 * rewards + 7.0, chances, K)
-    np.testing.assert_array_equal(
-        choices(here, x), choices(there, x * [1e-3, 1e6, 1.0, 1.0, 1.0] + 5.0)
-    )
-    assert there.evidence.gain == pytest.approx(1000.0 * here.evidence.gain, rel=1e-6)
-    assert there.evidence.value == pytest.approx(1000.0 * here.evidence.value + 7.0, rel=1e-6)
-
-
 def test_predictions_are_rewards():
     x, arms, rewards, chances = log(effect=1.3)
     found = learn(x, arms, rewards, chances, K)

@@ -71,31 +71,6 @@ def test_a_committee_draws_target_contexts_once():
     assert not torch.equal(first.contexts[:, :n_rounds], second.contexts[:, :n_rounds])
 
 
-def test_the_common_prediction_is_the_mean(monkeypatch):
-    policies = committee()
-    asked = []
-    taught = []
-    teach, descend = Learner.teach, Learner.descend
-
-    def watched_teach(learner, inputs):
-        asked.append(teach(learner, inputs))
-        return asked[-1]
-
-    def watched_descend(learner, inputs, encoding, teacher_predictions):
-        taught.append(teacher_predictions)
-        descend(learner, inputs, encoding, teacher_predictions)
-
-    monkeypatch.setattr(Learner, "teach", watched_teach)
-    monkeypatch.setattr(Learner, "descend", watched_descend)
-    adapt_together(policies)
-    assert len(asked) == len(taught) == 6
-    for step in (0, 3):
-        expected = torch.stack(asked[step : step + 3]).mean(dim=0)
-        for predictions in taught[step : step + 3]:
-            torch.testing.assert_close(predictions, expected)
-    assert (asked[0] - asked[1]).abs().max() > 1e-4
-
-
 def test_a_mixture_of_seeds_is_a_committee_and_other_members_adapt_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(

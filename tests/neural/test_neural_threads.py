@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from daband.neural import Term, terms
-from daband.neural._accelerator import adapt_together
-from tests.neural.test_learner import with_terms
 from tests.neural.test_neural_linucb import make, problem, small, trained
 from tests.registries import temporarily
 
@@ -30,46 +28,6 @@ def blocking():
     with temporarily(terms, "blocking", Blocking):
         yield Blocking
     Blocking.may_end.set()
-
-
-def in_thread(work):
-    """Start ``work``; returns a function that waits for its result."""
-    results = []
-    thread = threading.Thread(target=lambda: results.append(work()))
-    thread.start()
-
-    def result():
-        thread.join(60)
-        assert not thread.is_alive()
-        return results[0]
-
-    return result
-
-
-@pytest.mark.parametrize(
-    "adapt", [lambda policy: policy.adapt(), lambda policy: adapt_together([policy])[0]]
-)
-def test_select_answers_from_the_published_weights_while_adapt_is_at_work(blocking, adapt):
-    policy = trained(make(recipe=with_terms(blocking=1.0)))
-    contexts, _ = problem(20, seed=99)
-    before = {
-        domain: policy.decide(contexts, domain, rule="greedy").mean
-        for domain in ("source", "target")
-    }
-    blocking.begun.clear()
-    blocking.may_end.clear()
-    measured = in_thread(lambda: adapt(policy))
-    assert blocking.begun.wait(60)
-    for domain, mean in before.items():
-        np.testing.assert_array_equal(policy.decide(contexts, domain, rule="greedy").mean, mean)
-    policy.select(contexts)
-    # waits for adapt
-    learned = in_thread(lambda: policy.update(contexts, np.zeros(20, int), np.ones(20)))
-    np.testing.assert_array_equal(policy.decide(contexts, rule="greedy").mean, before["source"])
-    blocking.may_end.set()
-    assert measured()["blocking"] == 0
-    assert learned() == []
-    assert not np.allclose(policy.decide(contexts, rule="greedy").mean, before["source"], atol=1e-4)
 
 
 def test_every_decision_is_that_of_one_published_state():

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from daband.features._domain_names import DomainNames
 from daband.neural import ReplaySettings
-from daband.neural._replay import BatchLayout, ReplayBuffer, ReplayBuffers
+from daband.neural._replay import ReplayBuffer, ReplayBuffers
 
 CPU = torch.device("cpu")
 
@@ -135,31 +134,3 @@ def test_rounds_are_drawn_as_often_as_they_weigh():
     found = drawn(numbered_buffers(20, weights=weights), n_steps=50)
     share = (found["contexts"] == 3).float().mean()
     assert float(share) == pytest.approx(20 / 39, abs=0.06)
-
-
-def test_batches_of_several_domains_come_domain_by_domain():
-    domains = DomainNames(sources=("a", "b"), targets=("c", "d"))
-    buffers = ReplayBuffers((1,), ReplaySettings(), seed=0, device=CPU, domains=domains)
-    for domain in (0, 1, 3):  # a reward in the last target, too
-        buffers.rounds[domain].add_rounds(
-            np.full((5, 1), domain, np.float32), np.full(5, domain), np.full(5, domain / 10)
-        )
-    for target, part in enumerate(buffers.unlabelled):
-        part.add(np.full((5, 1), 12 + target, np.float32))
-    segments = [segment for segment, buffer in buffers.by_segment.items() if len(buffer)]
-    layout = BatchLayout(segments, 16)
-    assert layout.count_rows(range(5)) == [16, 16, 16, 32]
-    assert layout.count_rows(layout.unlabelled) == [0, 0, 16, 16]
-    assert (layout.labelled, layout.unlabelled, layout.sources) == ([0, 1, 4], [2, 3], [0, 1])
-    found = drawn(buffers)
-    rows = found["contexts"].reshape(-1, 1)
-    assert rows[::16, 0].tolist() == [0, 1, 12, 13, 3]
-    assert layout.select(rows, layout.labelled)[::16, 0].tolist() == [0, 1, 3]
-    assert layout.select(rows, layout.unlabelled)[::16, 0].tolist() == [12, 13]
-    assert len(layout.select(rows, [])) == 0
-    assert found["arms"][0, ::16].tolist() == [0, 1, 3]
-    np.testing.assert_allclose(found["rewards"][0, ::16], [0, 0.1, 0.3])
-    restored = ReplayBuffers((1,), ReplaySettings(), seed=0, device=CPU, domains=domains)
-    restored.restore(buffers.state())
-    assert [len(part) for part in restored.by_segment.values()] == [5, 5, 5, 0, 5, 5]
-    assert torch.equal(restored.rounds[3].contexts, buffers.rounds[3].contexts[:5])

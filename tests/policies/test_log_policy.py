@@ -99,17 +99,6 @@ def test_propensities_that_are_not_given_are_estimated():
     assert unknown.evidence.arm == known.evidence.arm == 0
 
 
-def test_rewards_in_any_unit():
-    x, arms, rewards, _ = rounds(600)
-    here, there = (daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(2))
-    here.update(x, arms, rewards)
-    there.update(x, arms, 1000.0 * rewards + 7.0)
-    np.testing.assert_array_equal(here.decide(x).arm, there.decide(x).arm)
-    np.testing.assert_allclose(
-        there.decide(x).mean, 1000.0 * here.decide(x).mean + 7.0, rtol=1e-6, atol=1e-3
-    )
-
-
 def test_no_rounds_and_long_contexts():
     policy = daband.LogPolicy(context_shape=(D,), n_arms=K)
     assert set(policy.select(np.zeros((200, D))).arm) <= {0, 1, 2}
@@ -152,16 +141,6 @@ def test_an_arm_without_rewards_is_chosen_only_if_no_other_arm_is_offered(n, tmp
             contexts, available=np.tile([False, False, True, False, False, True], (80, 1))
         ).arm
     ) == {2}
-
-
-def test_equal_weights_change_nothing():
-    x, arms, rewards, chances = rounds(1_000)
-    policies = [daband.LogPolicy(context_shape=(D,), n_arms=K) for _ in range(3)]
-    for policy, weight in zip(policies, (1.0, 0.3, 7.0), strict=True):
-        weights = np.full(len(x), weight)
-        policy.update(x, arms, rewards, weights=weights, propensities=chances)
-        assert policy.evidence == policies[0].evidence
-        np.testing.assert_array_equal(policy.decide(x).mean, policies[0].decide(x).mean)
 
 
 def test_a_weighted_log_has_the_standard_error_of_its_effective_size(tmp_path):
@@ -341,21 +320,6 @@ def test_the_target_decides_by_context_again_after_it_rejects_the_source(tmp_pat
     np.testing.assert_array_equal(
         loaded.decide(log[0], "target").mean, policy.decide(log[0], "target").mean
     )
-
-
-@pytest.mark.parametrize("effect", [2.0, 0.0])
-def test_a_loaded_policy_has_its_values_without_a_new_fit(effect, tmp_path, monkeypatch):
-    pair = pair_of(rounds(effect=effect))
-    policy = daband.LogPolicy.for_pair(pair, seed=0)
-    daband.train(policy, source=pair.source, target=pair.target)
-    policy.save(tmp_path / "p.safetensors")
-    monkeypatch.delattr("daband.policies._log_policy.learn_advantages")
-    loaded = daband.load(tmp_path / "p.safetensors")
-    for name in ("scores", "values", "predictions", "source_arm", "n_contenders", "deviation"):
-        np.testing.assert_array_equal(getattr(loaded.values, name), getattr(policy.values, name))
-    loaded.save(tmp_path / "again.safetensors")
-    again = daband.load(tmp_path / "again.safetensors")
-    np.testing.assert_array_equal(again.values.values, policy.values.values)
 
 
 def test_a_proven_gain_is_used_until_it_is_not_positive_any_more(tmp_path):

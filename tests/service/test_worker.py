@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from itertools import islice
 
 import numpy as np
 import orjson
@@ -133,51 +132,6 @@ def test_a_model_is_a_function_of_the_log_bit_for_bit(policy_files, log):
         assert replay(store, policy_files[0], row) == store.read_content(row.number)
     assert store.read_content(learned[0].number) != store.read_content(learned[1].number)
     store.close()
-
-
-def test_rewards_in_another_unit_change_no_decision(tmp_path):
-    """A service that starts from no rounds learns the same from rewards times 1,000 plus 7."""
-    policy = daband.LinUCB(context_shape=(DIM,), n_arms=len(ARMS), seed=0, alpha=0.1)
-    policy.save(tmp_path / "p.safetensors")
-    daband.export(policy, tmp_path / "p.daband", arm_names=ARMS)
-    contexts = np.random.default_rng(3).normal(size=(200, DIM))
-    decisions = []
-    for name, unit in (
-        ("here", lambda reward: reward),
-        ("there", lambda reward: 1000.0 * reward + 7.0),
-    ):
-        store = Store(f"sqlite:///{tmp_path}/{name}.db")
-        publish_file(store, (tmp_path / "p.daband").read_bytes(), 0.0)
-        fill(store, 60, unit=unit)
-        worked(store, [tmp_path / "p.safetensors"])
-        number = max(row.number for row, _ in store.list_models())
-        decisions.append(load_model(store.read_content(number), number).deployed.decide(contexts))
-        store.close()
-    here, there = decisions
-    assert len(set(here.arm)) > 1
-    np.testing.assert_array_equal(here.arm, there.arm)
-    np.testing.assert_allclose(1000.0 * here.mean + 7.0, there.mean, rtol=1e-6)
-
-
-def test_learning_in_one_go_gives_the_models_of_many_restarts(policy_files, tmp_path):
-    contents = []
-    for name, portions in (("one", [100]), ("many", [30, 10, 45, 15])):
-        store = Store(f"sqlite:///{tmp_path}/{name}.db")
-        publish_file(store, policy_files[1].read_bytes(), 0.0)
-        rounds = Store(f"sqlite:///{tmp_path}/source-{name}.db")
-        fill(rounds, 100)
-        rows = rounds.read_rewards(0, 1000)
-        store.append([row.event for row in rows])
-        given = iter(rows)
-        for portion in portions:
-            store.append(
-                [Reward(row.event.event_id, row.reward, row.time) for row in islice(given, portion)]
-            )
-            worked(store, policy_files)
-        contents.append(store.read_content(store.find_current_model()))
-        store.close()
-        rounds.close()
-    assert contents[0] == contents[1]
 
 
 def test_a_learned_model_explores_as_the_file_does(tmp_path, sqlite_log):

@@ -127,17 +127,6 @@ def test_transforms_units_and_forms(log, whole, make, tmp_path):
     )
 
 
-def test_shared_arms(tmp_path):
-    table = frame(400, features=6)  # two numbers for each of three arms
-    x, arm, reward, propensity = columns(table, 6)
-    policy, expected = (
-        daband.LinUCB(context_shape=(2,), n_arms=3, arms="shared") for _ in range(2)
-    )
-    daband.fit_log(policy, write(tmp_path / "log", table))
-    expected.update(x.reshape(-1, 3, 2), arm, reward, propensities=propensity)
-    np.testing.assert_allclose(theta(policy), theta(expected), rtol=0, atol=1e-9)
-
-
 class Killed(Exception):
     pass
 
@@ -286,21 +275,6 @@ def test_the_command_line(log, tmp_path):
     )
     assert done.returncode == 2
     assert "no column 'nothing'" in re.sub(r"\s+", " ", done.stderr)
-
-
-def test_a_file_that_cannot_be_written_costs_no_fit(tmp_path, monkeypatch, capsys):
-    from daband.cli._main import main
-
-    nowhere = str(tmp_path / "nowhere" / "p.safetensors")
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        ["daband", "fit-log", str(tmp_path / "no log"), "--n-arms", "3", "--out", nowhere],
-    )
-    with pytest.raises(SystemExit):
-        main()
-    # before the log is read
-    assert "cannot be written: the folder" in re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
 @pytest.mark.slow

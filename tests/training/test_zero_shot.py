@@ -141,23 +141,6 @@ def test_bad_input():
         )
 
 
-@pytest.mark.parametrize("kind", [daband.Random, daband.LinUCB])
-def test_the_batch_size_changes_nothing(kind, monkeypatch):
-    """Also where choices are drawn: at random, or among ties."""
-    pair, _ = trained()
-    policy = kind(context_shape=pair.context_shape, n_arms=pair.n_arms)
-    results = []
-    for size in (1, 7, 1024):
-        monkeypatch.setattr(_zero_shot, "_BATCH_CONTEXTS", size)
-        results.append(daband.evaluate(policy, pair.target_test).as_dict())
-    first, *others = results
-    for other in others:
-        assert other["arm_counts"] == first["arm_counts"]
-        assert other["accuracy"] == pytest.approx(first["accuracy"])
-        assert other["constant_value"] == pytest.approx(first["constant_value"])
-    assert min(first["arm_counts"]) > 0
-
-
 @pytest.mark.parametrize(
     ("settings", "wanted"), [({}, "target"), ({"as_domain": "source"}, "source")]
 )

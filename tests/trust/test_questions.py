@@ -213,20 +213,6 @@ def test_answers_count_up_to_the_first_open_question():
     assert questions.compute_evidence(answers).n_answered == 25
 
 
-def test_units_change_nothing():
-    arms, predicted, rewards = problem()
-    plain = answered(Questions(arms, predicted, reward_deviation=0.5), rewards, 50)
-    scaled = answered(
-        Questions(arms, 1000 * predicted + 7, reward_deviation=500.0), 1000 * rewards + 7, 50
-    )
-    for one, other in zip(plain.compute_intervals(1), scaled.compute_intervals(1), strict=True):
-        assert (other.value, other.low, other.high) == pytest.approx(
-            (1e3 * one.value, 1e3 * one.low, 1e3 * one.high)
-        )
-    source = np.array([0.8, 0.4, 0.6, 0.7])
-    assert plain.choose_candidate(2, source) == scaled.choose_candidate(2, 1000 * source + 7)
-
-
 def test_rewards_that_are_all_alike_do_not_make_an_interval_of_no_width():
     arms, predicted, rewards = problem()
     interval = answered(
