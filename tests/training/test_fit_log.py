@@ -162,7 +162,7 @@ def test_killed_and_started_again_it_goes_on_with_the_next_part(log, tmp_path):
 def test_a_folder_of_another_fit_is_refused(log, tmp_path):
     state = tmp_path / "state"
     daband.fit_log(linucb(), log, directory=state)
-    with pytest.raises(InvalidInput, match=r"policy\.alpha: .*0\.15, .*0\.7"):
+    with pytest.raises(InvalidInput, match=r"policy\.alpha: .*1\.0, .*0\.7"):
         daband.fit_log(linucb(alpha=0.7), log, directory=state)
     frame(50, seed=3).write_parquet(log / "1.parquet")
     with pytest.raises(InvalidInput, match=r"1\.parquet:0-201 "):

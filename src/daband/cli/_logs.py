@@ -293,8 +293,7 @@ def _open_log(
     not None.
     """
     columns = shared_options.parse_columns(context, **names)
-    roles = other_names if columns else {**names, **other_names}
-    return open_log(log, policy, columns=columns, skip_unrewarded=True, **roles)
+    return open_log(log, policy, columns=columns, skip_unrewarded=True, **other_names)
 
 
 def _load_policy(path: Path) -> Policy:

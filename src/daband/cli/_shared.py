@@ -159,13 +159,11 @@ def show_rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
 
 def parse_columns(
     context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
-) -> Columns | None:
-    """Return the roles of a log's columns, with context columns such as "age,weight"; None if
-    ``context`` is None.
+) -> Columns:
+    """Return the roles of a log's columns, with context columns such as "age,weight"; by default
+    all columns without another role are the context.
     """
-    if context is None:
-        return None
-    names = tuple(name.strip() for name in context.split(",") if name.strip())
-    if not names:
+    names = tuple(name.strip() for name in (context or "").split(",") if name.strip())
+    if context is not None and not names:
         raise InvalidInput("--context must name at least one column")
     return Columns(names, arm=arm, reward=reward, propensity=propensity)

@@ -25,9 +25,9 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,8 @@ def learn_log(
     >>> daband.learn_log(policy, "week1.parquet", id="n").rounds_learned
     40
     """
+    if columns is None and not isinstance(log, ParquetLog):
+        columns = Columns(arm=arm, reward=reward, propensity=propensity)
     settings = _FitSettings(
         domain="target",
         columns=columns,
@@ -189,7 +191,6 @@ def learn_log(
         id=id,
         weights=weights,
         cluster=cluster,
-        column_names={"arm": arm, "reward": reward, "propensity": propensity},
     )
     parts_before = getattr(policy, "log_parts", None)
     _fit_policy(policy, log, settings)
@@ -212,8 +213,6 @@ class _FitSettings:
     id: str | None = None
     weights: str | None = None
     cluster: str | None = None
-    #: For ``learn_log``, the columns with arms, rewards and propensities, by role.
-    column_names: Mapping[str, str] = field(default_factory=dict)
 
 
 def _fit_policy(policy: Policy, log: LogFiles | ParquetLog, settings: _FitSettings) -> Policy:
@@ -222,19 +221,17 @@ def _fit_policy(policy: Policy, log: LogFiles | ParquetLog, settings: _FitSettin
     """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    columns = settings.columns
     check_one_of("engine", settings.engine, ("local", "ray"))
     check_unlabelled(settings.target)
     check_int("adapt_every", settings.adapt_every, minimum=1)
     parquet_log = open_log(
         log,
         policy,
-        columns=columns,
+        columns=settings.columns,
         skip_unrewarded=settings.domain == "target",
         id=settings.id,
         weights=settings.weights,
         cluster=settings.cluster,
-        **(settings.column_names if columns is None and not isinstance(log, ParquetLog) else {}),
     )
     config = {
         "policy": {**policy.settings(), "name": policy.name},

@@ -94,7 +94,17 @@ def test_a_column_without_a_role_is_a_context():
         from_table(source=log, target=log.select("offer"), columns=COLUMNS)
 
 
-@pytest.mark.parametrize("library", ["polars", "pandas", "arrow"])
+class Stream:
+    """A table of a library that only speaks the arrow interface."""
+
+    def __init__(self, frame):
+        self.frame = frame
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.frame.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas", "arrow", "stream"])
 def test_types_are_read_from_the_frame(library):
     log = make_log().with_columns(
         city=pl.Series(["Oslo", "Rome", None] * 20),
@@ -110,6 +120,7 @@ def test_types_are_read_from_the_frame(library):
         "polars": lambda frame: frame,
         "pandas": lambda frame: frame.to_pandas(),
         "arrow": lambda frame: frame.to_arrow(),
+        "stream": Stream,
     }[library]
     pair = from_table(source=convert(log), target=convert(target), columns=COLUMNS)
     kinds = {column.name: column.kind for column in pair.table.columns}

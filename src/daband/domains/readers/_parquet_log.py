@@ -538,7 +538,7 @@ def open_log(
     shared = policy.shared if isinstance(policy, ParquetLog) else frozen_policy.arms == "shared"
     if not isinstance(log, ParquetLog):
         transform = frozen_policy.table or (
-            _build_image_transform(log, policy) if columns is None else None
+            None if columns and columns.context else _build_image_transform(log, policy)
         )
         options = {name: getattr(policy, name) for name in ("n_arms", "arm_names", "context_shape")}
         options |= {"shared": shared, "columns": add_roles(columns, **names), "costs": policy.costs}

@@ -71,6 +71,8 @@ _MIN_SAME_FRACTION = 0.95
 def read_table(table: Any) -> pl.DataFrame:
     """Return the table in a file, or a pandas, polars or arrow table, as a polars frame with tidy
     columns.
+
+    An arrow table is an object with the method ``__arrow_c_stream__``, such as a relation of DuckDB.
     """
     if isinstance(table, str | Path):
         path = Path(table)
@@ -83,9 +85,9 @@ def read_table(table: Any) -> pl.DataFrame:
         frame = pl.DataFrame(
             [_convert_pandas_column(column, str(name)) for name, column in table.items()]
         )
-    if library == "pyarrow":
-        _check_unique_names(table.schema.names)
-        frame = pl.from_arrow(table)
+    elif library != "polars" and hasattr(table, "__arrow_c_stream__"):
+        _check_unique_names(getattr(getattr(table, "schema", None), "names", []))
+        frame = pl.DataFrame(table)
     if not isinstance(frame, pl.DataFrame | pl.LazyFrame):
         raise InvalidInput(
             f"a table must be a path or a pandas, polars or arrow table, got {type(table).__name__}"
