@@ -21,7 +21,7 @@ from daband.neural._learner import Learner
 from daband.neural.daband import DABand
 from daband.neural.neural_linucb import NeuralLinUCB
 from tests.neural.test_learner import with_terms
-from tests.neural.test_neural_linucb import ARMS, fingerprint, make, problem, small, trained
+from tests.neural.test_neural_linucb import ARMS, fingerprint, make, small, trained
 
 
 def copies(policies):
@@ -136,48 +136,6 @@ def test_recorded_steps_are_the_plain_steps_to_the_bit(recorder, n_members):
         for one, other in zip(members, plain, strict=True):
             assert numbers(one) == numbers(other)
     assert recorder.calls == ["record"] + ["replay"] * (5 - 3 + 3 + 70)
-
-
-def test_a_step_is_recorded_again_when_its_inputs_are_other_ones(recorder):
-    policy = make(recipe=with_terms(data_divergence=0.5))
-    policy.play(*problem(32))
-
-    def adapt():
-        recorder.calls.clear()
-        adapt_together([policy], 5)
-        return recorder.calls[:1]
-
-    with pytest.warns(UserWarning, match="target .*observe_target"):
-        assert adapt() == ["record"]
-    assert adapt() == ["replay"]
-    policy.play(*problem(3000))  # the buffer has moved, but steps read copies
-    assert adapt() == ["replay"]
-    policy.observe_target(problem(32)[0])
-    assert adapt() == ["record"]
-    policy.play(*problem(8), "target")
-    assert adapt() == ["record"]
-    policy.add_arm()
-    assert adapt() == ["record"]
-    other = trained(make(recipe=with_terms(data_divergence=0.5), seed=1))
-    recorder.calls.clear()
-    adapt_together([policy, other], 5)
-    assert recorder.calls[:1] == ["record"]
-    assert adapt() == ["record"]
-
-
-def test_the_teacher_joins_the_recording_when_its_term_counts(recorder):
-    recipe = with_terms(data_divergence=0.5)
-    recipe = recipe.with_weights(pseudo_labels=replace(recipe.weights["data_divergence"], start=8))
-    recipe = replace(recipe, learning=replace(recipe.learning, gate_exponent=0.0))
-    policy = make(recipe=recipe)
-    policy.play(*problem(32))
-    policy.observe_target(problem(32)[0])
-    plain = copy.deepcopy(policy)
-    for _ in range(3):
-        adapt_together([policy], 6)
-        plain.adapt(6)
-    assert recorder.calls.count("record") == 2
-    assert numbers(policy) == numbers(plain)
 
 
 def test_where_recording_fails_every_step_is_taken_once_without(recorder):

@@ -15,8 +15,7 @@ import daband
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.features._domain_names import DomainNames
 from daband.linear._reward_moments import RewardMoments
-from daband.neural import EncoderSettings, LearningSettings, Term, Weight, recipe_for, terms
-from daband.neural import _learner as learner_module
+from daband.neural import EncoderSettings, Term, Weight, recipe_for, terms
 from daband.neural._learner import (
     Learner,
     build_terms,
@@ -268,20 +267,6 @@ def started(policy, steps=1):
     return policy
 
 
-def test_the_moving_average_follows_faster_while_training_is_young():
-    policy = started(make(recipe=small(learning=LearningSettings(ema_decay=0.99))))
-    learner = policy.learner
-    rates = learner.draw_block(policy.buffers, 3).ema_rate
-    assert rates.tolist() == pytest.approx([9 / 11, 9 / 12, 9 / 13])
-    learner.step_number = 10**6
-    assert learner.draw_block(policy.buffers, 1).ema_rate.tolist() == pytest.approx([0.01])
-    before = [average.clone() for average in learner._averages]
-    (batch,) = learner.draw_batches(policy.buffers, 1)
-    learner.step(batch)
-    for old, new, tensor in zip(before, learner._averages, learner._averaged, strict=True):
-        torch.testing.assert_close(new, old + 0.01 * (tensor - old))
-
-
 def test_the_gate_weighs_terms_on_the_target_and_the_regression_error():
     policy = started(make())
     learner = policy.learner
@@ -292,30 +277,6 @@ def test_the_gate_weighs_terms_on_the_target_and_the_regression_error():
     for name, weight in zip(learner.terms, weights.tolist(), strict=True):
         factor = 1.0 if name == "source_cross_entropy" else 0.25
         assert weight == pytest.approx(factor * expected[name], rel=1e-3), name
-
-
-def test_draws_depend_on_the_seed_and_the_step_only():
-    policy, twin, other = started(make()), started(make()), started(make(seed=1))
-    list(twin.learner.draw_batches(twin.buffers, 5))
-    twin.learner.step_number = 0
-    first, same, different = (
-        one.learner.draw_block(one.buffers, 3) for one in (policy, twin, other)
-    )
-    assert all(map(torch.equal, first, same))
-    assert not torch.equal(first.arms, different.arms)
-    following = policy.learner.draw_block(policy.buffers, 3)
-    assert not torch.equal(first.contexts, following.contexts)
-
-
-def test_more_steps_than_a_block_are_taken(monkeypatch):
-    monkeypatch.setattr(learner_module, "_MAX_BLOCK_VALUES", 3 * 2 * 16 * 5)
-    policy = started(make(), 8)
-    learner = policy.learner
-    assert learner.steps_per_block == 3
-    batches = list(learner.draw_batches(policy.buffers, 8))
-    assert learner.step_number == len(batches) == 8
-    assert {batch.contexts.shape for batch in batches} == {(32, 5)}
-    assert len({batch.contexts.sum().item() for batch in batches}) == 8
 
 
 def test_pseudo_labels_are_corrected_by_the_frequencies_of_arms():
