@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import polars as pl
@@ -17,8 +18,11 @@ import daband
 from daband.domains import DataOptions
 from daband.ledger import _store
 from daband.ledger._market import has_decisions
+from daband.service import Settings
 from daband.trust import Candidate, read_assessment
 from tests.ledger.conftest import read_ledger, run_week
+from tests.service.api import Api
+from tests.service.conftest import served
 
 
 @pytest.fixture
@@ -94,6 +98,36 @@ def test_an_audit_brings_the_assessment_up_to_date(labelled, tmp_path):
     assert written["verdict"] == "keep the incumbent"
     assert read_assessment(folder / "assessment.json") == choice.assessment
     market.close()
+
+
+def test_a_service_and_learn_share_a_ledger(quick_folder, tmp_path):
+    """The rewards of a service are learned without a log, and it takes the next export."""
+    file = tmp_path / "market.daband"
+    options = {"epsilon": 0.2, "explore": "greedy", "with_data": False}
+    with daband.open_market(quick_folder) as market:
+        with pytest.raises(daband.InvalidInput, match="exported"):
+            market.write_newest_export()
+        market.export(file, **options)
+        assert market.write_newest_export().read_bytes() == file.read_bytes()
+        with (
+            served(file, market.store.address, Settings(control=0.2)) as client,
+            Api(str(client.base_url)) as api,
+        ):
+            ages = np.random.default_rng(0).normal(42.0, 10.0, 300).round(1)
+            decisions = api.decide_many([{"context": {"age": age}} for age in ages])
+            rewards = [_store.Reward(one.event_id, float(one.arm == 0), 1.0) for one in decisions]
+            market.store.append(rewards)
+            lesson = market.learn()
+            (record,) = lesson.history
+            roles = [one.role for one in decisions]
+            assert set(roles) == {"policy", "exploration", "control"}
+            assert (lesson.learned, record.decisions) == (300, 300)
+            assert record.control_rewards == roles.count("control")
+            market.export(file, version=1, **options)
+            deadline = time.monotonic() + 30
+            while (model := api.decide({"age": 40.0}).model) == 0 and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert model == 1
 
 
 # Kills. A call that is killed is a call of which a write, and all later ones, fail.

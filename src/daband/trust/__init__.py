@@ -25,7 +25,7 @@ from daband.trust._assessment import Assessment, read_assessment
 from daband.trust._audit import Audit, answer_audit, audit
 from daband.trust._budgets import BudgetPoint, assess_limits, budget_curve
 from daband.trust._choose import Choice, choose
-from daband.trust._pilot import PilotPlan, PilotStatus, plan_pilot
+from daband.trust._pilot import PilotPlan, plan_pilot
 from daband.trust._rules import RuleLeaf, Rules, rules
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "Candidate",
     "Choice",
     "PilotPlan",
-    "PilotStatus",
     "RuleLeaf",
     "Rules",
     "answer_audit",
