@@ -223,6 +223,8 @@ class Record:
         self.content["machines"][self.commit] = machine() | {"daband": daband.__version__}
 
     def add(self, kind: str, result: dict[str, Any]) -> None:
+        if kind == "tuning":
+            result.pop("curve", None)
         self.content[kind].append(result | {"commit": self.commit})
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.content, indent=1) + "\n")
@@ -288,7 +290,7 @@ def main() -> None:
             print(kind, *names, shown, result.get("seconds"), flush=True)
 
     n_tuning = min(_TUNING_ROUNDS, arguments.rounds)
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=8) as pool:
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
         run_missing(
             "runs",
             [

@@ -191,24 +191,26 @@ class ContextualBandits(Peer):
 
 
 class BootstrappedTrees(Peer):
-    """Thompson sampling over bootstrapped boosted trees, fitted again when the rounds have grown by
-    a half.
+    """Thompson sampling over bootstrapped trees, fitted again when the rounds have grown by 30%.
+
+    The library takes rewards of 0 and 1 only, so a reward is the probability of a drawn 1.
     """
 
     name = "contextualbandits bootstrapped trees"
     package = "contextualbandits"
-    grid: ClassVar = {"n_samples": (5, 10)}
+    grid: ClassVar = {"trees": ("boosted", "single")}
     block = 64
     has_own_intercept = True
 
-    def __init__(self, width: int, n_arms: int, seed: int, n_samples: int) -> None:  # noqa: ARG002
+    def __init__(self, width: int, n_arms: int, seed: int, trees: str) -> None:  # noqa: ARG002
         from contextualbandits.online import BootstrappedTS
-        from sklearn.ensemble import HistGradientBoostingRegressor
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from sklearn.tree import DecisionTreeClassifier
 
-        trees = HistGradientBoostingRegressor(max_iter=50, random_state=seed)
-        self.policy: Any = BootstrappedTS(
-            trees, n_arms, n_samples, random_state=seed + 1, njobs_arms=1, beta_prior=None
-        )
+        model: Any = DecisionTreeClassifier(min_samples_leaf=5)
+        if trees == "boosted":
+            model = HistGradientBoostingClassifier(max_iter=50, early_stopping=False)
+        self.policy: Any = BootstrappedTS(model, n_arms, random_state=seed + 1, njobs_arms=1)
         self.random, self.n_arms = np.random.default_rng(seed), n_arms
         self.rounds: list[tuple[Array, Array, Array]] = []
         self.n_fitted, self.n_learned = 0, 0
@@ -219,9 +221,10 @@ class BootstrappedTrees(Peer):
         return np.asarray(self.policy.predict(contexts)).astype(int)
 
     def learn(self, contexts: Array, arms: Array, rewards: Array) -> None:
-        self.rounds.append((contexts, arms, rewards))
+        is_one = self.random.random(len(rewards)) < rewards
+        self.rounds.append((contexts, arms, is_one.astype(float)))
         self.n_learned += len(arms)
-        if self.n_learned >= max(128, 1.5 * self.n_fitted):
+        if self.n_learned >= max(128, 1.3 * self.n_fitted):
             self.policy.fit(*map(np.concatenate, zip(*self.rounds, strict=True)))
             self.n_fitted = self.n_learned
 

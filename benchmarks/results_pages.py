@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pages import images, speed, tables
+from pages.bandits import bandits, bandits_figure
 from pages.budget_figure import budget_figure
 from pages.front_figure import front_figure
 
@@ -26,6 +27,7 @@ IMAGES = ROOT / "docs" / "images"
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "arms": (tables.arms, ("arms",)),
     "attribution": (images.attribution, ("attribution",)),
+    "bandits": (bandits, ("bandits",)),
     "bound": (images.bound, ("attribution",)),
     "budgets": (tables.budgets, ("budgets",)),
     "digit": (images.digit, ("attribution",)),
@@ -81,6 +83,7 @@ def main() -> None:
         IMAGES / "digits.png",
         reported=read_paper_tables()["accuracy"]["digit"]["methods"]["daband"]["average"],
     )
+    written[IMAGES / "bandits.svg"] = bandits_figure(read("bandits"))
     written[IMAGES / "budgets.svg"] = budget_figure(read("budgets"))
     for path, text in written.items():
         if not check:

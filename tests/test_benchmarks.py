@@ -68,23 +68,6 @@ def test_latency_measures_every_case(tmp_path):
 
 
 @slow
-def test_steps_are_timed(tmp_path):
-    run(
-        "steps.py",
-        "--runs",
-        "1",
-        "--steps",
-        "2",
-        "--device",
-        "cpu",
-        "--json",
-        tmp_path / "steps.json",
-    )
-    (row,) = json.loads((tmp_path / "steps.json").read_text())["rows"]
-    assert row["milliseconds"] > 0
-
-
-@slow
 def test_predictions_are_stored_and_questions_measured(tmp_path, script):
     predictions = script("predictions")
     assert ("synthetic", "rotation-0") in predictions.list_data_sets(["synthetic"])

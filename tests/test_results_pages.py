@@ -30,7 +30,7 @@ NO_PAGE = {
 """
 COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 ACCURACY = re.compile(r"(?<![\w.])[+-]?0?(\.\d{3})(?!\d)")
-MAX_WORDS = 6_400
+MAX_WORDS = 7_000
 
 
 def without_commit(record):
