@@ -109,7 +109,8 @@ class Exploration:
 
         The arguments are those of ``decide``.
         """
-        scores = mean + self.bonus_factor * bonus if self.bonus_factor else mean
+        factor = self.bonus_factor
+        scores = mean + factor * bonus if factor else mean
         if available is not None:
             scores = np.where(available, scores, -np.inf)
         best_scores = scores.max(axis=1, keepdims=True)

@@ -71,6 +71,7 @@ class RewardMoments:
 
     __slots__ = (
         "_arms",
+        "_units",
         "centre",
         "high",
         "low",
@@ -100,6 +101,8 @@ class RewardMoments:
         #: The total weight, the mean, and the sum of squared differences from it, for the rewards
         #: of each arm, (3, K). Later arms have no rewards.
         self._arms: FloatArray = np.zeros((3, 0))
+        #: The result of ``compute_units``; None after new rewards.
+        self._units: FloatArray | None = None
 
     def __copy__(self) -> Self:
         other = type(self)(standardise=self.standardise)
@@ -151,6 +154,7 @@ class RewardMoments:
         """
         if not total_weight > 0.0:
             return
+        self._units = None
         new_weight = self.total_weight + total_weight
         difference = mean - self.mean
         self.squared_differences += squares + difference * difference * (
@@ -172,6 +176,7 @@ class RewardMoments:
         """Add the moments of other rewards of an arm, as ``_combine`` does for all arms."""
         if not total_weight > 0.0:
             return
+        self._units = None
         n_new = arm + 1 - self._arms.shape[1]
         if n_new > 0:
             self._arms = np.pad(self._arms, ((0, 0), (0, n_new)))
@@ -193,7 +198,9 @@ class RewardMoments:
         return (0.5 * (self.high - self.low) or 1.0) if is_known else 1.0
 
     def compute_units(self, n_arms: int) -> FloatArray:
-        """Return the unit of each arm's bonus, (n_arms,)."""
+        """Return the unit of each arm's bonus, (n_arms,). The array must not be changed."""
+        if self._units is not None and len(self._units) == n_arms:
+            return self._units
         unit = self.largest_unit
         units = np.full(n_arms, unit)
         if self.standardise and self.low < self.high:
@@ -201,6 +208,7 @@ class RewardMoments:
             # the ratio cannot overflow, as the square of a unit could
             ratios = _N_PRIOR_ROUNDS + np.minimum(squares / unit / unit, weights)
             units[: len(weights)] *= np.sqrt(ratios / (_N_PRIOR_ROUNDS + weights))
+        self._units = units
         return units
 
     def compute_shrunk_means(self, n_arms: int) -> FloatArray:
@@ -244,6 +252,7 @@ class RewardMoments:
         self.__init__(standardise=self.standardise)  # type: ignore[misc]
         self._combine(total_weight, mean, squares, low, high)
         self._arms = arms
+        self._units = None
 
 
 def _summarise(rewards: FloatArray, weights: Weights) -> tuple[float, float, float]:

@@ -194,7 +194,9 @@ class LinUCB(RidgePolicy):
         if intercept is None:
             intercept = self.transform is None
         self._has_intercept = intercept and catalogue is None
-        dim = math.prod(self.feature_shape) + self._has_intercept
+        n_inputs = math.prod(self.feature_shape)
+        dim = n_inputs + self._has_intercept
+        self._intercept_step = ContextStep(self.feature_shape, InterceptStep(n_inputs))
         self.catalogue = catalogue
         if catalogue is None:
             self._head = RidgeHead(n_arms=self.n_arms, dim=dim, arms=self.arms, ridge=ridge)
@@ -213,8 +215,7 @@ class LinUCB(RidgePolicy):
         """Return the predictor with the step that appends a constant 1, if there is an intercept."""
         if not self._has_intercept:
             return predictor
-        n_inputs = math.prod(self.feature_shape)
-        return predictor.after(ContextStep(self.feature_shape, InterceptStep(n_inputs)))
+        return predictor.after(self._intercept_step)
 
     def _featurise(self, contexts: AnyArray) -> AnyArray:
         batch_shape = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
