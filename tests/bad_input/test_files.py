@@ -87,5 +87,5 @@ def test_sizes_that_no_machine_has(kind, n_arms):
 
 
 def test_statistics_that_no_machine_has():
-    with pytest.raises(daband.InvalidInput, match=r"n_arms=1000 with 10000000 features"):
+    with pytest.raises(daband.InvalidInput, match=r"n_arms=1000 with 10000001 features"):
         daband.LinUCB(context_shape=(10**7,), n_arms=1000)

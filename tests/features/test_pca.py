@@ -66,7 +66,7 @@ def test_shared_arms_are_transformed_arm_by_arm():
     x = rng.normal(size=(30, 4, 6))
     policy = daband.LinUCB(context_shape=(6,), n_arms=4, arms="shared", transform=daband.PCA(3))
     policy.prepare(x)
-    plain = daband.LinUCB(context_shape=(3,), n_arms=4, arms="shared")
+    plain = daband.LinUCB(context_shape=(3,), n_arms=4, arms="shared", intercept=False)
     projected = np.stack([policy.transform(x[:, arm]) for arm in range(4)], axis=1)
     rewards = rng.random((30, 4))
     np.testing.assert_array_equal(policy.play(x, rewards).arm, plain.play(projected, rewards).arm)

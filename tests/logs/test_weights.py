@@ -12,7 +12,7 @@ def test_weights_by_age_give_the_least_squares_of_faded_rounds():
     rewards = rng.random(60)
     time = np.arange(60.0)
     weights = 0.5 ** ((59.0 - time) / 7.0)
-    policy = daband.LinUCB(context_shape=(2,), n_arms=1, standardise_rewards=False)
+    policy = daband.LinUCB(context_shape=(2,), n_arms=1, standardise_rewards=False, intercept=False)
     for part in (slice(30, 60), slice(0, 30)):
         policy.update(
             contexts[part],

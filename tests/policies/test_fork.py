@@ -36,7 +36,7 @@ def use_in_child(policy, rows):
         if isinstance(policy, daband.LinUCB):
             statistics = policy._head.statistics
             A = statistics.gram + np.diag(statistics.penalties)
-            status = 0 if np.allclose(A @ statistics.A_inv, np.eye(4)) else 2
+            status = 0 if np.allclose(A @ statistics.A_inv, np.eye(5)) else 2
         else:
             status = 0
     finally:

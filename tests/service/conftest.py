@@ -31,7 +31,7 @@ def rewards_of(contexts, arms, seed=1):
 
 def write_policy(folder, **settings):
     """A LinUCB that has learned a little: its file, and what it is exported to."""
-    settings = {"epsilon": 0.2, "alpha": 0.1, **settings}
+    settings = {"explore": "ucb", "epsilon": 0.2, "alpha": 0.1, **settings}
     policy = daband.LinUCB(context_shape=(DIM,), n_arms=len(ARMS), seed=0, **settings)
     contexts = np.random.default_rng(0).normal(size=(400, DIM))
     arms = policy.select(contexts).arm

@@ -26,7 +26,9 @@ from tests.service.conftest import ARMS, DIM, free_port, served
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     """A policy that always prefers to visit, where calls were made until now."""
-    policy = daband.Constant(context_shape=(DIM,), n_arms=len(ARMS), seed=0, alpha=0.0)
+    policy = daband.Constant(
+        context_shape=(DIM,), n_arms=len(ARMS), seed=0, alpha=0.0, explore="greedy"
+    )
     policy.update(np.zeros((30, DIM)), [2] * 30, [1.0] * 30)
     policy.update(np.zeros((60, DIM)), [0, 1] * 30, [0.0] * 60)
     path = tmp_path_factory.mktemp("policy") / "market.daband"
