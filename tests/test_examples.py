@@ -73,9 +73,7 @@ def test_the_readme_and_its_complete_example_have_the_same_columns():
     (example,) = [path for path in EXAMPLES if path.stem == "ab_test"]
     readme = Path(__file__).parents[1] / "README.md"
     declared = [
-        re.search(
-            r"Columns\(\s*(?:context=)?(\[[^]]*\]),\s*categorical=(\[[^]]*\])", path.read_text()
-        ).groups()
+        re.search(r"Columns\(\s*(?:context=)?(\[[^]]*\])", path.read_text()).groups()
         for path in (readme, example)
     ]
     assert declared[0] == declared[1]

@@ -30,7 +30,6 @@ LogPolicy
 Mixture
 LogCheck
 LogEstimate
-Market
 NeuralLinUCB
 NotFitted
 PCA

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         TrainingDiverged,
     )
     from daband.features import PCA, Shift, Standardise
-    from daband.ledger import Market, open_market
+    from daband.ledger import open_market
     from daband.linear import Decision
     from daband.logs import LogCheck, LogEstimate, check_log, evaluate_log
     from daband.neural import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -89,7 +89,6 @@ __all__ = [
     "LogCheck",
     "LogEstimate",
     "LogPolicy",
-    "Market",
     "Mixture",
     "NeuralLinUCB",
     "NotFitted",
@@ -131,7 +130,7 @@ _NAMES_BY_PACKAGE = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
     "features": "PCA Shift Standardise",
     "neural": "DABand NeuralLinUCB Recipe recipe_for",
-    "ledger": "Market open_market",
+    "ledger": "open_market",
     "linear": "Decision",
     "logs": "LogCheck LogEstimate check_log evaluate_log",
     "policies": "Constant LinUCB LogPolicy Mixture Policy Random RulePolicy Supervised Trees load",

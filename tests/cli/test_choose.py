@@ -440,10 +440,7 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "--arm names the column" in told
     log.with_columns(arm=pl.lit("cal"), reward=1.0).write_csv(market / "other.csv")
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
-    assert (
-        "other.csv has 'cal' in the arm's column 'arm', which is not an arm; did you mean 'call'?"
-        in told
-    )
+    assert "which is not an arm; did you mean 'call'?" in told
     assert "Mean reward" in daband("evaluate-log", "v0.daband", "log.csv", cwd=market)
     assert "has a column 'arm', which is needed" in daband(
         "decide", "v0.daband", "log.csv", "--out", "x.csv", cwd=market, code=2
@@ -522,9 +519,7 @@ def test_a_log_of_pictures_is_learned_by_their_paths(tmp_path):
     log = pl.read_csv(tmp_path / "log.csv")
     rewarded = log.with_columns(reward=pl.when(pl.col("arm") == "dog").then(1.0).otherwise(0.25))
     rewarded.write_csv(tmp_path / "log.csv")
-    told = daband(
-        "learn", "p.safetensors", "log.csv", "--id", "file", "--out", "q.safetensors", cwd=tmp_path
-    )
+    told = daband("learn", "p.safetensors", "log.csv", "--out", "q.safetensors", cwd=tmp_path)
     assert "Learned 40 target rounds" in told
     learned = library.load(tmp_path / "q.safetensors")
     contexts = np.stack([shown[name] for name in log["file"]])

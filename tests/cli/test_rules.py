@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 import daband as library
-from daband.ledger._report import write_choice_report
 from tests.ledger.test_report import make_choice
 from tests.rule_engines import decide_in_json
 
@@ -100,7 +99,7 @@ def test_a_log_without_the_incumbent_leaves_the_verdict(daband, market):
     deployed = library.load_deployed(market.parent / "limited.daband")
     assert deployed.assessment["advantage"] == verdict.advantage
     assert "Version 1 has learned" in daband("assess", "market").stdout
-    assert "Version 1 has learned" in write_choice_report(market).read_text()
+    assert "Version 1 has learned" in library.open_market(market).report().read_text()
 
 
 @pytest.mark.parametrize(

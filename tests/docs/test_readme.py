@@ -79,7 +79,7 @@ def test_every_snippet_and_command_is_run_below():
         "example images",
         "example routing",
         "demo",
-        "serve market.daband",
+        "serve market",
         "bench synthetic",
     }
 

@@ -8,7 +8,6 @@ import daband
 from daband.domains import Columns, DataOptions
 from daband.errors import InvalidInput
 from daband.features._costs import ArmCosts
-from daband.ledger._report import write_choice_report
 from daband.ledger._store import Event, LoggedReward
 from daband.service._log_readers import subtract_costs
 
@@ -166,7 +165,7 @@ def test_the_verdict_is_net_and_shows_both(tmp_path):
     assert by_mail.advantage == pytest.approx(1.0, abs=0.2)
     assert any("net of costs" in reason for reason in by_mail.reasons)
     choice.save(tmp_path / "market")
-    page = write_choice_report(tmp_path / "market").read_text()
+    page = daband.open_market(tmp_path / "market").report().read_text()
     assert "gross" in page
 
 

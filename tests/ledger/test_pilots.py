@@ -6,7 +6,6 @@ import pytest
 
 import daband
 from daband.ledger._decisions import decide_rows
-from daband.ledger._report import write_choice_report
 from daband.trust import PilotPlan, plan_pilot
 from tests.ledger.conftest import run_week
 
@@ -41,7 +40,7 @@ def test_a_better_policy_is_deployed_and_a_decision_is_final(planned):
         assert len(market.pilot.course) == len(statuses)
         plan = market.pilot.plan
         assert PilotPlan.from_dict({**vars(plan), "rule": vars(plan.rule)}) == plan
-    report = write_choice_report(planned).read_text()
+    report = daband.open_market(planned).report().read_text()
     assert "<h2>Pilot</h2>" in report
 
 

@@ -11,7 +11,6 @@ import pytest
 
 import daband
 from daband.domains import DataOptions
-from daband.ledger._report import write_choice_report
 from daband.logs._target_mix import TargetMix
 from daband.trust import Candidate
 from daband.trust._assessment import format_number
@@ -71,7 +70,7 @@ def copy_choice(made, folder, *, has_effect):
 
 
 def read_page(folder):
-    path = write_choice_report(folder / "market")
+    path = daband.open_market(folder / "market").report()
     assert path == folder / "market" / "report.html"
     return path.read_text()
 

@@ -32,7 +32,7 @@ def file(tmp_path_factory):
     policy.update(np.zeros((30, DIM)), [2] * 30, [1.0] * 30)
     policy.update(np.zeros((60, DIM)), [0, 1] * 30, [0.0] * 60)
     path = tmp_path_factory.mktemp("policy") / "market.daband"
-    daband.export(policy, path, arm_names=ARMS, incumbent="call")
+    daband.export(policy, path, arm_names=ARMS, incumbent="call", explore="greedy")
     return path
 
 

@@ -6,7 +6,6 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.ledger._report import write_choice_report
 from daband.trust import Candidate
 from tests.ledger.test_report import make_choice
 from tests.rule_engines import decide_in_json
@@ -155,9 +154,9 @@ def test_a_choice_that_has_learned_target_rewards(market, tmp_path):
 
 def test_the_report_has_the_figure(market, result):
     folder, _ = market
-    assert "<svg" not in write_choice_report(folder / "market").read_text()
+    assert "<svg" not in daband.open_market(folder / "market").report().read_text()
     result.save(folder / "market")
-    page = write_choice_report(folder / "market").read_text()
+    page = daband.open_market(folder / "market").report().read_text()
     assert page.count("<rect") == 3
     assert "age &lt; " in page
 

@@ -17,7 +17,7 @@ from daband.domains._data_options import DataOptions
 from daband.domains._examples import Example, fill_rewards, list_examples, read_example
 from daband.domains.readers._reading import read_table
 from daband.errors import InvalidInput
-from daband.ledger._report import write_choice_report
+from daband.ledger._market import open_market
 
 
 def example_command(
@@ -88,7 +88,8 @@ def choose_for_ab_test(folder: Path) -> None:
     with console.status("Learning from the test ..."):
         choice = daband.choose(options.read(), incumbent="letter", unit="euros")
         choice.save(folder / "market")
-        report = write_choice_report(folder / "market")
+        with open_market(folder / "market") as market:
+            report = market.report()
     print_line(choice.assessment.sentence)
     print_line(f"Chosen: {choice.candidate} ({choice.rule}).")
     print_line(f"Report: {report}")

@@ -147,9 +147,10 @@ def report_command(
     Example: daband report runs/market
     """
     if (folder / CHOICE_FILE).is_file():
-        from daband.ledger._report import write_choice_report
+        from daband.ledger._market import open_market
 
-        print_line(f"Report: {write_choice_report(folder)}")
+        with open_market(folder) as market:
+            print_line(f"Report: {market.report()}")
         return
     from daband.bench._report import write_report
 

@@ -8,7 +8,7 @@ gain, and ``_pilots.py`` has the pilot.
 
 from typing import Any
 
-__all__ = ["Market", "open_market"]
+__all__ = ["open_market"]
 
 
 def __getattr__(name: str) -> Any:

@@ -255,11 +255,11 @@ class Market:
         """
         # two processes would learn the same version
         with lock_folder(self.folder, wait=True, lock_file=".learn.lock"):
-            if cluster is not None:
-                self.store.write_note("cluster", cluster)
             entered = None
             if log is not None:
                 entered = self._enter(log, names or LogNames(), correct=correct, external=external)
+            if cluster is not None:
+                self.store.write_note("cluster", cluster)
             pilot = self.pilot
             if pilot is not None:
                 pilot.update()
@@ -439,9 +439,9 @@ class Market:
 
     def report(self) -> Path:
         """Write ``report.html`` into the folder, and return its path."""
-        from daband.ledger._report import write_choice_report
+        from daband.ledger._report import write_report
 
-        return write_choice_report(self.folder)
+        return write_report(self)
 
     # The choice and its data.
 
@@ -599,8 +599,18 @@ def write_export(
 
 
 def open_market(folder: str | Path, ledger: str | None = None) -> Market:
-    """Return the market in the folder of a choice, with its ledger; see ``Market``.
+    """Return the market in the folder of a choice, with its ledger.
 
-    >>> market = daband.open_market("market")  # doctest: +SKIP
+    Args:
+        folder: the folder that ``daband choose`` or ``Choice.save`` wrote.
+        ledger: the address of the ledger; by default the file ``ledger.db`` in the folder.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> linucb = daband.trust.Candidate("linucb", "linucb")
+    >>> choice = daband.choose(pair, candidates=[linucb], episodes=4, episode_length=32)
+    >>> choice.save("market")
+    >>> market = daband.open_market("market")
+    >>> market.export("market.daband", epsilon=0.1).deployed.version
+    0
     """
     return Market(folder, ledger)

@@ -15,7 +15,6 @@ from daband.base._files import write_text
 from daband.base._lazy_polars import pl
 from daband.base._svg import draw_curve, draw_intervals
 from daband.domains._contract import LoggedDomain, Pair
-from daband.ledger._market import Market, open_market
 from daband.ledger._pilots import PilotLedger
 from daband.logs._check_log import check_log
 from daband.logs._mean_estimates import MeanEstimate
@@ -44,18 +43,16 @@ class _ColumnGroups(NamedTuple):
     groups: list[tuple[str, int, list[float]]]
 
 
-def write_choice_report(folder: Path) -> Path:
-    """Write a page with the verdict, its reasons, the arms and the candidates, and return its path.
+def write_report(market: Any) -> Path:
+    """Write a page with what ran, the verdict, its reasons, the arms and the candidates, and return
+    its path.
 
-    Means of arms are estimated again from the files of the log.
-
-    Args:
-        folder: the folder of a choice.
+    Means of arms are estimated again from the files of the log. ``market`` is a ``Market``.
     """
-    with open_market(folder) as market:
-        choice = market.load_choice()
-        pilot = None if market.pilot is None else _describe_pilot(market.pilot)
-        history = _describe_history(market, choice.assessment)
+    folder = market.folder
+    choice = market.load_choice()
+    pilot = None if market.pilot is None else _describe_pilot(market.pilot)
+    history = _describe_history(market, choice.assessment)
     options = choice.options
     pair = None if options is None else options.read()
     template = jinja2.Template(
@@ -90,7 +87,7 @@ def write_choice_report(folder: Path) -> Path:
     return folder / _REPORT_FILE
 
 
-def _describe_history(market: Market, assessment: Assessment) -> dict[str, Any] | None:
+def _describe_history(market: Any, assessment: Assessment) -> dict[str, Any] | None:
     """Return what ran, a version per column, with figures; None without decisions."""
     records = market.history()
     if not records:

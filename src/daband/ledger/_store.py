@@ -263,7 +263,7 @@ class Store:
                 raise InvalidInput("log: write an @ in the user name or the password as %40")
             try:
                 import psycopg
-            except ModuleNotFoundError:
+            except ImportError:  # also if it finds no library
                 raise InvalidInput(
                     "a log in Postgres needs psycopg: pip install 'daband[serve]'"
                 ) from None
