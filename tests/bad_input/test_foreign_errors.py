@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 import daband
-from daband.policies._checkpoints import read_checkpoint, write_checkpoint
 
 FRAME = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
 ROW = {"age": 41, "city": "Oslo"}
@@ -68,18 +67,3 @@ def test_a_round_number_beyond_64_bits(policy, pair, tmp_path):
     daband.export(policy, tmp_path / "p.daband", pair=pair)
     with pytest.raises(daband.InvalidInput, match="round_number"):
         daband.load_deployed(tmp_path / "p.daband").decide(ROW, round_number=10**30)
-
-
-def test_a_crafted_file_with_a_valid_digest_does_not_load(policy, tmp_path):
-    policy.save(tmp_path / "p.safetensors")
-    saved = read_checkpoint(tmp_path / "p.safetensors")
-    crafted = tmp_path / "crafted.safetensors"
-    write_checkpoint(crafted, "x", saved.arrays, {})
-    with pytest.raises(daband.CheckpointError, match="settings"):
-        daband.load(crafted)
-    for name in ("policy/primal.theta", "policy/primal.gram", "transform/0.deviation", "rewards"):
-        for value in (np.inf, np.nan):
-            arrays = {**saved.arrays, name: np.full_like(saved.arrays[name], value)}
-            write_checkpoint(crafted, saved.settings, arrays, {})
-            with pytest.raises(daband.CheckpointError, match="NaN"):
-                daband.load(crafted)

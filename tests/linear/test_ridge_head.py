@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daband.linear import RidgePredictor
 from daband.linear._reward_moments import RewardMoments
-from daband.linear._ridge import Ridge
 from daband.linear._ridge_head import RidgeHead
 
 from .dense import DenseReference, play
@@ -141,17 +139,3 @@ def test_bonuses_never_grow_with_data(problem, arms):
         after = head.score(contexts)[1]
         assert (after <= before * (1 + 1e-9)).all()
         before = after
-
-
-@pytest.mark.parametrize("dim", [1, 16, 200])
-def test_a_large_batch_is_scored_as_its_rows(dim):
-    rng = np.random.default_rng(1)
-    contexts = rng.normal(size=(1100, dim))
-    ridge = Ridge(4, dim, 1.0)
-    # the last head has no round
-    ridge.update(contexts[:300], rng.integers(0, 3, 300), rng.random(300))
-    predictor = RidgePredictor(theta=ridge.theta[:, 0], inverse=ridge.A_inv)
-    for together, *parts in zip(
-        predictor(contexts), *(predictor(row[None]) for row in contexts), strict=True
-    ):
-        np.testing.assert_allclose(together, np.concatenate(parts), rtol=1e-10, atol=1e-12)

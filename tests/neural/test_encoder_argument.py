@@ -68,22 +68,6 @@ def test_a_custom_module_is_trained_saved_by_its_weights_and_given_anew(tmp_path
     assert fingerprint(again) == fingerprint(policy) == fingerprint(twin)
 
 
-def test_a_custom_module_with_batch_norm_is_exported_and_loaded(tmp_path):
-    network = nn.Sequential(nn.Linear(SHAPE[0], 6), nn.BatchNorm1d(6), nn.ReLU())
-    policy = trained(make(encoder=network))
-    policy.save(tmp_path / "p.safetensors")
-    contexts, _ = problem(9)
-    expected = policy.decide(contexts, "target").mean
-    again = load_policy(tmp_path / "p.safetensors", encoder=network)
-    np.testing.assert_array_equal(again.decide(contexts, "target").mean, expected)
-    daband.export(policy, tmp_path / "p.daband", domain="target")
-    deployed = daband.load_deployed(tmp_path / "p.daband")
-    np.testing.assert_array_equal(
-        deployed.decide(contexts, round_number=policy.rounds_decided).arm,
-        policy.decide(contexts, "target").arm,
-    )
-
-
 def test_a_custom_module_gets_vectors_of_the_pairs_shape():
     contexts = np.random.default_rng(0).normal(size=(96, 8))
     pair = daband.domains.from_arrays(source=(contexts, np.arange(96) % 2), target=contexts)

@@ -30,14 +30,6 @@ def test_an_affine_map_copies_whole_pixels_and_keeps_the_centre():
         assert set(map(tuple, after.flatten(1).T.tolist())) <= colours
 
 
-def test_the_affine_map_changes_sizes_by_its_strength_at_most():
-    ramp = torch.linspace(-1, 1, 33).expand(200, 1, 33, 33)
-    moved = augmented(ramp, Augmentation(affine=0.2))
-    slope = (moved[:, 0, 16, 24] - moved[:, 0, 16, 8]) / (ramp[:, 0, 16, 24] - ramp[:, 0, 16, 8])
-    assert 0.7 <= slope.min() < 0.9
-    assert 1.1 < slope.max() <= 1.3
-
-
 @pytest.mark.parametrize(
     "setting", [{"affine": 0.5}, {"affine": -0.1}, {"shift": -1}, {"contrast": 2.0}]
 )

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-import daband
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import build_encoder
 
@@ -50,15 +49,3 @@ def test_features_and_gradients_equal_the_plain_order_in_the_plain_layout(normal
     torch.testing.assert_close(*outputs)
     for ours, theirs in zip(fast.features.parameters(), slow.features.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
-
-
-def test_weights_have_the_channels_last_and_are_saved_as_they_are(tmp_path):
-    settings = {"recipe": "small", "feedback": "one_hot", "device": "cpu", "seed": 1}
-    policy = daband.DABand(context_shape=SHAPE, n_arms=4, **settings)
-    weight = policy.learner.encoder.features.layers[1].weight
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    assert not weight.is_contiguous()
-    policy.save(tmp_path / "p.safetensors")
-    loaded = daband.load(tmp_path / "p.safetensors").learner.encoder.features.layers[1].weight
-    assert torch.equal(loaded, weight)
-    assert loaded.is_contiguous(memory_format=torch.channels_last)

@@ -11,7 +11,6 @@ from daband.neural.encoders._encoder import (
     build_encoder,
     encoders,
     limit_threads,
-    needs_threads,
 )
 
 SHAPES = [
@@ -167,20 +166,6 @@ def two_threads(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[-1])
     monkeypatch.setattr(torch, "set_num_threads", now.append)
     return now
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "batch", "worth"),
-    [
-        ("mlp", (6,), 64, False),
-        ("mlp", (1280,), 64, False),
-        ("conv", (3, 28, 28), 64, True),
-        ("conv", (3, 28, 28), 1, False),
-    ],
-)
-def test_the_rule_goes_by_the_work_of_a_step(name, shape, batch, worth):
-    encoder = build_encoder(name, context_shape=shape)
-    assert needs_threads(encoder, context_shape=shape, n_contexts=2 * batch) is worth
 
 
 def test_one_thread_within_the_block_and_what_it_was_behind_it(two_threads):
