@@ -18,7 +18,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from daband.base._arguments import check_one_of
-from daband.base._files import check_writable, make_folder, write_bytes, write_text
+from daband.base._files import check_writable, write_bytes, write_text
 from daband.cli._data import add_data_options, print_images, print_tables_read
 from daband.cli._shared import (
     console,
@@ -30,13 +30,13 @@ from daband.cli._shared import (
 from daband.domains._data_options import DataOptions
 from daband.domains.readers._columns import NOT_IN_TARGET
 from daband.errors import InvalidInput
-from daband.ledger._market import AUDIT_FOLDER, has_decisions, open_market
+from daband.ledger._market import AUDIT_FOLDER, claim_folder, open_market
 from daband.training._candidates import CandidateProgress
 from daband.training._zero_shot import evaluate
 from daband.trust._answers import QUESTIONS_FILE, Survey
 from daband.trust._assessment import COLLECT, DEPLOY, KEEP, Assessment, format_number
 from daband.trust._audit import Audit
-from daband.trust._choose import DATA_FILE, Choice, choose
+from daband.trust._choose import Choice, choose
 from daband.trust._rules import RULES_FILE, check_rules_folder, rules
 
 #: Shown while policies decide on contexts of both domains.
@@ -283,7 +283,7 @@ def choose_command(
         print_tables_read(data, tables)
     pair = data.read(tables)
     assert pair.options is not None
-    _claim_folder(folder, pair.options)
+    claim_folder(folder, pair.options)
     if (folder / QUESTIONS_FILE).is_file():
         budget = max(budget, Survey.read(folder).budget)
     try:
@@ -335,23 +335,6 @@ def choose_command(
             " to the target.",
             style="yellow",
         )
-
-
-def _claim_folder(folder: Path, data: DataOptions) -> None:
-    """Write the options of the data to a folder. Raise an error if it has results of others."""
-    path = make_folder(folder, "out") / DATA_FILE
-    if (folder / "audit/audit.json").is_file() or has_decisions(folder):
-        raise InvalidInput(
-            f"{folder} has an audit or decisions, which another choice would not fit; choose another"
-            " --out"
-        )
-    has_results = any(other != path for other in folder.iterdir())
-    if has_results and path.is_file() and DataOptions.load(path) != data:
-        raise InvalidInput(
-            f"{folder} has results of other data or options ({DATA_FILE}); choose another --out, or"
-            " remove the folder"
-        )
-    data.save(path)
 
 
 def _print_next_steps(

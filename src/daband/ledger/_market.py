@@ -26,6 +26,7 @@ from daband.base._files import (
 )
 from daband.base._lazy_polars import pl
 from daband.domains._contract import Pair
+from daband.domains._data_options import DataOptions
 from daband.errors import DataError, InvalidInput
 from daband.ledger._decisions import Decisions, decide_rows
 from daband.ledger._evidence import (
@@ -55,7 +56,7 @@ from daband.trust._assess import assess, get_assessed_source
 from daband.trust._assessment import KEEP, Assessment, read_assessment
 from daband.trust._audit import Audit, add_audit_rewards, answer_audit, audit, read_audit
 from daband.trust._budgets import assess_limits
-from daband.trust._choose import ASSESSMENT_FILE, CHOICE_FILE, Choice
+from daband.trust._choose import ASSESSMENT_FILE, CHOICE_FILE, DATA_FILE, Choice
 from daband.trust._pilot import PilotPlan, plan_pilot
 
 #: The ledger in the folder of a market.
@@ -539,6 +540,26 @@ class Market:
     def pilot(self) -> PilotLedger | None:
         """The pilot that was planned last; None if there is none, or if it was given up."""
         return PilotLedger.load(self.store)
+
+
+def claim_folder(folder: Path, data: DataOptions) -> None:
+    """Write the options of the data to the folder of a new choice.
+
+    Raise an error if it has an audit, decisions, or results of other data.
+    """
+    path = make_folder(folder, "out") / DATA_FILE
+    if (folder / AUDIT_FOLDER / "audit.json").is_file() or has_decisions(folder):
+        raise InvalidInput(
+            f"{folder} has an audit or decisions, which another choice would not fit; choose another"
+            " --out"
+        )
+    has_results = any(other != path for other in folder.iterdir())
+    if has_results and path.is_file() and DataOptions.load(path) != data:
+        raise InvalidInput(
+            f"{folder} has results of other data or options ({DATA_FILE}); choose another --out, or"
+            " remove the folder"
+        )
+    data.save(path)
 
 
 def has_decisions(folder: Path) -> bool:
