@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from daband.base._arguments import check_int
@@ -223,8 +224,10 @@ def load_experiment(name: str) -> Experiment:
         return PRESETS[name]
     if name in pairs:
         return Experiment(name, pairs.get(name).about.summary)
+    if Path(name).exists():
+        raise InvalidInput(
+            f"{name} is not a preset; for your own data, use `daband choose --source {name} --target"
+            " OTHER`, and for tables --label, or --arm and --reward"
+        )
     hint = did_you_mean(name, preset_names())
-    raise InvalidInput(
-        f"unknown preset {name!r}{hint} (`daband presets` lists them). For your own data, use"
-        " `daband choose --source FILE --target FILE`"
-    )
+    raise InvalidInput(f"unknown preset {name!r}{hint} (`daband presets` lists them)")
