@@ -99,7 +99,7 @@ def test_a_terminal_without_the_letters_of_a_name(tmp_path):
     declare_plugin(tmp_path, "names", PLUGIN)
     bare = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     call = [sys.executable, "-c", "from daband.cli._main import main; main()"]
-    small = ["--seeds", "0", "--set", "episodes=1", "--set", "episode_length=16"]
+    small = ["--seeds", "0", "--episodes", "1", "--episode-length", "16"]
     command = [*call, "bench", "names", "--methods", "linucb", *small]
     done = subprocess.run(
         command, cwd=tmp_path, env=bare, capture_output=True, text=True, check=False
