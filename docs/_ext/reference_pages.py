@@ -16,7 +16,6 @@ __all__ = ["setup"]
 
 TITLES = {
     "policies": "Policies",
-    "rounds": "Rounds",
     "domains": "Domains and readers",
     "training": "Training and evaluation",
     "logs": "Logs",

@@ -179,5 +179,5 @@ def test_propensities_of_files_are_checked(tmp_path):
     for wrong in (0.0, 1.5, float("nan")):
         chances[45] = wrong
         folder = write(tmp_path / "log", (x, arms, rewards, chances))
-        with pytest.raises(DataError, match=r"2\.parquet .*row 5 .*'propensity'"):
+        with pytest.raises(DataError, match=r"2\.parquet: .*'propensity'.* row 5 "):
             daband.evaluate_log(policy, folder)

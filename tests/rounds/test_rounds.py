@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.rounds import Rounds
-from daband.rounds._rounds import Guardrail, make_rounds
+from daband.rounds._rounds import Guardrail, Rounds, make_rounds
 
 N = 6
 CONTEXTS = np.arange(2.0 * N).reshape(N, 2)

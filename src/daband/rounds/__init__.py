@@ -1,5 +1,3 @@
 """Rounds: contexts, chosen arms and rewards, in one record for logs, policies and the service."""
 
-from daband.rounds._rounds import Rounds
-
-__all__ = ["Rounds"]
+__all__: list[str] = []

@@ -69,7 +69,7 @@ class Rounds:
     """What happened in B rounds, as columns. A column other than the first three may be None.
 
     >>> import numpy as np
-    >>> from daband.rounds import Rounds
+    >>> from daband.rounds._rounds import Rounds
     >>> rounds = Rounds([[0.0], [1.0]], np.array([0, 1]), np.array([0.5, 1.0]))
     >>> len(rounds), rounds.select(slice(1, 2)).rewards
     (2, array([1.]))

@@ -120,7 +120,7 @@ def from_log(
 
     Args:
         source: a tuple of contexts (n, *C), arms (n,) of integers, rewards (n,) and propensities
-            (n,) in (0, 1]; or ``daband.rounds.Rounds``; or a folder or a glob of Parquet files (a
+            (n,) in (0, 1]; or a folder or a glob of Parquet files (a
             ``ParquetLog`` if columns have
             other names), which are read into memory. If propensities are None or the tuple has
             three elements, propensities are estimated, with a warning that describes the method. An

@@ -442,6 +442,8 @@ def _resolve_columns(
     if columns.arm is None or columns.propensity is None:
         raise InvalidInput("columns needs arm, reward and propensity for a log")
     _check_further_roles(columns, schema, path)
+    if transform is not None:  # a context column, such as the path of an image, may be the id
+        columns = replace(columns, id=[name for name in columns.id if name not in transform.names])
     if columns.context:
         if transform is not None and set(columns.context) != set(transform.names):
             raise InvalidInput(
@@ -552,6 +554,8 @@ def open_log(
         log = copy.copy(log)
         log.costs = log.costs or policy.costs
         log.__dict__.pop("_all_rounds", None)
+        if names.get("id") in log.columns.context:
+            names["id"] = None
         log.columns = add_roles(log.columns, **names)
         for file in log.files:
             _check_further_roles(log.columns, file.query.collect_schema(), file.path)

@@ -154,7 +154,10 @@ def from_table(
     target_frame = _add_row_numbers(read_table(target))
     if columns.weights is not None:
         raise InvalidInput("columns.weights is for fit_log; from_table counts each round once")
-    columns = columns.with_types(source_frame, target_frame)
+    if transform is None:
+        columns = columns.with_types(source_frame, target_frame)
+    else:
+        columns = columns.with_context(transform.names)
     for text in describe_missing_clusters(source_frame, columns):
         warnings.warn(text, stacklevel=2)
     catalogue = None
