@@ -53,3 +53,11 @@ def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
     best = solve_on_simplex(clipped.T @ clipped, clipped.T @ rewards)
     assert loss <= ((rewards - clipped @ best) ** 2).sum() + 100 / 3 + 3 * np.log(n)
     np.testing.assert_allclose(stack.weights, best, atol=0.2)  # the prior still counts
+
+
+def test_rewards_that_differ_by_rounding_only_give_weights():
+    weights = MixtureWeights([0.5, 0.25, 0.25])
+    weights.add(np.array([[0.0, 0.0, 0.1]]), np.array([0.3]))
+    weights.add(np.array([[0.3, 0.3, 0.3]]), np.array([0.3]), reward_deviation=2e-17)
+    assert weights.weights.sum() == pytest.approx(1.0)
+    assert weights.weights[2] == pytest.approx(1.0, abs=1e-6)

@@ -35,6 +35,7 @@ like those it was learned from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -44,6 +45,8 @@ from daband.base._arrays import Arrays, FloatArray, IntArray, read_array
 
 #: The strength of the prior weights: the factor 100 of the formula above.
 _PRIOR_STRENGTH = 100.0
+#: The minimum strength, relative to the sum of all squared errors.
+_MIN_RELATIVE_STRENGTH = 1e-9
 #: Weights are computed again when the number of rounds has grown by a sixteenth.
 _UPDATE_DIVISOR = 16
 
@@ -89,10 +92,14 @@ class MixtureWeights:
         ):
             return
         self._n_rounds_at_update = self.n_rounds
-        gram = self._error_products / (
-            reward_deviation * reward_deviation
-        ) + _PRIOR_STRENGTH * np.eye(len(self.prior))
-        self.weights = solve_on_simplex(gram, _PRIOR_STRENGTH * self.prior)
+        # divided by the sum of all squared errors, which keeps the matrix far from singular if the
+        # first rewards differ by rounding only
+        total = float(np.trace(self._error_products)) or 1.0
+        strength = max(
+            _PRIOR_STRENGTH * (reward_deviation / math.sqrt(total)) ** 2, _MIN_RELATIVE_STRENGTH
+        )
+        gram = self._error_products / total + strength * np.eye(len(self.prior))
+        self.weights = solve_on_simplex(gram, strength * self.prior)
 
     def state(self) -> Arrays:
         """Return all arrays needed to continue bit for bit."""
