@@ -21,9 +21,11 @@ import numpy as np
 from daband.base._arguments import check_one_of
 from daband.base._arrays import (
     AnyArray,
+    Arrays,
     FloatArray,
     IntArray,
     Weights,
+    add_prefix,
     drop_prefix,
     to_floats,
 )
@@ -214,36 +216,21 @@ class SelfTraining(LinUCB):
 
     # Files.
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> Arrays:
         counters = np.array([self._total_label_weight, self._rounds_at_fit, self._episodes_left])
         checksums = self._seen_contexts.state() if replay else np.zeros(0, np.int64)
-        arrays = {
-            "gram": self._gram,
-            "moment": self._arm_sums,
-            "counts": counters,
-            "seen": checksums,
-        }
-        target_features = self._target_features if replay else {}
-        for name, arrays_by_target in (
-            ("theta", self._target_thetas),
-            ("contexts", target_features),
-        ):
-            arrays[f"{name}.targets"] = np.array(list(arrays_by_target), np.int64)
-            arrays |= {f"{name}.{domain}": array for domain, array in arrays_by_target.items()}
-        return {
-            **super()._state(replay=replay),
-            **{f"labels/{name}": array for name, array in arrays.items()},
-        }
+        thetas = {f"theta/{domain}": theta for domain, theta in self._target_thetas.items()}
+        contexts = {f"contexts/{domain}": rows for domain, rows in self._target_features.items()}
+        labels = {"gram": self._gram, "moment": self._arm_sums, "counts": counters}
+        labels |= {"seen": checksums, **thetas, **(contexts if replay else {})}
+        return {**super()._state(replay=replay), **add_prefix("labels/", labels)}
 
-    def _restore(self, state: dict[str, AnyArray]) -> None:
+    def _restore(self, state: Arrays) -> None:
         arrays = drop_prefix("labels/", state)
         dim = self._head.dim
         thetas, features = (
-            {
-                domain: np.array(arrays[f"{name}.{domain}"])
-                for domain in arrays[f"{name}.targets"].tolist()
-            }
-            for name in ("theta", "contexts")
+            {int(name): np.array(array) for name, array in drop_prefix(prefix, arrays).items()}
+            for prefix in ("theta/", "contexts/")
         )
         gram = np.array(arrays["gram"])
         arm_sums = np.array(arrays["moment"])
@@ -255,9 +242,7 @@ class SelfTraining(LinUCB):
                 f"the file's arrays do not fit {self.n_arms} arms with {dim} features: sums have"
                 f" shape {gram.shape}"
             )
-        super()._restore(
-            {name: array for name, array in state.items() if not name.startswith("labels/")}
-        )
+        super()._restore(state)
         self._gram = gram
         self._arm_sums = arm_sums
         self._total_label_weight = label_weight

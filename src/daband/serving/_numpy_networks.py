@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,6 @@ __all__ = [
     "EnsemblePredictor",
     "Float32Array",
     "MlpNetwork",
-    "Network",
     "OnnxNetwork",
     "TreeNetwork",
     "load_part",
@@ -57,24 +56,6 @@ Float32Array = npt.NDArray[np.float32]
 _MAX_BYTE = np.float32(255.0)
 #: Zero in single precision, the lower limit of ReLU.
 _ZERO = np.float32(0.0)
-
-
-class Network(Protocol):
-    """A trained network from contexts (n, *C) to features (n, d).
-
-    A file contains its ``settings`` and ``arrays``.
-    """
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The settings in JSON types, with the kind of network."""
-
-    @property
-    def arrays(self) -> Arrays:
-        """The weights, by name."""
-
-    def __call__(self, contexts: AnyArray) -> FloatArray:
-        """Return the features (n, d) of contexts (n, *C), as float64."""
 
 
 class MlpNetwork:

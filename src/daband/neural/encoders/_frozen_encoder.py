@@ -25,7 +25,7 @@ from daband.features._input_encoders import OnnxProgram
 from daband.neural.encoders._domain_norm import DomainNorm
 from daband.neural.encoders._encoder import Encoder, InferenceEncoder, make_rows_per_domain
 from daband.neural.encoders._mlp import MlpFeatures
-from daband.serving._numpy_networks import MlpNetwork, Network
+from daband.serving._numpy_networks import MlpNetwork
 
 #: The maximum difference between the outputs of an ONNX program and of its module, relative to the
 #: largest output, or to 1 if that is larger.
@@ -42,7 +42,7 @@ class TorchNetwork:
         self._encoder = encoder
         self._domain = domain
 
-    def freeze(self) -> Network:
+    def freeze(self) -> MlpNetwork | TorchNetwork:
         """Return a copy on the CPU, in numpy if possible."""
         encoder = self._encoder.network
         network = encoder.features
