@@ -97,6 +97,8 @@ def read_table(table: Any) -> pl.DataFrame:
 
 def _convert_pandas_column(column: Any, name: str) -> pl.Series:
     """Return a pandas column as a polars series."""
+    if getattr(column.dtype, "tz", None) is not None:
+        column = column.dt.tz_convert(None)  # to UTC, as dates of all tables
     try:
         try:
             return pl.Series(name, pl.from_pandas(column))
