@@ -214,6 +214,8 @@ class Trees(Policy):
         trees = drop_prefix("trees/", state)
         # rejects arrays that do not fit
         TreeNetwork({"kind": "trees", "inputs": self._n_inputs}, trees)
+        if {len(trees["roots"]), len(trees["base"])} != {n_models}:
+            raise ValueError(f"the trees must be those of {n_models} models")
         self._round_blocks = [stored_rounds]
         self._round_counts = round_counts
         self._trees = {name: np.array(array) for name, array in trees.items()}
