@@ -30,6 +30,10 @@ from daband.serving._deployed_policy import find_arm_index, load_deployed_bytes
 _N_FOLDS = 3
 #: Maximum number of rounds of cross-fitting, which learns each of them twice.
 _MAX_CROSS_FITTED = 10_000
+#: Maximum number of rounds from which means and lifts are estimated.
+_MAX_SCORED = 30_000
+#: Roles of decisions for the incumbent's arm.
+_CONTROL_ROLES = ("control", "fallback")
 #: Level of the intervals of means and lifts.
 CONFIDENCE = 0.95
 
@@ -166,10 +170,12 @@ def _compute_means(
     incumbent: int | str | None,
     cluster: str | None,
 ) -> dict[str, Any]:
-    """Return the means and the lift of a ``VersionRecord``."""
+    """Return the means and the lift of a ``VersionRecord``, from at most 30,000 rewards."""
+    n_control = sum(entry.event.role in _CONTROL_ROLES for entry in entries)
+    entries = sample_entries(entries, _MAX_SCORED)
     rounds = read_rounds(policy, entries, cluster)
     clusters = _index_clusters(rounds)
-    is_control = np.array([entry.event.role in ("control", "fallback") for entry in entries])
+    is_control = np.array([entry.event.role in _CONTROL_ROLES for entry in entries])
     models = np.array([entry.event.model for entry in entries])
     all_controls = np.array([entry.event.control or 0.0 for entry in entries])
     scores = Scores(rounds, policy.n_arms).values
@@ -190,7 +196,7 @@ def _compute_means(
         lift = estimate_mean(values - take_chosen(scores, incumbents), clusters)
     return {
         "mean": None if is_control.all() else estimate_mean(rounds.rewards[~is_control]),
-        "control_rewards": int(is_control.sum()),
+        "control_rewards": n_control,
         "control_mean": estimate_mean(rounds.rewards[is_control]) if is_control.any() else None,
         "lift": lift,
         "arm_means": tuple(estimate_mean(column, clusters) for column in scores.T),
@@ -247,11 +253,13 @@ def estimate_gains(
     return Gains(over_incumbent, over_running, disagreement, tuple(fractions.tolist()))
 
 
-def sample_entries(entries: Sequence[LoggedReward]) -> Sequence[LoggedReward]:
-    """Return at most 10,000 rewards, at equal distances."""
-    if len(entries) <= _MAX_CROSS_FITTED:
+def sample_entries(
+    entries: Sequence[LoggedReward], n: int = _MAX_CROSS_FITTED
+) -> Sequence[LoggedReward]:
+    """Return at most n rewards, at equal distances."""
+    if len(entries) <= n:
         return entries
-    rows = np.linspace(0, len(entries) - 1, _MAX_CROSS_FITTED).astype(int)
+    rows = np.linspace(0, len(entries) - 1, n).astype(int)
     return [entries[row] for row in rows]
 
 
