@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
+import daband
+from daband.base._folds import assign_folds
 from daband.errors import InvalidInput
-from daband.logs._scores import Scores, build_feature_map, compute_doubly_robust_scores
+from daband.logs._scores import (
+    Scores,
+    SplitScores,
+    build_feature_map,
+    compute_doubly_robust_scores,
+)
 from daband.rounds._rounds import Rounds
 
 MODELS = ("ridge", "piecewise", "trees", Ridge(1.0))
@@ -52,11 +59,10 @@ def test_piecewise_regressions_predict_better_than_linear_ones_if_rewards_are_no
 @pytest.mark.parametrize("excluded", [None, 2])
 def test_no_model_sees_the_fold_that_it_predicts_nor_an_excluded_one(model, excluded):
     rounds, _ = draw(300)
-    split = Scores(rounds, 3, model=model, n_splits=1).splits[0]
-    held_out = 1 if excluded is None else excluded
-    rewards = np.where(split.folds == held_out, rounds.rewards[::-1], rounds.rewards)
+    folds = assign_folds(300)
+    rewards = np.where(folds == (excluded or 1), rounds.rewards[::-1], rounds.rewards)
     changed = Rounds(rounds.contexts, rounds.arms, rewards, rounds.propensities)
-    other = Scores(changed, 3, model=model, n_splits=1).splits[0]
+    split, other = (SplitScores(rounds.contexts, log, folds, 3, model) for log in (rounds, changed))
     before, after = split.predict(excluded), other.predict(excluded)
     unchanged = split.folds == 1 if excluded is None else split.folds != excluded
     # bounds of predictions and the fallback for few rounds may depend on all rewards
@@ -74,6 +80,26 @@ def test_folds_are_by_cluster_and_the_score_of_an_arm_that_was_not_offered_is_th
     for split in scores.splits:
         assert all(len(set(split.folds[clusters == cluster])) == 1 for cluster in set(clusters))
     assert (scores.values[~offered[:, 2], 2] == rounds.rewards[~offered[:, 2]]).all()
+
+
+def test_one_question_has_one_answer():
+    """The gap between two arms, of rounds in any order, with contexts that a policy transforms."""
+    rounds, _ = draw(800)
+    log = (1e3 + 50.0 * rounds.contexts, rounds.arms, rounds.rewards, rounds.propensities)
+    values = [
+        daband.evaluate_log(lambda x, arm=arm: np.eye(3)[np.full(len(x), arm)], log).value
+        for arm in (0, 1)
+    ]
+    pair = daband.domains.from_log(
+        source=tuple(column[::-1] for column in log), target=log[0], n_arms=3, source_test=0.0
+    )
+    policy = daband.LogPolicy.for_pair(pair, seed=0, by_context=False)
+    daband.train(policy, source=pair.source)
+    found = policy.values.scores.mean(axis=0)
+    assert found[1] - found[0] == pytest.approx(values[1] - values[0], abs=1e-9)
+    assessment = daband.assess(policy, source=pair.source, target=pair.target, incumbent=0)
+    best = int(policy.values.source_arm)
+    assert assessment.source_advantage == pytest.approx(found[best] - found[0], abs=1e-9)
 
 
 def test_few_rounds_are_predicted_by_their_mean():

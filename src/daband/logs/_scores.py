@@ -5,7 +5,9 @@ prediction m of a model, corrected by the reward r_i of the logged arm A_i with 
 the propensities are right, the mean score of an arm is an unbiased estimate of its value for any
 model. A good model makes the variance small (Dudik, Langford, Li 2011). Models are cross-fitted: no
 round is predicted by a model that has seen its reward. Scores depend on the split of rounds into
-folds, so they are averaged over several splits.
+folds, so they are averaged over several splits. Folds do not depend on the order of rounds, so that
+the same question has one answer: the value of an arm is the same number in ``evaluate_log`` and in
+the report of a ``LogPolicy``.
 
 All estimates from logs use these scores: ``evaluate_log``, the rewards of a log on which policies
 are assessed, and the values, rules and tables of ``LogPolicy``.
@@ -83,17 +85,13 @@ class Scores:
             to_rows_map = self._to_features
             self._to_features = lambda contexts: self._ramps(to_rows_map(contexts))[:, 1:]
             features = self._ramps(features)[:, 1:]
+        positions = np.argsort(sort_rounds(rounds))
         #: The scores of each split.
-        self.splits = [
-            SplitScores(
-                features,
-                rounds,
-                assign_folds(len(rounds), seed=split_seed, clusters=rounds.clusters),
-                n_arms,
-                model,
-            )
-            for split_seed in range(n_splits * seed, n_splits * (seed + 1))
-        ]
+        self.splits = []
+        for split_seed in range(n_splits * seed, n_splits * (seed + 1)):
+            folds = assign_folds(len(rounds), seed=split_seed, clusters=rounds.clusters)
+            folds = folds[positions] if rounds.clusters is None else folds
+            self.splits.append(SplitScores(features, rounds, folds, n_arms, model))
 
     @cached_property
     def values(self) -> FloatArray:
@@ -223,6 +221,22 @@ class SplitScores:
         return compute_doubly_robust_scores(
             self.predict(excluded), rounds.arms, rounds.rewards, rounds.known_propensities
         )
+
+
+def sort_rounds(rounds: Rounds) -> IntArray:
+    """Return the indices of rounds in an order that depends on their columns only, (n,).
+
+    Contexts are compared last, so that the order does not change if they are transformed. Target
+    rounds come first.
+    """
+    n = len(rounds)
+    signs = np.ones(n) if rounds.domains is None else np.where(rounds.domains, -1.0, 1.0)
+    columns = [
+        np.zeros(n) if column is None else column
+        for column in (rounds.clusters, rounds.propensities)
+    ]
+    keys = [*columns, rounds.arms, rounds.rewards, signs * rounds.known_weights]
+    return np.lexsort((*to_rows(rounds.contexts).T, *keys))
 
 
 def compute_doubly_robust_scores(

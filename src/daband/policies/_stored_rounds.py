@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from daband.base._arrays import AnyArray, Arrays, FloatArray, IntArray, to_rows
+from daband.logs._scores import sort_rounds
 from daband.policies._trees import MAX_STORED_ROUNDS, sample_rounds
 from daband.rounds._rounds import Rounds, make_rounds
 
@@ -47,7 +48,7 @@ class StoredRounds:
         floating-point numbers do.
         """
         rounds = self.sample()
-        return rounds.select(np.lexsort(_make_keys(rounds).T))
+        return rounds.select(sort_rounds(rounds))
 
     def find(self, rounds: Rounds) -> IntArray | None:
         """Return the index in ``rounds`` of each round of ``read``, (n,); None if another round is
