@@ -118,5 +118,16 @@ def test_long_contexts_are_reduced():
 
 @pytest.mark.parametrize("model", ["forest", 3])
 def test_unknown_reward_models(model):
-    with pytest.raises(InvalidInput, match=r"reward model must"):
+    with pytest.raises(InvalidInput, match=r"model .*(ridge|fit)"):
         Scores(draw(50)[0], 3, model=model)
+
+
+def test_a_column_that_is_constant_in_the_first_rounds_is_used():
+    """A policy sorts its rounds, so the first thousands may have the same value of a column."""
+    rng = np.random.default_rng(0)
+    contexts = np.column_stack([np.repeat([0.0, 1.0], 4500), rng.normal(size=9000)])
+    arms = rng.integers(0, 2, 9000)
+    rewards = contexts[:, 0] + 0.1 * rng.normal(size=9000)
+    rounds = Rounds(contexts, arms, rewards, np.full(9000, 0.5))
+    predictions = Scores(rounds, 2, n_splits=1).predictions
+    assert np.square(predictions - contexts[:, :1]).mean() < 0.01

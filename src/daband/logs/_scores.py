@@ -51,7 +51,7 @@ _MIN_ROUNDS = 10
 _MAX_DIMENSIONS = 256
 #: The number of principal components of larger contexts.
 _N_COMPONENTS = 64
-#: Maximum number of rows to which principal components, means and standard deviations are fitted.
+#: Maximum number of rows to which principal components are fitted.
 _MAX_SAMPLE_ROWS = 4096
 #: Maximum size of the sample of these rows, in bytes.
 _MAX_SAMPLE_BYTES = 1 << 28
@@ -151,8 +151,7 @@ class SplitScores:
         self._regressor = _make_regressor(model)
         self._sums: RewardSums | None = None
         if len(rounds) >= 2 * N_FOLDS and self._regressor is None:
-            sample = features[:_MAX_SAMPLE_ROWS]
-            self._sums = RewardSums(N_FOLDS, n_arms, sample, self._mean_reward)
+            self._sums = RewardSums(N_FOLDS, n_arms, features, self._mean_reward)
             self._sums.add(features, folds, rounds.arms, rounds.rewards, rounds.weights)
 
     def fit(self, excluded: Collection[int]) -> Callable[[FloatArray], FloatArray]:
