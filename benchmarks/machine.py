@@ -25,5 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit of the checkout."""
-    return subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
+    """Return the commit of the checkout, or "unknown" for a copy without its history."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
