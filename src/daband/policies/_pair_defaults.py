@@ -17,6 +17,7 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.features._pca import PCA
 from daband.features._shift import ShiftLike, as_shift
 from daband.features._standardise import Standardise
+from daband.linear._exploration import Exploration
 from daband.policies._settings import get_setting_defaults
 
 #: The default ``alpha``, the factor of the confidence bonus, of a regression on products of context
@@ -27,6 +28,10 @@ DEFAULT_JOINT_ALPHA = 0.3
 MAX_PRODUCTS = 1024
 #: Settings of a linear policy on images, as in the DABand paper. There is no intercept.
 _LINEAR_IMAGE_SETTINGS = {"intercept": False, "explore": "ucb", "alpha": 0.15}
+#: The default ``gamma`` of regressions and mixtures for a pair. Their contexts are standardised and
+#: their source is large, so that they need less exploration than a policy that is made by hand.
+#: With 30, mean rewards of a cold start in the target were lower by 0.005 on three tables.
+_PAIR_GAMMA = 100.0
 #: Attributes of the pair that are arguments of a policy.
 _PAIR_ATTRIBUTES = ("context_shape", "n_arms", "arms", "feedback")
 #: Settings that only some policies have. ``for_pair`` ignores them for other policies.
@@ -58,6 +63,8 @@ def build_policy_for_pair(policy_class: Any, pair: Any, settings: Mapping[str, A
     arguments["shift"] = pair.shift
     arguments["standardise_rewards"] = pair.feedback != "one_hot"  # one-hot rewards are 0 and 1
     arguments["domains"] = pair.domains
+    if not policy_class.learns_by_gradients and defaults.get("gamma") == Exploration.gamma:
+        arguments["gamma"] = _PAIR_GAMMA
     catalogue = pair.catalogue
     # A joint regression uses products of context and arm features.
     is_joint = (
