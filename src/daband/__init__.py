@@ -32,6 +32,8 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from daband.base._registry import neural_importers
+
 if TYPE_CHECKING:
     from daband import domains
     from daband.errors import (
@@ -146,6 +148,15 @@ _PACKAGE_BY_NAME = {
 _PACKAGES = {"bench", "checks", "cli", "domains", "sklearn", *_NAMES_BY_PACKAGE}
 #: The name that the object has in its package, if it is not the same.
 _NAME_IN_PACKAGE = {"load": "load_policy"}
+
+
+def _import_neural() -> None:
+    """Import ``daband.neural``, which registers policies and encoders, if torch is installed."""
+    if importlib.util.find_spec("torch") and importlib.util.find_spec("daband.neural"):
+        import daband.neural  # noqa: F401
+
+
+neural_importers.append(_import_neural)
 
 
 def __getattr__(name: str) -> Any:

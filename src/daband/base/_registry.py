@@ -28,16 +28,14 @@ from daband.errors import InvalidInput, did_you_mean
 
 #: The group of entry points of plugins.
 _ENTRY_POINT_GROUP = "daband.plugins"
+#: Functions that import packages of daband which register members of packages below them.
+neural_importers: list[Callable[[], None]] = []
 
 
-def import_neural() -> bool:
-    """Import ``daband.neural``, which registers policies and terms, and return True; return False
-    if torch is not installed.
-    """
-    is_installed = all(map(importlib.util.find_spec, ("torch", "daband.neural")))
-    if is_installed:
-        importlib.import_module("daband.neural")
-    return is_installed
+def import_neural() -> None:
+    """Import the packages with neural policies and encoders, if torch is installed."""
+    for import_packages in neural_importers:
+        import_packages()
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Run frozen encoders of images and texts without torch: ONNX programs with their preprocessing.
 
 ``as_input_encoder`` returns an ``InputEncoder``, which has an ``OnnxProgram`` and an
-``ImageReader`` or a tokenizer. ``daband.neural`` converts named models and modules to such
-programs.
+``ImageReader`` or a tokenizer. ``daband.neural`` converts named models and modules to such programs
+by ``encoder_builders``.
 
 The features of columns are cached on disk. Each encoder has an SQLite file in the cache folder,
 with the features of an image or a text under the hash of its bytes.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib
 import io
 import json
 import os
@@ -353,6 +352,11 @@ def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> Arrays:
     }
 
 
+#: Functions that convert a named model or a module to an encoder; see ``as_input_encoder`` for the
+#: arguments. ``daband.neural`` adds one when it is imported.
+encoder_builders: list[Callable[[Any, tuple[int, int] | None], InputEncoder]] = []
+
+
 def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> InputEncoder:
     """Return the encoder for the argument ``encoder`` of a reader.
 
@@ -377,11 +381,10 @@ def as_input_encoder(encoder: Any, framing: tuple[int, int] | None = None) -> In
         content = (path / "model.onnx").read_bytes()
         tokenizer = (path / "tokenizer.json").read_text("utf-8")
         return InputEncoder(path.name, OnnxProgram(content), tokenizer=tokenizer)
-    if not import_neural():
+    import_neural()
+    if not encoder_builders:
         raise InvalidInput(
             f"encoder {encoder!r} is converted by torch: pip install 'daband[deep]'; an .onnx file"
             " does not need torch"
         )
-    pretrained = importlib.import_module("daband.neural.encoders._pretrained")
-    input_encoder: InputEncoder = pretrained.build_input_encoder(encoder, framing)
-    return input_encoder
+    return encoder_builders[-1](encoder, framing)

@@ -16,6 +16,9 @@ from daband.neural._settings import (
 )
 from daband.neural._term import Batch, Term, terms
 from daband.neural.daband import DABand
+
+# registers itself with daband.features._input_encoders
+from daband.neural.encoders import _pretrained as _pretrained
 from daband.neural.encoders._encoder import DenseSettings, FeatureNetwork
 from daband.neural.neural_linucb import NeuralLinUCB
 

@@ -24,6 +24,7 @@ from daband.features._input_encoders import (
     TOKEN_ATTRIBUTES,
     ImageReader,
     InputEncoder,
+    encoder_builders,
     tokenize_texts,
 )
 from daband.neural.encoders._encoder import CustomFeatures
@@ -203,3 +204,6 @@ def build_input_encoder(encoder: Any, framing: tuple[int, int] | None) -> InputE
             f" a network: features differ by {difference:.2g}"
         )
     return input_encoder
+
+
+encoder_builders.append(build_input_encoder)
