@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.ledger._evidence import estimate_gains
-from daband.rounds import Rounds
+from daband.rounds._rounds import Rounds
 from tests.ledger.conftest import run_week
 
 

@@ -39,7 +39,7 @@ def test_scores_are_predictions_corrected_by_the_logged_reward():
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_the_scores_of_every_model_average_to_the_values_of_the_arms(model):
     rounds, means = draw()
-    scores = Scores(rounds, 3, model=model, n_splits=1)
+    scores = Scores(rounds, 3, model=model)
     errors = (scores.values - means).mean(axis=0)
     assert np.abs(errors).max() < 4.0 * (scores.values - means).std(axis=0).max() / 1200**0.5
     contexts = draw(seed=1)[0].contexts
@@ -129,5 +129,5 @@ def test_a_column_that_is_constant_in_the_first_rounds_is_used():
     arms = rng.integers(0, 2, 9000)
     rewards = contexts[:, 0] + 0.1 * rng.normal(size=9000)
     rounds = Rounds(contexts, arms, rewards, np.full(9000, 0.5))
-    predictions = Scores(rounds, 2, n_splits=1).predictions
+    predictions = Scores(rounds, 2).predictions
     assert np.square(predictions - contexts[:, :1]).mean() < 0.01

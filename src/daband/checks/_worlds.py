@@ -37,22 +37,10 @@ def draw_rare_losses(
     rng: np.random.Generator, contexts: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """A safe arm pays 0, and another 1, or -20 in 15 of 200 rounds with a large first column."""
-    return _draw_rare(rng, np.where(contexts[:, 0] > 0.5, 0.075, 0.0), usual=1.0, rare=-19.0)
+    return draw_rare(rng, np.where(contexts[:, 0] > 0.5, 0.075, 0.0), usual=1.0, rare=-19.0)
 
 
-def draw_rare_gains(
-    rng: np.random.Generator, contexts: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """A safe arm pays 0, and another about -0.2, or 6 more in 30 of 100 rounds unless the first
-    column is small.
-    """
-    probability = np.where(contexts[:, 0] > -0.5, 0.3, 0.0)
-    rewards, expected = _draw_rare(rng, probability, usual=-0.2, rare=5.8)
-    rewards[:, 1] += rng.normal(size=len(contexts))
-    return rewards, expected
-
-
-def _draw_rare(
+def draw_rare(
     rng: np.random.Generator, probability: FloatArray, usual: float, rare: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return the rewards of a safe arm, and of one with a usual and a rare reward."""
@@ -62,17 +50,7 @@ def _draw_rare(
     return rewards, expected
 
 
-def draw_corner(rng: np.random.Generator, contexts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The first arm pays 1 and three others 0.9, but the second pays 5 in one corner. The noise has
-    deviation 0.5.
-    """
-    expected = np.tile([1.0, 0.9, 0.9, 0.9], (len(contexts), 1))
-    expected[(contexts[:, :2] > 0.2).all(axis=1), 1] = 5.0
-    return expected + rng.normal(scale=0.5, size=expected.shape), expected
-
-
-#: The worlds of ``check_keeps_exploring``. Rare gains and the corner are left out: a policy that plays
-#: an arm a few times without a gain has evidence against it, and may need more rounds to find it.
+#: The worlds of ``check_keeps_exploring``.
 WORLDS: tuple[World, ...] = (draw_noisy_arm, draw_rare_losses)
 
 

@@ -50,7 +50,8 @@ class InterceptStep(Step):
     n_inputs: int
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        features = np.ones((len(rows), self.n_inputs + 1))
+        features = np.empty((len(rows), self.n_inputs + 1))
+        features[:, -1] = 1.0
         features[:, :-1] = rows
         return features
 

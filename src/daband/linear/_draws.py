@@ -30,6 +30,8 @@ _SLOT_MULTIPLIER = np.uint64(0xD1B54A32D192ED03)
 _HASH_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 #: The second multiplier of the hash function splitmix64.
 _HASH_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+#: The largest 64-bit integer.
+_MAX_BITS = (1 << 64) - 1
 
 
 @functools.lru_cache(maxsize=1024)
@@ -43,6 +45,11 @@ def make_draw_key(seed: int, fork_path: tuple[int, ...] = ()) -> np.uint64:
 
 def draw_uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
     """Return draws in [0, 1), (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    if n_rounds == 1:  # for one number, Python's integers are faster than arrays
+        bits = _hash_integer(int(key) + (first_round + 1) * int(_ROUND_MULTIPLIER))
+        slots = range(1, n_slots + 1)
+        hashes = [_hash_integer(bits + slot * int(_SLOT_MULTIPLIER)) for slot in slots]
+        return np.array([[(value >> 11) * 2.0**-53 for value in hashes]])
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     return _draw_rounds(key, rounds, n_slots)
 
@@ -87,6 +94,14 @@ def _hash_bits(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * _HASH_MULTIPLIER_1
     x = (x ^ (x >> np.uint64(27))) * _HASH_MULTIPLIER_2
     return x ^ (x >> np.uint64(31))
+
+
+def _hash_integer(x: int) -> int:
+    """Return what ``_hash_bits`` returns for x modulo 2^64."""
+    x &= _MAX_BITS
+    x = ((x ^ (x >> 30)) * int(_HASH_MULTIPLIER_1)) & _MAX_BITS
+    x = ((x ^ (x >> 27)) * int(_HASH_MULTIPLIER_2)) & _MAX_BITS
+    return x ^ (x >> 31)
 
 
 def _to_unit_interval(bits: npt.NDArray[np.uint64]) -> FloatArray:

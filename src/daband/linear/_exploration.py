@@ -115,9 +115,11 @@ class Exploration:
             scores = np.where(available, scores, -np.inf)
         best_scores = scores.max(axis=1, keepdims=True)
         tolerance = TIE_TOLERANCE * (scaling.scale + np.abs(best_scores - scaling.centre))
-        is_tied = scores >= best_scores - tolerance
+        gaps = best_scores - scores
+        is_tied = gaps <= tolerance
         if available is not None:
             is_tied &= available
+            gaps[~available] = 0.0
         n_tied = is_tied.sum(axis=1, keepdims=True)
         if np.count_nonzero(n_tied) < len(n_tied):
             raise ValueError("no arm is available, or a score is NaN")
@@ -125,11 +127,10 @@ class Exploration:
             return is_tied / n_tied
         if self.rule == "igw":
             n_arms = scores.shape[1] if available is None else available.sum(axis=1, keepdims=True)
-            gap_weight = self.gamma * scaling.certainty
-            is_other = ~is_tied if available is None else available & ~is_tied
-            gaps = np.where(is_other, best_scores - scores, 0.0)
-            probabilities = is_other / (n_arms + gap_weight * gaps)
-            probabilities += (1.0 - probabilities.sum(axis=1, keepdims=True)) * is_tied / n_tied
+            probabilities = 1.0 / (n_arms + self.gamma * scaling.certainty * gaps)
+            probabilities[is_tied if available is None else is_tied | ~available] = 0.0
+            rest = (1.0 - probabilities.sum(axis=1, keepdims=True)) / n_tied
+            probabilities += rest * is_tied
         else:
             probabilities = is_tied / n_tied
         if not self.epsilon:

@@ -101,7 +101,7 @@ class RewardMoments:
         #: The total weight, the mean, and the sum of squared differences from it, for the rewards
         #: of each arm, (3, K). Later arms have no rewards.
         self._arms: FloatArray = np.zeros((3, 0))
-        #: The result of ``compute_units``; None after new rewards.
+        #: The result of ``compute_units``; None if the range of rewards has changed since.
         self._units: FloatArray | None = None
 
     def __copy__(self) -> Self:
@@ -154,7 +154,8 @@ class RewardMoments:
         """
         if not total_weight > 0.0:
             return
-        self._units = None
+        if low < self.low or high > self.high:
+            self._units = None
         new_weight = self.total_weight + total_weight
         difference = mean - self.mean
         self.squared_differences += squares + difference * difference * (
@@ -176,7 +177,6 @@ class RewardMoments:
         """Add the moments of other rewards of an arm, as ``_combine`` does for all arms."""
         if not total_weight > 0.0:
             return
-        self._units = None
         n_new = arm + 1 - self._arms.shape[1]
         if n_new > 0:
             self._arms = np.pad(self._arms, ((0, 0), (0, n_new)))
@@ -190,6 +190,19 @@ class RewardMoments:
             + squares
             + difference * difference * (old_weight * total_weight / new_weight),
         )
+        if self._units is not None and arm < len(self._units) and self.low < self.high:
+            # only the unit of this arm changes; the old array may be in use
+            self._units = self._units.copy()
+            self._units[arm] = self._compute_unit(*self._arms[::2, arm].tolist())
+
+    def _compute_unit(self, weight: float, squares: float) -> float:
+        """Return the unit of an arm with this total weight and sum of squared differences."""
+        unit = self.largest_unit
+        if not self.standardise:
+            return unit
+        # the ratio cannot overflow, as the square of a unit could
+        ratio = _N_PRIOR_ROUNDS + min(squares / unit / unit, weight)
+        return unit * math.sqrt(ratio / (_N_PRIOR_ROUNDS + weight))
 
     @property
     def largest_unit(self) -> float:
@@ -201,13 +214,10 @@ class RewardMoments:
         """Return the unit of each arm's bonus, (n_arms,). The array must not be changed."""
         if self._units is not None and len(self._units) == n_arms:
             return self._units
-        unit = self.largest_unit
-        units = np.full(n_arms, unit)
-        if self.standardise and self.low < self.high:
-            weights, _, squares = self._arms[:, :n_arms]
-            # the ratio cannot overflow, as the square of a unit could
-            ratios = _N_PRIOR_ROUNDS + np.minimum(squares / unit / unit, weights)
-            units[: len(weights)] *= np.sqrt(ratios / (_N_PRIOR_ROUNDS + weights))
+        units = np.full(n_arms, self.largest_unit)
+        if self.low < self.high:
+            known = self._arms[::2, :n_arms].T.tolist()
+            units[: len(known)] = [self._compute_unit(*moments) for moments in known]
         self._units = units
         return units
 

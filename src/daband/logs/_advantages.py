@@ -68,12 +68,10 @@ from daband.logs._experiments import (
 )
 from daband.logs._mean_estimates import MeanEstimate, estimate_mean
 from daband.logs._reward_sums import RewardSums, fit_ridge
-from daband.logs._scores import SplitScores
+from daband.logs._scores import SplitScores, list_split_seeds
 from daband.logs._target_mix import MixEstimate, TargetMix, compute_shift_index
 from daband.rounds._rounds import Rounds
 
-#: The number of random splits into folds, over which gains and scores are averaged.
-_N_SPLITS = 3
 #: Minimum effective number of rounds in which a candidate chooses another arm than the best one.
 _MIN_LOG_ROUNDS = 100
 #: Minimum effective number of rounds for cross-fitting.
@@ -468,7 +466,7 @@ def score_log(
     is_supported = is_allowed & (counts >= min(_MIN_ARM_ROUNDS, max(1, n // (2 * n_arms))))
     is_supported = is_supported if is_supported.any() else is_allowed & (counts > 0)
     learner = _Learner(log, n_arms, is_supported, target)
-    split_seeds = range(_N_SPLITS * seed, _N_SPLITS * (seed + 1))
+    split_seeds = list_split_seeds(len(log.arms), seed)
     splits = [learner.make_split(split_seed) for split_seed in split_seeds]
     return ScoredLog(learner, splits)
 

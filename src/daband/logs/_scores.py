@@ -42,6 +42,8 @@ RewardModel: TypeAlias = Any
 REWARD_MODELS = ("ridge", "piecewise", "trees")
 #: The number of random splits into folds, over which scores are averaged.
 _N_SPLITS = 3
+#: With more rounds there is one split: the noise of a split falls with the number of rounds.
+_MAX_REPEATED_ROUNDS = 50_000
 #: Maximum number of pieces per column of "piecewise".
 _MAX_PIECES = 8
 #: Minimum number of rounds of an arm for a regression that is not a sum; an arm with fewer rounds
@@ -64,7 +66,6 @@ class Scores:
         rounds: the rounds, with propensities.
         n_arms: the number of arms, K.
         model: the reward model.
-        n_splits: the number of splits into folds.
         seed: determines the splits.
     """
 
@@ -74,7 +75,6 @@ class Scores:
         n_arms: int,
         *,
         model: RewardModel = "piecewise",
-        n_splits: int = _N_SPLITS,
         seed: int = 0,
     ) -> None:
         self.rounds = rounds
@@ -88,7 +88,7 @@ class Scores:
         positions = np.argsort(sort_rounds(rounds))
         #: The scores of each split.
         self.splits = []
-        for split_seed in range(n_splits * seed, n_splits * (seed + 1)):
+        for split_seed in list_split_seeds(len(rounds), seed):
             folds = assign_folds(len(rounds), seed=split_seed, clusters=rounds.clusters)
             folds = folds[positions] if rounds.clusters is None else folds
             self.splits.append(SplitScores(features, rounds, folds, n_arms, model))
@@ -119,6 +119,12 @@ class Scores:
             [split.fit([fold])(features) for split in self.splits for fold in range(N_FOLDS)],
             axis=0,
         )
+
+
+def list_split_seeds(n_rounds: int, seed: int) -> range:
+    """Return the seeds of the splits into folds for n rounds."""
+    n_splits = _N_SPLITS if n_rounds <= _MAX_REPEATED_ROUNDS else 1
+    return range(_N_SPLITS * seed, _N_SPLITS * seed + n_splits)
 
 
 class SplitScores:

@@ -27,11 +27,15 @@ from daband.base._arrays import (
     Arrays,
     FloatArray,
     IntArray,
+    Mask,
+    Weights,
     check_number,
     to_floats,
 )
 from daband.features._catalogue import Catalogue
 from daband.features._fitted_steps import InterceptStep
+from daband.linear._draws import make_seeded_draw
+from daband.linear._exploration import Decision
 from daband.linear._joint_ridge import JointHead
 from daband.linear._predictor import ContextStep, Predictor, RidgePredictor
 from daband.linear._reward_moments import RewardMoments
@@ -217,12 +221,33 @@ class LinUCB(RidgePolicy):
             return predictor
         return predictor.after(self._intercept_step)
 
+    def _play(
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: int,
+        available: Mask,
+        first_round: int,
+        weights: Weights,
+    ) -> Decision:
+        return self._head.play(
+            self._featurise(contexts),
+            rewards,
+            exploration=self.exploration,
+            draw_from=lambda row: make_seeded_draw(self._draw_key, first_round + row),
+            moments=self.reward_moments,
+            available=available,
+            weights=weights,
+            is_target=domain >= self._first_target,
+        )
+
     def _featurise(self, contexts: AnyArray) -> AnyArray:
         batch_shape = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
         features = contexts.reshape(*batch_shape, -1)
         if not self._has_intercept:
             return features
-        rows = np.ones((*batch_shape, self._head.dim))
+        rows = np.empty((*batch_shape, self._head.dim))
+        rows[..., -1] = 1.0
         rows[..., :-1] = features if features.dtype.kind == "f" else to_floats(features)
         return rows
 
