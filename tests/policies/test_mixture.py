@@ -3,6 +3,7 @@ composed of for a pair.
 """
 
 import copy
+from threading import Thread
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ import pytest
 import daband
 from daband.domains import from_arrays
 from daband.errors import InvalidInput
+from daband.linear._reward_moments import RewardMoments
 
 SHAPE = {"context_shape": (3,), "n_arms": 3}
 KINDS = {
@@ -327,3 +329,45 @@ def test_full_rewards_determine_the_weights():
         rows = contexts[start : start + 50]
         policy.learn_full(rows, rows)
     assert policy.weights["linear"] > 0.9
+
+
+@pytest.mark.parametrize("policy_class", [daband.LinUCB, daband.Mixture])
+def test_rewards_are_not_added_while_another_thread_reads_their_moments(monkeypatch, policy_class):
+    policy = policy_class(context_shape=(1,), n_arms=2, seed=0)
+    contexts, arms = np.array([[1.0], [2.0]]), np.array([0, 1])
+    policy.update(contexts, arms, [0.0, 1.0])
+    make_scaling, add = RewardMoments.make_scaling, RewardMoments.add
+    threads, added = [], []
+
+    def make_scaling_during_update(moments, units):
+        if not threads:
+            threads.append(Thread(target=policy.update, args=(contexts, arms, [0.0, 9.0])))
+            threads[0].start()
+            threads[0].join(0.3)
+            added.append(moments.high > 1.0)
+        return make_scaling(moments, units)
+
+    monkeypatch.setattr(RewardMoments, "make_scaling", make_scaling_during_update)
+    policy.decide(contexts)
+    threads[0].join()
+    assert added == [False]
+    assert policy.reward_moments.high == 9.0
+
+    monkeypatch.setattr(RewardMoments, "make_scaling", make_scaling)
+    decided = []
+
+    def add_during_decision(moments, *rewards):
+        if moments is policy.reward_moments:
+            threads.append(Thread(target=policy.decide, args=(contexts,)))
+            threads[-1].start()
+            threads[-1].join(0.3)
+            decided.append(not threads[-1].is_alive())
+        add(moments, *rewards)
+
+    monkeypatch.setattr(RewardMoments, "add", add_during_decision)
+    policy.update(contexts, arms, [0.0, 1.0])
+    policy.play(contexts[:1], [[0.0, 1.0]])
+    policy.learn_full(contexts, [[0.0, 1.0], [1.0, 0.0]])
+    threads[-1].join()
+    assert len(decided) >= 2
+    assert not any(decided)

@@ -134,7 +134,7 @@ class NeuralLinUCB(EncoderPolicy):
                 rewards.ravel(),
                 target_moments=moments if domain >= self._first_target else None,
             )
-            moments.add(rewards.ravel(), self._get_unit_indices(arms))
+            self._add_to_moments(rewards.ravel(), arms)
             self.rounds_learned += rewards.size
         if self._updates_skill_gate(domain):
             chosen_arms = predictions.argmax(axis=1)

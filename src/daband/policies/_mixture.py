@@ -385,7 +385,7 @@ class Mixture(Policy):
         for member, member_features in zip(members, features, strict=True):
             member._learn_full(member_features, rewards, domain)
         arms = np.tile(np.arange(self.n_arms), len(rewards))
-        self.reward_moments.add(rewards.ravel(), self._get_unit_indices(arms))
+        self._add_to_moments(rewards.ravel(), arms)
         self.rounds_learned += rewards.size
 
     def _predict_by_member(self, contexts: AnyArray, domain: int) -> FloatArray:
@@ -493,8 +493,9 @@ class Mixture(Policy):
             if is_new[row]:
                 self._record_errors(means.T[None], arm, reward)
             scores.learn(row, arm, reward, weight)
-            for moments in (*member_moments, own_moments):
+            for moments in member_moments:
                 moments.add(reward, arm, weight)
+            self._add_to_moments(reward, arm, weight)
         return join_decisions(decisions)
 
     def _record_errors(self, means: FloatArray, arms: IntArray, rewards: FloatArray) -> None:

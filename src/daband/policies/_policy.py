@@ -412,7 +412,7 @@ class Policy(ABC):
             self._learn(
                 Rounds(contexts[rows], decision.arm, row_rewards, weights=row_weights), domain
             )
-            self.reward_moments.add(row_rewards, self._get_unit_indices(decision.arm), row_weights)
+            self._add_to_moments(row_rewards, decision.arm, row_weights)
             decisions.append(decision)
         return join_decisions(decisions)
 
@@ -425,9 +425,12 @@ class Policy(ABC):
         rows, arms = np.divmod(np.arange(rewards.size), rewards.shape[1])
         learn_transformed(self, Rounds(contexts[rows], arms, rewards.ravel()), domain)
 
-    def _get_unit_indices(self, arms: IntArray) -> IntArray:
-        """Return the indices of the units of arms in ``reward_moments``."""
-        return arms if self._has_arm_units else np.zeros_like(arms)
+    def _add_to_moments(self, rewards: FloatArray, arms: IntArray, weights: Weights = None) -> None:
+        """Add rewards to ``reward_moments``, which other threads read while they decide."""
+        with self._locks.state:
+            self.reward_moments.add(
+                rewards, arms if self._has_arm_units else np.zeros_like(arms), weights
+            )
 
     def _compute_units(self) -> FloatArray:
         """Return the unit of each arm's bonus, (K,), or (1,) if arms are shared."""
@@ -992,7 +995,8 @@ def _decide(
 
 def _get_scaling(policy: Policy) -> Scaling:
     """Return the unit and the number of the learned rewards."""
-    return policy.reward_moments.make_scaling(policy._compute_units())
+    with policy._locks.state:
+        return policy.reward_moments.make_scaling(policy._compute_units())
 
 
 def _drop_new_arms(available: Mask, n_arms: int) -> Mask:
@@ -1037,10 +1041,9 @@ def is_one_hot(rewards: FloatArray) -> bool:
 def learn_transformed(policy: Policy, rounds: Rounds, domain_index: int) -> None:
     """Learn checked rounds with transformed contexts."""
     with policy._state_lock:
-        arms = rounds.arms if policy._has_arm_units else np.zeros_like(rounds.arms)
         policy._learn(rounds, domain_index)
         weights = rounds.weights if rounds.propensities is None else policy._weigh(rounds)
-        policy.reward_moments.add(rounds.rewards, arms, weights)
+        policy._add_to_moments(rounds.rewards, rounds.arms, weights)
         policy.rounds_learned += len(rounds.arms)
 
 
