@@ -54,6 +54,25 @@ def test_a_log_is_extended_and_never_replaced(deployed, tmp_path, suffix):
     assert read["arm"].to_list() == [*some["arm"].to_list(), *other["arm"].to_list()[300:]]
 
 
+def test_a_log_with_numbers_as_ids_is_extended_by_texts_and_in_its_order_of_columns(
+    deployed, tmp_path
+):
+    path = tmp_path / "log.csv"
+    numbers = make_rows(20).with_columns(visit=pl.int_range(20))
+    first = decide_rows(deployed, numbers, id_column="visit").frame
+    append_decisions(path, first, has_ids=True)
+    # as a program that fills in rewards may write it
+    pl.read_csv(path).drop("reward").with_columns(reward=pl.lit(1.5)).write_csv(path)
+    second = decide_rows(deployed, make_rows(10), id_column="visit").frame
+    assert append_decisions(path, first, has_ids=True) == 0
+    assert append_decisions(path, second, has_ids=True) == 10
+    read = pl.read_csv(path)
+    expected = [*map(str, range(20)), *(f"v{row}" for row in range(10))]
+    assert read["decision_id"].to_list() == read["visit"].to_list() == expected
+    assert read["reward"].to_list() == [1.5] * 20 + [None] * 10
+    assert read["arm"].to_list() == [*first["arm"], *second["arm"]]
+
+
 @pytest.mark.parametrize("name", ["arm", "propensity", "decision_id"])
 def test_a_column_of_the_decisions_is_refused_in_the_rows(deployed, name):
     with pytest.raises(daband.InvalidInput, match=name):

@@ -103,11 +103,13 @@ def append_decisions(path: Path, decisions: pl.DataFrame, *, has_ids: bool) -> i
                 " the column of ids (--id), so that only new rows are added"
             )
         earlier = read_table(path)
-        if earlier.columns != decisions.columns:
+        if set(earlier.columns) != set(decisions.columns):
             raise InvalidInput(f"{path} has other columns than the decisions; choose another --out")
-        decisions = decisions.cast(earlier.schema, strict=False)
-        new = decisions.join(earlier, on="decision_id", how="anti")
-        n_new, decisions = len(new), pl.concat([earlier, new])
+        earlier = earlier.with_columns(
+            decision_id=pl.Series(read_ids(earlier["decision_id"], str(path)))
+        )
+        new = decisions.join(earlier, on="decision_id", how="anti").select(earlier.columns)
+        n_new, decisions = len(new), pl.concat([earlier, new], how="vertical_relaxed")
     # the file is replaced at once, so that a crash cannot leave a part of the log
     content = io.BytesIO()
     if path.suffix.lower() == ".parquet":
