@@ -49,6 +49,15 @@ def test_a_wrong_log_changes_nothing_and_the_corrected_log_is_learned(
         assert market.learn(path).learned == len(frame)
 
 
+def test_a_cluster_that_the_log_does_not_have_changes_nothing(quick_folder):
+    path, frame = run_week(quick_folder, 0)
+    with daband.open_market(quick_folder) as market:
+        with pytest.raises(daband.InvalidInput, match="--cluster"):
+            market.learn(path, cluster="household")
+        assert read_ledger(market.store) == ([], [], [])
+        assert market.learn(path).learned == len(frame)
+
+
 def test_rows_that_no_exported_file_has_decided_need_external(quick_folder):
     _, frame = run_week(quick_folder, 0)
     log = frame.drop("version", "role", "control")

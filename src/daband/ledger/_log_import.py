@@ -49,6 +49,8 @@ class LogNames:
     id: str = "decision_id"
     #: The column with a second outcome; None if there is none.
     guardrail: str | None = None
+    #: The column of the cluster that arms were drawn for; None if there is none.
+    cluster: str | None = None
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -190,8 +192,8 @@ def read_ids(column: pl.Series, table: str) -> list[str]:
 def _read_rows(log: Any, policy: Policy, names: LogNames) -> _Rows:
     """Read a log, and check the values of its columns."""
     name, frame = read_log_frame(log)
-    for column in names.needed:
-        if column not in frame.columns:
+    for column in (*names.needed, names.cluster):
+        if column is not None and column not in frame.columns:
             option = next(role for role in vars(names) if getattr(names, role) == column)
             raise InvalidInput(
                 f"{name} has no column {column!r}{did_you_mean(column, frame.columns)} (its columns:"

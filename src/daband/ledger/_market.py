@@ -258,7 +258,8 @@ class Market:
         with lock_folder(self.folder, wait=True, lock_file=".learn.lock"):
             entered = None
             if log is not None:
-                entered = self._enter(log, names or LogNames(), correct=correct, external=external)
+                names = dataclasses.replace(names or LogNames(), cluster=cluster)
+                entered = self._enter(log, names, correct=correct, external=external)
             if cluster is not None:
                 self.store.write_note("cluster", cluster)
             pilot = self.pilot
