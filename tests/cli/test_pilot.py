@@ -80,6 +80,8 @@ def test_a_pilot_from_the_plan_to_the_decision(folder):
         learned = run(runner, f"learn market log{week}.csv")
         if "Deploy" in learned:
             break
+        assert "To do: " not in learned  # only the next export of the pilot
+        assert "Next: daband export market pilot.daband --pilot" in learned
     assert "Deploy. The policy is proven to be better." in learned
     assert "daband export market market.daband --epsilon 0.1" in learned
     assert (folder / "learned" / f"policy-{week + 1}.safetensors").is_file()

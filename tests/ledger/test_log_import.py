@@ -85,7 +85,7 @@ def test_a_log_comes_again_with_late_rewards_but_not_with_other_rewards(quick_fo
         changed = frame.with_columns(reward=1.0 - pl.col("reward"))
         with pytest.raises(daband.InvalidInput, match="--correct"):
             market.learn(changed)
-        with pytest.raises(daband.InvalidInput, match="arm"):
+        with pytest.raises(daband.InvalidInput, match="needs a new id"):
             market.learn(frame.with_columns(arm=pl.lit("call"), propensity=0.9))
         assert read_ledger(market.store) == before
         lesson = market.learn(changed, correct=True)

@@ -172,3 +172,6 @@ def test_every_verdict_states_what_would_change_it(made, tmp_path, verdict):
     word = {"deploy": "pilot", "collect rewards": "four times", "keep the incumbent": "--incumbent"}
     assert word[verdict] in change
     assert ("1,230 target rewards" in change) == (verdict != "keep the incumbent")
+    dataclasses.replace(assessment, rewards=500).save(tmp_path / "market" / "assessment.json")
+    change = read_page(tmp_path).partition("What would change the verdict")[2]
+    assert ("1,230 more target rewards" in change) == (verdict != "keep the incumbent")

@@ -102,7 +102,7 @@ def learn_command(
         for text in describe_lesson(lesson, market):
             print_line(text)
         pilot = market.pilot
-        if pilot is not None and pilot.read_status().rounds:
+        if pilot is not None:
             print_status(folder, pilot)
 
 
@@ -169,6 +169,9 @@ def describe_lesson(lesson: Lesson, market: Market) -> Iterator[str]:
         )
     if assessment is not None:
         yield assessment.sentence
+    pilot = market.pilot
+    if pilot is not None and pilot.decision is None:
+        return  # the status of the pilot has the next command
     folder = shlex.quote(str(market.folder))
     if lesson.action == GO_BACK:
         yield f"To do: go back to {incumbent}; daband report {folder} has the reasons."

@@ -281,7 +281,7 @@ def _check_repeated(rows: _Rows, index: int, event: Event) -> None:
     if rows.arms[index] != event.arm or not is_close:
         raise InvalidInput(
             f"{rows.describe(index)} has another arm or propensity than this decision has in the"
-            f" ledger ({event.propensity:g}); nothing was learned"
+            f" ledger ({event.propensity:g}); nothing was learned. A new decision needs a new id"
         )
 
 

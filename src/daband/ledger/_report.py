@@ -256,7 +256,7 @@ def _describe_change(assessment: Assessment) -> str:
     """Return a sentence that states what would change the verdict."""
     unit = f" {assessment.unit}" if assessment.unit else ""
     advantage = f"{format_number(assessment.advantage)}{unit}"
-    rewards = f"{assessment.rewards_needed:,} target rewards"
+    rewards = f"{assessment.rewards_needed:,} {'more ' if assessment.rewards else ''}target rewards"
     if assessment.verdict == DEPLOY:
         return (
             f"The incumbent is better if the target's advantage is lower than expected by more than"
