@@ -133,7 +133,7 @@ def test_commands_in_an_empty_environment(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     check_outputs(done.stdout)
-    assert "Learned 1,000 target rounds" in done.stdout
+    assert "Learned: 1,000 rewards, as version 1" in done.stdout
     assert "CASE" in done.stdout
     assert "For the demo on images" in done.stdout
     assert (folder / "market/report.html").is_file()
