@@ -371,3 +371,14 @@ def test_rewards_are_not_added_while_another_thread_reads_their_moments(monkeypa
     threads[-1].join()
     assert len(decided) >= 2
     assert not any(decided)
+
+
+def test_an_offset_of_rewards_changes_no_decision_of_a_mixture():
+    rng = np.random.default_rng(0)
+    contexts, rewards = rng.normal(size=(100, 3)), rng.normal(size=(100, 3)).cumsum(axis=1)
+    offset = 2.0**20
+    decisions = [
+        daband.Mixture(**SHAPE, seed=0).play(contexts, rewards + added) for added in (0.0, offset)
+    ]
+    assert decisions[0].arm.tolist() == decisions[1].arm.tolist()
+    np.testing.assert_allclose(decisions[0].propensity, decisions[1].propensity, rtol=1e-4)

@@ -84,7 +84,9 @@ class MixtureWeights:
         ``reward_deviation`` is the square root of v in the formula of the module. The weights are
         computed again when the number of rounds has grown by a sixteenth.
         """
-        errors = predictions - rewards[:, None]
+        # equal predictions have no influence on weights; before the first reward their errors are huge
+        is_used = np.ptp(predictions, axis=1) > 0.0
+        errors = (predictions - rewards[:, None])[is_used]
         self._error_products += errors.T @ errors
         self.n_rounds += len(rewards)
         if self.n_rounds - self._n_rounds_at_update < max(
