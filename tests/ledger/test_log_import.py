@@ -1,5 +1,6 @@
 """A log enters the ledger completely, or not at all."""
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -56,6 +57,17 @@ def test_a_cluster_that_the_log_does_not_have_changes_nothing(quick_folder):
             market.learn(path, cluster="household")
         assert read_ledger(market.store) == ([], [], [])
         assert market.learn(path).learned == len(frame)
+
+
+def test_an_earlier_week_may_lack_the_column_of_the_cluster(quick_folder):
+    first, _ = run_week(quick_folder, 0, n=200)
+    with daband.open_market(quick_folder) as market:
+        market.learn(first)
+    path, frame = run_week(quick_folder, 1, n=200)
+    frame.with_columns(household=np.arange(len(frame)) // 2).write_csv(path)
+    with daband.open_market(quick_folder) as market:
+        assert market.learn(path, cluster="household").learned == len(frame)
+        assert sum(record.rewards for record in market.history()) == 2 * len(frame)
 
 
 def test_rows_that_no_exported_file_has_decided_need_external(quick_folder):

@@ -72,7 +72,7 @@ def read_rounds(
     """Return rewards of the ledger as rounds that a policy can learn.
 
     Rewards without a stored row are left out, and the costs of arms are subtracted. ``cluster`` is
-    the column of the cluster that arms were drawn for.
+    the column of the cluster that arms were drawn for; a row without it is a cluster of its own.
     """
     entries = [entry for entry in entries if entry.event.context is not None]
     if not entries:
@@ -94,9 +94,17 @@ def read_rounds(
         rewards,
         [entry.event.propensity for entry in entries],
         offered=offered,
-        clusters=None if cluster is None else [str(row[cluster]) for row in rows],
+        clusters=None if cluster is None else _list_clusters(rows, cluster),
         n_arms=policy.n_arms,
     )
+
+
+def _list_clusters(rows: Sequence[Any], name: str) -> list[str]:
+    """Return the cluster of each parsed row."""
+    return [
+        f"in {row[name]}" if isinstance(row, dict) and name in row else f"row {index}"
+        for index, row in enumerate(rows)
+    ]
 
 
 def read_numbers(rows: Sequence[Any], name: str) -> FloatArray:
