@@ -39,7 +39,7 @@ def path_of(call):
     return files
 
 
-@pytest.mark.parametrize(("method", "most", "calls"), [("linucb", 10, 30), ("daband", 20, 60)])
+@pytest.mark.parametrize(("method", "most", "calls"), [("linucb", 11, 32), ("daband", 20, 60)])
 def test_a_row_that_is_learned_changes_file_seldom(method, most, calls):
     rng = np.random.default_rng(0)
     contexts = rng.normal(size=(128, 8))

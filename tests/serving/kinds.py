@@ -147,6 +147,7 @@ def table_policy():
     policy = daband.LinUCB.for_pair(pair, seed=1)
     daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=16)
     policy.deploy("target")
+    policy.explore = "greedy"  # a deployed file draws fresh random numbers
     return policy, pair
 
 
